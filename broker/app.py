@@ -165,14 +165,7 @@ class Broker:
             lambda old, new: forget_object("nodepool", old.name) if old and not new else None
         )
         watch_inventory(manager, signals, self._poll, every=settings.poll_seconds)
-        finalizer = ClassFinalizer(
-            client,
-            read.classes.cache,
-            read.claims.cache,
-            clock=clock,
-            recorder=self.recorder,
-            owns=self.owns,
-        )
+        finalizer = ClassFinalizer(context, self._caches, read.classes.cache)
         watch_classes(manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer)
         watch_claims(
             manager, read, self.inventory, signals, self._caches, self._nodeclasses, claims, self.ome

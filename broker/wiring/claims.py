@@ -18,17 +18,18 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.launch import Launcher
-from broker.controllers.nodeclaim.lifecycle import Lifecycle
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
 from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import FIRST_TRIAL_DELAY, LaunchTrials
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodeclass.finalizer import ClassFinalizer
+from broker.controllers.nodeclass.finalizer import ClassFinalizer, by_class
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceRefresher
 from broker.controllers.profiles import ProfileSweeper
 from broker.informers import Informers
+from broker.kube.controller import Result
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.wiring.predicates import came_or_went, differ, gone, key, spec
@@ -46,14 +47,11 @@ class ClaimControllers:
     """The controllers of NodeClaims and of their nodes."""
 
     launcher: Launcher
-    lifecycle: Lifecycle
+    registration: Registration
+    termination: Termination
     terminations: Terminations
     trials: LaunchTrials
     abandoned: AbandonedNodes
-
-
-def used_class(claim: NodeClaim) -> tuple[str]:
-    return (claim.spec.node_class_ref.name,)
 
 
 def class_names(read: Informers) -> Callable[..., list[str]]:
@@ -88,7 +86,7 @@ def watch_classes(
         .watches(read.classes)
         .watches(
             read.claims,
-            used_class,
+            by_class,
             lambda old, new: came_or_went(old, new) and any(caches.owns(c) for c in (new or old,) if c),
         )
         .on(
@@ -152,8 +150,18 @@ def watch_claims(
         .watches(ome.reads.quotas, predicate=differ(spec))
     )
     manager.on_stop(controllers.launcher.close)
+
+    def reconcile(name: str) -> Result | None:
+        """Moves one claim from its launch to its end: it joins, becomes ready, ends."""
+        claim = claims.get(name)
+        if claim is None or not caches.owns(claim):
+            return None
+        if claim.deleting:
+            return controllers.termination.reconcile(claim)
+        return controllers.registration.reconcile(claim) if claim.status.provider_id else None
+
     (
-        manager.controller("nodeclaim", controllers.lifecycle.reconcile, workers=4)
+        manager.controller("nodeclaim", reconcile, workers=4)
         .watches(read.claims, key, lives_or_ends)
         .watches(read.nodes, claims_of_node)
         .on(signals.instance_changed.subscribe, claims_of_instance)

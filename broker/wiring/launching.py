@@ -1,4 +1,4 @@
-"""Builds the controllers of NodeClaims: launches, lifecycle, terminations and trials."""
+"""Builds the controllers of NodeClaims: launches, registration, terminations and trials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
-from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.losses import LossDetector
 from broker.controllers.nodeclaim.planning import Planner
 from broker.controllers.nodeclaim.published import PublishedShortages
@@ -57,9 +56,9 @@ def claim_controllers(
     threads: Threads | None,
 ) -> ClaimControllers:
     """`threads` makes the calls that launch; by default the broker's own."""
-    client, recorder, clock = context.client, context.recorder, context.clock
+    client, clock = context.client, context.clock
     provider, inventory = ec2.provider, ec2.inventory
-    reporter = Reporter(client, caches.claims, caches.pools, caches.pods, clock=clock, recorder=recorder)
+    reporter = Reporter(context, caches)
     cluster = NodeBootstrap(
         name=settings.cluster_name,
         endpoint=settings.cluster_endpoint,
@@ -76,15 +75,7 @@ def claim_controllers(
         owns=partial(launches_for, settings),
     )
     writers = WriterPool("claims")
-    executor = Executor(
-        context,
-        caches,
-        ec2,
-        journal,
-        reporter,
-        cluster=cluster,
-        used=templates.used,
-    )
+    executor = Executor(context, caches, ec2, journal, reporter, cluster=cluster, used=templates.used)
     feedback = ClassFeedback(
         caches,
         nodeclasses,
@@ -96,39 +87,20 @@ def claim_controllers(
     )
     results = LaunchResults(caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock)
     steps = LaunchSteps(
-        losses=LossDetector(
-            client,
-            caches.claims,
-            caches.nodes,
-            clock=clock,
-            recorder=recorder,
-            end=reporter.lost,
-        ),
+        losses=LossDetector(context, caches, end=reporter.lost),
         recovery=Recovery(caches, ec2, executor, reporter, feedback, clock=clock),
-        planner=Planner(
-            caches.claims,
-            inventory,
-            slots,
-            seconds=settings.plan_seconds,
-            clock=clock,
-        ),
+        planner=Planner(caches.claims, inventory, slots, seconds=settings.plan_seconds, clock=clock),
         waves=FleetWaves(ec2.view, executor, results, threads=threads),
         results=results,
         published=PublishedShortages(client),
     )
     launcher = Launcher(caches, ec2, nodeclasses, executor, reporter, steps, writers=writers, clock=clock)
     terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
-    lifecycle = Lifecycle(
-        caches.claims,
-        Registration(
-            client,
-            caches.claims,
-            caches.nodes,
-            clock=clock,
-            recorder=recorder,
-            nominate=partial(nominate, client, caches.pods, others=settings.schedulers),
-        ),
-        Termination(
+    nominate_node = partial(nominate, client, caches.pods, others=settings.schedulers)
+    return ClaimControllers(
+        launcher=launcher,
+        registration=Registration(context, caches, nominate=nominate_node),
+        termination=Termination(
             context,
             caches,
             terminations,
@@ -136,12 +108,7 @@ def claim_controllers(
             launching=launcher.launching,
             freed=signals.replan,
         ),
-        owns=caches.owns,
-    )
-    return ClaimControllers(
-        launcher=launcher,
-        lifecycle=lifecycle,
         terminations=terminations,
         trials=trials,
-        abandoned=AbandonedNodes(client, terminations, caches.claims, caches.nodes),
+        abandoned=AbandonedNodes(client, caches, terminations),
     )

@@ -15,6 +15,7 @@ def claim_caches(
     nodes: Cache[Node] | None = None,
     pods: Cache[Pod] | None = None,
     *,
+    pools: Cache[NodePool] | None = None,
     owns: Callable[[NodeClaim], bool] = lambda _: True,
 ) -> ClaimCaches:
     """These caches, and empty ones for the rest."""
@@ -22,6 +23,6 @@ def claim_caches(
         claims=Cache(NodeClaim) if claims is None else claims,
         nodes=Cache(Node) if nodes is None else nodes,
         pods=Cache(Pod) if pods is None else pods,
-        pools=Cache(NodePool),
+        pools=Cache(NodePool) if pools is None else pools,
         owns=owns,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, is_ready
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.kube.cache import Cache
@@ -36,13 +36,10 @@ def release(client: Client, nodes: Cache[Node], node: Node) -> None:
 class AbandonedNodes:
     """Reconciles nodes by name."""
 
-    def __init__(
-        self, client: Client, terminations: Terminations, claims: Cache[NodeClaim], nodes: Cache[Node]
-    ) -> None:
+    def __init__(self, client: Client, caches: ClaimCaches, terminations: Terminations) -> None:
         self._client = client
+        self._claims, self._nodes = caches.claims, caches.nodes
         self._terminations = terminations
-        self._claims = claims
-        self._nodes = nodes
 
     def reconcile(self, name: str) -> Result | None:
         """Raises ApiError."""

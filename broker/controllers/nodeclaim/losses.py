@@ -18,17 +18,14 @@ import structlog
 from prometheus_client import Gauge
 
 from broker.apis import names
-from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, is_ready, nodes_of
 from broker.controllers.nodeclaim.status import instance_id, is_true, write
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
+from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
-from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject
 from broker.oncall.metrics import REGISTRY
 from broker.text import counted
@@ -59,19 +56,13 @@ class LossDetector:
 
     def __init__(
         self,
-        client: Client,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
+        context: ControllerContext,
+        caches: ClaimCaches,
         *,
-        clock: Clock,
-        recorder: Recorder,
         end: Callable[[NodeClaim, str], None],
     ) -> None:
-        self._client = client
-        self._claims = claims
-        self._nodes = nodes
-        self._clock = clock
-        self._recorder = recorder
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes = caches.claims, caches.nodes
         self._end = end
         self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
 

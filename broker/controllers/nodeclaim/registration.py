@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import (
     is_true,
     missing_finalizer,
@@ -23,11 +24,9 @@ from broker.controllers.nodeclaim.status import (
     write,
 )
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import changed, owner_reference
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject
 from broker.text import quantities
 
@@ -59,19 +58,13 @@ class Registration:
 
     def __init__(
         self,
-        client: Client,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
+        context: ControllerContext,
+        caches: ClaimCaches,
         *,
-        clock: Clock,
-        recorder: Recorder,
         nominate: Callable[[NodeClaim, str], None],
     ) -> None:
-        self._client = client
-        self._claims = claims
-        self._nodes = nodes
-        self._clock = clock
-        self._recorder = recorder
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes = caches.claims, caches.nodes
         self._nominate = nominate
         self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
 

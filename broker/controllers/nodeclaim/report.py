@@ -14,17 +14,16 @@ import structlog
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.shortages import BACKING_OFF
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
 from broker.controllers.pool_conditions import write_conditions
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
+from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
-from broker.kube.events import EventType, Recorder
+from broker.kube.events import EventType
 from broker.oncall.journal import attempt_id, dump, recorded
 from broker.placement.future_nodes import future_node
 from broker.placement.quantities import amounts
@@ -77,22 +76,9 @@ def _full(reason: str, class_: ErrorClass | None) -> bool:
 class Reporter:
     """Writes to claims, pods' events and pools. A failed write does not stop the others."""
 
-    def __init__(
-        self,
-        client: Client,
-        claims: Cache[NodeClaim],
-        pools: Cache[NodePool],
-        pods: Cache[Pod],
-        *,
-        clock: Clock,
-        recorder: Recorder,
-    ) -> None:
-        self._client = client
-        self._claims = claims
-        self._pools = pools
-        self._pods = pods
-        self._clock = clock
-        self._recorder = recorder
+    def __init__(self, context: ControllerContext, caches: ClaimCaches) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._pools, self._pods = caches.claims, caches.pools, caches.pods
 
     def waiting(
         self,

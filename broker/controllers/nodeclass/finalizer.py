@@ -7,19 +7,16 @@ such claim is left; other finalizers are never touched. Karpenter holds a class 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
+from broker.kube.context import ControllerContext
 from broker.kube.errors import NotFound
-from broker.kube.events import Recorder
 from broker.text import abridged
 
 BY_CLASS = "nodeClass"
@@ -37,20 +34,13 @@ class ClassFinalizer:
 
     def __init__(
         self,
-        client: Client,
+        context: ControllerContext,
+        caches: ClaimCaches,
         classes: Cache[EC2NodeClass],
-        claims: Cache[NodeClaim],
-        *,
-        clock: Clock,
-        recorder: Recorder,
-        owns: Callable[[NodeClaim], bool],
     ) -> None:
-        self._client = client
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._owns = caches.claims, caches.owns
         self._classes = classes
-        self._claims = claims
-        self._clock = clock
-        self._recorder = recorder
-        self._owns = owns
 
     def reconcile(self, name: str) -> None:
         """Raises ApiError."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate
 from broker.controllers.nodeclaim.report import Reporter
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.context import ControllerContext
+from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import node_pool
+from tests.support.caches import claim_caches
 from tests.support.definitions import defined
 
 FULL = ConditionUpdate(
@@ -48,8 +49,8 @@ def set_ready(client: Client) -> None:
 @pytest.mark.covers("KRP-24")
 def test_limit_of_reservations_keeps_the_conditions_of_others(*, atomic: bool, stale: bool) -> None:
     client, pools, clock = server(atomic=atomic), Cache(NodePool), FakeClock()
-    unused: Any = None
-    reporter = Reporter(client, Cache(NodeClaim), pools, unused, clock=clock, recorder=unused)
+    context = ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock)
+    reporter = Reporter(context, claim_caches(pools=pools))
     if stale:
         pools.observe(client.get(NodePool.KIND, "gpu"))
     set_ready(client)

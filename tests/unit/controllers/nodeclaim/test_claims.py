@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
@@ -17,7 +17,9 @@ from broker.controllers.nodeclaim.report import Reporter, limit, reservations_fu
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
+from broker.kube.context import ControllerContext
 from providers.model import ErrorClass
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -349,7 +351,8 @@ def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id()
     pods.replace([{**pod().wire(), "metadata": {"name": n, "namespace": "default"}} for n in "pq"], 1)
     recorder: Any = recorded
     unused: Any = None
-    reporter = Reporter(unused, Cache(NodeClaim), Cache(NodePool), pods, clock=FakeClock(), recorder=recorder)
+    context = ControllerContext(client=unused, recorder=recorder, clock=FakeClock())
+    reporter = Reporter(context, claim_caches(pods=pods))
     refused = Attempt(
         claim="train-0",
         node_class="n",

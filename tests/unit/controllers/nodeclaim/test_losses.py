@@ -16,10 +16,12 @@ from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
 from tests.cluster.taps import Tap, status_of
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.support.definitions import defined
 
@@ -41,12 +43,10 @@ class World:
         self.join(REGISTERED)
 
     def process(self) -> LossDetector:
+        recorder = Recorder(self.client, "test", self.clock)
         return LossDetector(
-            self.client,
-            self.claims,
-            self.nodes,
-            clock=self.clock,
-            recorder=Recorder(self.client, "test", self.clock),
+            ControllerContext(client=self.client, recorder=recorder, clock=self.clock),
+            claim_caches(self.claims, self.nodes),
             end=lambda claim_, _: self.ended.add(claim_.name),
         )
 

@@ -12,8 +12,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.support.definitions import defined
 
@@ -76,8 +78,8 @@ def test_a_node_is_initialized_when_ready_and_without_startup_taints() -> None:
     def nominate(claim: NodeClaim, node: str) -> None:
         raise AssertionError(f"{node} was registered before, and nominated for the pods of {claim.name} then")
 
-    recorder = Recorder(client, "test", clock)
-    joining = Registration(client, claims, nodes, clock=clock, recorder=recorder, nominate=nominate)
+    context = ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock)
+    joining = Registration(context, claim_caches(claims, nodes), nominate=nominate)
 
     reasons = {}
     for name, more, _ in ROWS:
