@@ -13,8 +13,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.conditions import backing_off
-from broker.controllers.disruption.snapshot import ManagedNode, since
-from broker.controllers.nodeclaim.status import pods_of
+from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.nodeclaim.status import pods_of, since
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker, reschedulable

@@ -16,8 +16,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.report import DisruptionReporter
-from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, since
-from broker.controllers.nodeclaim.status import pods_of
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.nodeclaim.status import pods_of, since
 from broker.controllers.provisioning.pending import gang_of
 from broker.placement.disruption_pods import reschedulable
 

@@ -14,7 +14,6 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import is_ready, nodes_of
@@ -172,9 +171,3 @@ def replaces(claim: NodeClaim) -> tuple[str, str | None]:
         return "", None
     name, slash, uid = text.partition("/")
     return (name, uid) if slash and uid else ("", None)
-
-
-def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
-    """When the condition got this status; None if it does not have it."""
-    current = condition(claim.status.conditions, type_)
-    return current.last_transition_time if current is not None and current.status == status else None

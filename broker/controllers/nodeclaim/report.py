@@ -8,7 +8,6 @@ next launch into one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 import structlog
 
@@ -195,13 +194,3 @@ def would_take(claim: NodeClaim, pod: Pod) -> bool:
     return node.accepts(info) and all(
         amount <= room.get(name, amount) for name, amount in info.requests.items()
     )
-
-
-def launched_at(claims: Iterable[NodeClaim]) -> dict[str, datetime]:
-    """The launch time of each claim, by uid."""
-    times = {}
-    for claim in claims:
-        launched = condition(claim.status.conditions, names.LAUNCHED)
-        if launched and launched.status == "True" and launched.last_transition_time:
-            times[claim.uid] = launched.last_transition_time
-    return times

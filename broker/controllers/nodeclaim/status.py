@@ -50,6 +50,12 @@ def is_true(claim: NodeClaim, type_: str) -> bool:
     return current is not None and current.status == "True"
 
 
+def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
+    """When the condition got this status; None if it does not have it."""
+    current = condition(claim.status.conditions, type_)
+    return current.last_transition_time if current is not None and current.status == status else None
+
+
 def instance_id(claim: NodeClaim) -> str:
     """The id in `aws:///<zone>/<id>`; empty before the launch."""
     return claim.status.provider_id.rpartition("/")[2]

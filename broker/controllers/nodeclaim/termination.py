@@ -21,8 +21,7 @@ from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import LISTING_LAG
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
-from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, write
+from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, since, write
 from broker.controllers.nodeclaim.terminations import Sighting, Terminations
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
@@ -254,7 +253,7 @@ class Termination:
         Node is Ready and EC2 refuses.
         """
         self._terminations.end(id_)
-        launched = launched_at([claim]).get(claim.uid)
+        launched = since(claim, names.LAUNCHED)
         new = launched is not None and self._clock.now() - launched < LISTING_LAG
         runs = seen.refused is not None and any(map(is_ready, nodes))
         if runs:

@@ -18,7 +18,7 @@ from broker.controllers.assumed import AssumedSlots, AssumptionStore, Unattribut
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.nodeclaim.status import since
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.claims import cluster_of, nominated_requests, non_preemptible
 from broker.controllers.preemption.cluster_slots import (
@@ -203,9 +203,9 @@ class SlotSnapshotBuilder:
                 top = max(top, priority_of(claim))
         claims = [claim for claim, _ in held.values()]
         draws, _, _ = drawn(claims, snapshot)
-        since = launched_at(claims)
         holders = []
         for claim, odcr_id in held.values():
+            launched = since(claim, names.LAUNCHED)
             queue, priority = draws.get(claim.uid, ""), priority_of(claim)
             own = queue == slot_pools[odcr_id].owner
             rule = rules.get(queue)
@@ -218,7 +218,7 @@ class SlotSnapshotBuilder:
                     odcr_id=odcr_id,
                     cluster=cluster,
                     priority=priority,
-                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                    since=launched.timestamp() if launched is not None else float("inf"),
                     terminating=claim.deleting
                     or claim.uid in assumed.deleted
                     or (bool(cluster) and cluster in assumed.evicted),
