@@ -182,7 +182,7 @@ def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningRead
         client, occupancy, clock=clock, namespaces=namespaces.cache, leases=cluster.leases.cache
     )
     kept = (rooms.koordinator, rooms.godel) if rooms is not None else ()
-    read_once(cluster.nodes, namespaces, *kept, *reads.named.values())
+    read_once(cluster.nodes, namespaces, *kept, *reads.informers)
     return reads
 
 

@@ -68,7 +68,9 @@ class ReservationReads:
         self.priorities = Informer(client, PriorityClass, clock=clock)
         self.namespaces = Informer(client, Namespace, clock=clock)
         self.quotas = Informer(client, ResourceQuota, clock=clock)
-        for optional in self.named.values():
+        informers = [informer for informer in vars(self).values() if isinstance(informer, Informer)]
+        self.named: Mapping[str, Informer[Any]] = {informer.plural: informer for informer in informers}
+        for optional in informers:
             optional.optional = True
         specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         for informer in (self.reservations, self.cluster_reservations):
@@ -83,25 +85,6 @@ class ReservationReads:
             self.workloads,
             specs,
         )
-
-    @property
-    def named(self) -> Mapping[str, Informer[Any]]:
-        return {
-            "capacityreservations": self.reservations,
-            "clustercapacityreservations": self.cluster_reservations,
-            "dedicatedaiclusters": self.clusters,
-            "dedicatedaiclusterprofiles": self.profiles,
-            "resourceflavors": self.flavors,
-            "clusterqueues": self.cluster_queues,
-            "localqueues": self.local_queues,
-            "cohorts": self.cohorts,
-            "workloads": self.workloads,
-            "admissionchecks": self.checks,
-            "workloadpriorityclasses": self.workload_priorities,
-            "priorityclasses": self.priorities,
-            "namespaces": self.namespaces,
-            "resourcequotas": self.quotas,
-        }
 
     def snapshot(self) -> Snapshot:
         """Reservations, their specs and their users as the caches have them now."""

@@ -123,6 +123,10 @@ class Informer(Generic[T]):
         """Whether a complete list has been read, or there is none: the kind is not served."""
         return self.synced or self.missing
 
+    @property
+    def plural(self) -> str:
+        return self._kind.plural
+
     def label(self, name: str) -> str:
         """The name, and the definition to install if the API server does not serve the kind."""
         return f"{name}: {self._kind.resource} is not installed" if self.missing else name

@@ -56,7 +56,7 @@ def watch_pods(
     def unplaced(reservation: KoordinatorReservation | None) -> bool:
         return reservation is not None and needs_a_node(reservation)
 
-    manager.follow(*reads.named.values())
+    manager.follow(*reads.informers)
     manager.on_stop(provisioner.close)
     loop = (
         manager.singleton(

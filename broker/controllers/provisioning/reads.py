@@ -5,7 +5,7 @@ Invariant: a kind that is not served delays nothing: it counts as empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
@@ -42,22 +42,14 @@ class ProvisioningReads:
         self.volumes = Informer(client, PersistentVolume, clock=clock)
         self.storage_classes = Informer(client, StorageClass, clock=clock)
         self.csi_nodes = Informer(client, CsiNode, clock=clock)
-        for informer in self.named.values():
+        self.informers: Sequence[Informer[Any]] = [
+            informer for informer in vars(self).values() if isinstance(informer, Informer)
+        ]
+        for informer in self.informers:
             informer.optional = True
 
-    @property
-    def named(self) -> Mapping[str, Informer[Any]]:
-        return {
-            "daemonsets": self.daemon_sets,
-            "podgroups": self.pod_groups,
-            "persistentvolumeclaims": self.volume_claims,
-            "persistentvolumes": self.volumes,
-            "storageclasses": self.storage_classes,
-            "csinodes": self.csi_nodes,
-        }
-
     def synced(self) -> bool:
-        return self.occupancy.synced() and all(informer.complete for informer in self.named.values())
+        return self.occupancy.synced() and all(informer.complete for informer in self.informers)
 
     def storage(self) -> Storage:
         return Storage.of(
