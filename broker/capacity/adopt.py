@@ -27,8 +27,8 @@ def adopt(
     *,
     odcrs: Mapping[str, Odcr] | None = None,
     class_tag: str,
-) -> tuple[tuple[tuple[Claim, Instance], ...], tuple[Instance, ...]]:
-    """Pairs in the order of the claims, and the orphans that are left over, by id.
+) -> list[tuple[Claim, Instance]]:
+    """Pairs in the order of the claims.
 
     An orphan that EC2 does not describe yet is left over, since its reservation is unknown. `class_tag` is
     the tag that names the class an instance was launched for. A gang adopts for all of its claims or for
@@ -58,11 +58,7 @@ def adopt(
             flow.restore(before)
         else:
             taken += served
-    pairs = tuple((claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken)
-    adopted = {instance.id for _, instance in pairs}
-    return pairs, tuple(
-        sorted((orphan for orphan in orphans if orphan.id not in adopted), key=lambda orphan: orphan.id)
-    )
+    return [(claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken]
 
 
 def satisfies(

@@ -120,10 +120,6 @@ class AssumptionTable(Generic[V]):
         with self._store.lock:
             return {key: assumption.value for key, assumption in self._live.items()}
 
-    def __contains__(self, key: str) -> bool:
-        with self._store.lock:
-            return key in self._live
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSlots:

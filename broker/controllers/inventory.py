@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import structlog
 from prometheus_client import Gauge
 
 from broker.capacity.model import Inventory
@@ -26,7 +25,6 @@ from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 # Two polls: the third one in a row that fails shows it.
 STALE_AFTER = timedelta(seconds=60)
 
-_log = structlog.get_logger("inventory")
 _LABELS = ("odcr", "instance_type", "zone", "state")
 _SLOTS = GaugeTable(
     "capacity_broker_odcr_slots",

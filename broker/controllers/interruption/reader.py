@@ -11,7 +11,6 @@ import random as random_module
 import threading
 from collections.abc import Callable, Sequence
 
-import structlog
 from prometheus_client import Counter
 
 from broker.kube.backoff import Backoff, Random
@@ -32,7 +31,6 @@ _DELETED = Counter(
     "Messages deleted from the interruption queue after they were handled.",
     registry=REGISTRY,
 )
-_log = structlog.get_logger("interruption")
 
 
 class QueueReader:

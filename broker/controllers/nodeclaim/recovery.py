@@ -186,7 +186,7 @@ class Recovery:
             if claim.uid not in bound
         ]
         for candidates, calls in [*own, (unbound, None)]:
-            new_pairs, _ = adopt(
+            new_pairs = adopt(
                 [
                     orphan
                     for orphan in unpaired

@@ -27,10 +27,11 @@ def orphan(id_: str, type_name: str = "m5.xlarge", *, of: str = "default", **mor
 def adopted(
     orphans: Sequence[Instance], claims: Sequence[Claim], *odcrs: Odcr
 ) -> tuple[dict[str, str], list[str]]:
-    pairs, left = adopt(
+    pairs = adopt(
         orphans, claims, CLASSES, TYPES, odcrs={odcr.id: odcr for odcr in odcrs}, class_tag=CLASS_TAG
     )
-    return {claim.name: instance.id for claim, instance in pairs}, [orphan.id for orphan in left]
+    ids = {claim.name: instance.id for claim, instance in pairs}
+    return ids, sorted({orphan.id for orphan in orphans} - {*ids.values()})
 
 
 @pytest.mark.covers("KRP-25")
