@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -226,3 +226,19 @@ def condition(conditions: tuple[Condition, ...], type_: str) -> Condition | None
         if item.type == type_:
             return item
     return None
+
+
+class StatusWithConditions(Protocol):
+    @property
+    def conditions(self) -> tuple[Condition, ...]: ...
+
+
+class ObjectWithConditions(Protocol):
+    @property
+    def status(self) -> StatusWithConditions: ...
+
+
+def is_true(obj: ObjectWithConditions, type_: str) -> bool:
+    """Whether the object has the condition with status True."""
+    current = condition(obj.status.conditions, type_)
+    return current is not None and current.status == "True"

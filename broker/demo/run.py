@@ -17,12 +17,12 @@ from rich.console import Console
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.app import REGISTRIES
 from broker.capacity.model import Outcome
 from broker.commands import manifests
 from broker.commands.output import table
-from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.controllers.nodeclaim.status import instance_id
 from broker.demo import account
 from broker.demo.examples import examples
 from broker.demo.pods import Workloads

@@ -11,11 +11,11 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.output import table
-from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.controllers.nodeclaim.status import instance_id
 from broker.demo import account
 from broker.demo.examples import examples
 from broker.demo.story import Scene, open_scene

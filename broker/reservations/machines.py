@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import is_true
 from broker.apis.units import CPU, whole
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
@@ -188,8 +188,7 @@ def node_problem(node: Node) -> str:
         return f"node {node.name} is being removed"
     if node.spec.unschedulable:
         return f"node {node.name} is cordoned"
-    ready = condition(node.status.conditions, names.READY)
-    return "" if ready is not None and ready.status == "True" else f"node {node.name} is not ready"
+    return "" if is_true(node, names.READY) else f"node {node.name} is not ready"
 
 
 def resources(node: Node) -> Mapping[str, int]:

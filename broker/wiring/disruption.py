@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.controller import EVERY, DisruptionController
-from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.informers import Informers

@@ -24,9 +24,9 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import PriorityClass
-from broker.apis.meta import Condition, Object, condition
+from broker.apis.meta import Condition, Object, condition, is_true
 from broker.app import Broker
-from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.controllers.nodeclaim.status import instance_id
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client, Transport
 from broker.kube.errors import ApiError, Forbidden, NotFound

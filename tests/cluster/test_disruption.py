@@ -10,7 +10,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.nodeclaim.status import is_true
+from broker.apis.meta import is_true
 from broker.kube.client import Request
 from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY

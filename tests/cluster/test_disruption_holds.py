@@ -12,8 +12,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.godel import GodelReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.koordinator import AVAILABLE, KoordinatorReservation
-from broker.apis.meta import condition
-from broker.controllers.nodeclaim.status import is_true
+from broker.apis.meta import condition, is_true
 from broker.kube.client import Request
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
-from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.apis.meta import condition, is_true
+from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED

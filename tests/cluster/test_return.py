@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.nodeclaim.status import is_true
+from broker.apis.meta import is_true
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED

@@ -21,9 +21,9 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.commands.output import console, table
-from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.controllers.nodeclaim.status import instance_id
 from tests.cluster.account import CLUSTER, REGION, A, B, C
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects

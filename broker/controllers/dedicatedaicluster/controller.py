@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -106,8 +106,7 @@ class ClusterPass:
 
 def is_unready_cluster_node(node: Node) -> bool:
     """Whether this is a node of a dedicated cluster and not ready."""
-    ready = condition(node.status.conditions, names.READY)
-    return names.DEDICATED in node.labels and (ready is None or ready.status != "True")
+    return names.DEDICATED in node.labels and not is_true(node, names.READY)
 
 
 class ClusterController:

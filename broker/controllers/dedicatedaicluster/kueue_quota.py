@@ -27,7 +27,7 @@ from broker.apis.kueue import (
     PodSet,
     Workload,
 )
-from broker.apis.meta import Condition, ConditionUpdate, condition
+from broker.apis.meta import Condition, ConditionUpdate, condition, is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -164,8 +164,8 @@ def _flavors(workload: Workload) -> Mapping[str, str]:
 def admitted(workload: Workload) -> bool:
     return (
         workload.status.admission is not None
-        and _is_true(workload, ADMITTED)
-        and not _is_true(workload, EVICTED)
+        and is_true(workload, ADMITTED)
+        and not is_true(workload, EVICTED)
     )
 
 
@@ -193,11 +193,11 @@ def counted(workload: Workload) -> bool:
     """Whether the cluster may have instances for this Workload: it is admitted, or was. Kueue keeps Admitted
     True while it evicts, and records the elapsed time when it removes the admission. Admitted may be False
     for a Workload that was never admitted (pkg/workload/admissionchecks.go, SyncAdmittedCondition)."""
-    return _is_true(workload, ADMITTED) or workload.status.accumulated_past_execution_time_seconds is not None
+    return is_true(workload, ADMITTED) or workload.status.accumulated_past_execution_time_seconds is not None
 
 
 def evicted(workload: Workload) -> bool:
-    return _is_true(workload, EVICTED)
+    return is_true(workload, EVICTED)
 
 
 def eviction(workloads: Sequence[Workload]) -> ClusterEviction | None:
@@ -311,7 +311,7 @@ def unreserved(workload: Workload, now: datetime) -> Json:
 
 def unready(workload: Workload) -> bool:
     """Whether Kueue waits for the Workload's pods."""
-    return admitted(workload) and not _is_true(workload, PODS_READY)
+    return admitted(workload) and not is_true(workload, PODS_READY)
 
 
 def body(
@@ -362,8 +362,3 @@ def _waiting_reason(workloads: Sequence[Workload]) -> str:
             check = waits[0]
             return f"AdmissionCheck {check.name} of Workload {workload.key}: {check.message or check.state}"
     return "Kueue has not decided yet" if workloads else "its reservation has no LocalQueue yet"
-
-
-def _is_true(workload: Workload, type_: str) -> bool:
-    current = condition(workload.status.conditions, type_)
-    return current is not None and current.status == "True"

@@ -20,11 +20,11 @@ from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.nodeclaim.ownership import KIND
-from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
 from broker.quota.usage import Reserved

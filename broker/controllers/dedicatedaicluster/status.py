@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
@@ -27,7 +27,6 @@ from broker.controllers.dedicatedaicluster.machines import (
     flavor_name,
     more_than,
 )
-from broker.controllers.nodeclaim.status import is_true
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason
@@ -313,8 +312,7 @@ def _quota_state(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tupl
 
 def _pending(cluster: DedicatedAICluster) -> DedicatedState:
     """The state of an incomplete cluster: UPDATING if it was complete once, else CREATING."""
-    ready = condition(cluster.status.conditions, READY)
-    been = ready is not None and ready.status == "True"
+    been = is_true(cluster, READY)
     return "UPDATING" if been or cluster.status.dac_lifecycle_state in ("ACTIVE", "UPDATING") else "CREATING"
 
 

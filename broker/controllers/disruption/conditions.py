@@ -15,10 +15,10 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.hashes import VERSION, class_stamp, pool_stamp
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate
+from broker.apis.meta import ConditionUpdate, is_true
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.nodeclaim.status import is_true, since
+from broker.controllers.nodeclaim.status import since
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.conditions import timestamp
 from broker.placement.disruption_pods import active, owned_by

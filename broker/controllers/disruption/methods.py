@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.candidates import (
     awaits_pods,
@@ -51,7 +51,6 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
-from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger, Reason

@@ -22,7 +22,7 @@ from typing import Any, Final, get_args
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
@@ -30,7 +30,7 @@ from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted
-from broker.controllers.nodeclaim.status import is_true, observe_response, since, write
+from broker.controllers.nodeclaim.status import observe_response, since, write
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, Workload
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
 from broker.reservations.workloads import assigned
@@ -176,8 +176,7 @@ def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
 
 
 def is_evicted(workload: Workload) -> bool:
-    evicted = condition(workload.status.conditions, EVICTED)
-    return evicted is not None and evicted.status == "True"
+    return is_true(workload, EVICTED)
 
 
 def refused(workload: Workload, check: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, is_true
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.kube.conditions import condition_body, set_conditions
@@ -77,7 +77,7 @@ class AdmissionCheckReconciler:
         """Whether queues may be made: the check is active, or cannot be used at all. Kueue uses a deleted
         check for as long as it exists."""
         check = self._current()
-        return self.problem is not None or (check is not None and _active(check))
+        return self.problem is not None or (check is not None and is_true(check, ACTIVE))
 
     def run(self) -> Result | None:
         """Raises ApiError."""
@@ -102,7 +102,7 @@ class AdmissionCheckReconciler:
         self.error = None
         try:
             check = self._create() if check is None else check
-            if not _active(check):
+            if not is_true(check, ACTIVE):
                 self._activate(check)
         except ApiError as error:
             self.error = error if error.status else None
@@ -151,8 +151,3 @@ def names_check(queue: ClusterQueue) -> bool:
     """Whether a queue names the broker's check."""
     strategy = queue.spec.admission_checks_strategy
     return strategy is not None and any(check.name == CHECK for check in strategy.admission_checks)
-
-
-def _active(check: AdmissionCheck) -> bool:
-    active = condition(check.status.conditions, ACTIVE)
-    return active is not None and active.status == "True"

@@ -15,7 +15,7 @@ import structlog
 from broker.apis import names
 from broker.apis.hashes import class_stamp
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate
+from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
@@ -25,7 +25,6 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.launch_pass import FleetResult
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import (
-    is_true,
     missing_finalizer,
     no_node_yet,
     patch,

@@ -19,11 +19,11 @@ from prometheus_client import Gauge
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, is_ready, nodes_of
-from broker.controllers.nodeclaim.status import instance_id, is_true, write
+from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.partial import PartialObject

@@ -14,10 +14,9 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import (
-    is_true,
     missing_finalizer,
     no_node_yet,
     patch,
@@ -248,8 +247,7 @@ def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
 
 def is_ready(node: Node) -> bool:
     """Whether the kubelet reports the node as ready."""
-    ready = condition(node.status.conditions, names.READY)
-    return ready is not None and ready.status == "True"
+    return is_true(node, names.READY)
 
 
 def disrupted(node: Node) -> bool:

@@ -45,11 +45,6 @@ MESSAGE_LIMIT = 1000
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
 
 
-def is_true(claim: NodeClaim, type_: str) -> bool:
-    current = condition(claim.status.conditions, type_)
-    return current is not None and current.status == "True"
-
-
 def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
     """When the condition got this status; None if it does not have it."""
     current = condition(claim.status.conditions, type_)

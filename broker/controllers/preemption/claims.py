@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import NominatedSlot
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -34,8 +34,7 @@ def cluster_of(claim: NodeClaim) -> tuple[str, str]:
 
 def nominated(claim: NodeClaim) -> bool:
     """Whether a victim was evicted for this claim, by the claim's own condition."""
-    reclaiming = condition(claim.status.conditions, names.RECLAIMING)
-    return reclaiming is not None and reclaiming.status == "True"
+    return is_true(claim, names.RECLAIMING)
 
 
 def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
-from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.provisioning.offers import EBS_ZONE
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.model import PodInfo

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
-from broker.apis.meta import condition
+from broker.apis.meta import is_true
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import FutureNode, future_node
 
@@ -20,13 +20,11 @@ def karpenter_pools(pools: Iterable[NodePool]) -> Sequence[FutureNode]:
     accepting: list[FutureNode] = []
     for pool in pools:
         template = pool.spec.template
-        ready = condition(pool.status.conditions, names.READY)
         if (
             template.spec.node_class_ref.group != names.KARPENTER_AWS
             or pool.deleting
             or pool.spec.replicas is not None
-            or ready is None
-            or ready.status != "True"
+            or not is_true(pool, names.READY)
         ):
             continue
         try:

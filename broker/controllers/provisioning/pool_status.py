@@ -19,10 +19,9 @@ from broker.apis import names
 from broker.apis.hashes import pool_stamp
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
-from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.usage import NODES, pool_usage, shown
 from broker.kube.cache import Cache

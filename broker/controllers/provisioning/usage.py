@@ -13,8 +13,8 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import is_true
 from broker.apis.units import written
-from broker.controllers.nodeclaim.status import is_true
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
 from broker.text import quantities
 
