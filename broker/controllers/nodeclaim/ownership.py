@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.apis import names
 from broker.apis.coordination import Lease
-from broker.apis.karpenter import NodeClaim
 
 KIND = "EC2NodeClass"
 KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
@@ -19,17 +17,6 @@ KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
 DURATION = 15  # seconds, if the Lease has no duration
 
 Record = tuple[object, ...]
-
-
-def owned(claim: NodeClaim, *, groups: frozenset[str]) -> bool:
-    return claim.spec.node_class_ref.group in groups
-
-
-def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
-    """The nodeClassRef groups of the claims that the broker launches."""
-    if take_over and not karpenter_alive:
-        return frozenset({names.BROKER, names.KARPENTER_AWS})
-    return frozenset({names.BROKER})
 
 
 class LeaseHolders:

@@ -5,19 +5,16 @@ Invariant: in any doubt, Karpenter keeps its claims.
 
 from __future__ import annotations
 
-from typing import Final
-
 import structlog
 
+from broker.apis import names
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR, LeaseHolders, groups, owned
+from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR, LeaseHolders
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
-
-_ALWAYS: Final = groups(take_over=False, karpenter_alive=True)
 
 _log = structlog.get_logger("takeover")
 
@@ -34,11 +31,11 @@ class TakeOver:
         self._gone: bool | None = None  # as of the last read from the API server
 
     def owns(self, claim: NodeClaim) -> bool:
-        if owned(claim, groups=_ALWAYS):
-            return True
+        group = claim.spec.node_class_ref.group
+        if group != names.KARPENTER_AWS or not self._enabled:
+            return group == names.BROKER
         # Newer events in the cache can only give claims back.
-        alive = not self._gone or self._lessees.moved(self._leases.list())
-        return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
+        return bool(self._gone) and not self._lessees.moved(self._leases.list())
 
     def refresh(self) -> bool:
         """Reads Karpenter's Lease. True if claims changed owner.

@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.coordination import Lease
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
-from broker.controllers.nodeclaim import ownership, status
+from broker.controllers.nodeclaim import status
+from broker.controllers.nodeclaim.ownership import DURATION
 from broker.controllers.nodeclaim.report import Reporter, limit, reservations_full, would_take
+from broker.controllers.nodeclaim.takeover import TakeOver
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.kube.context import ControllerContext
+from broker.kube.transports import InProcessTransport
 from providers.model import ErrorClass
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
+from tests.support.definitions import defined
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -165,12 +171,19 @@ def test_claims_with_equal_node_settings_share_a_template() -> None:
 def test_karpenters_claims_are_taken_over_only_on_request_and_after_its_end(
     take_over: bool, alive: bool, taken_over: bool
 ) -> None:
-    groups = ownership.groups(take_over=take_over, karpenter_alive=alive)
-    assert ownership.owned(claim(), groups=groups)
+    client, clock = Client(InProcessTransport(defined())), FakeClock()
+    ownership = TakeOver(client, Cache(Lease), enabled=take_over, clock=clock)
+    ownership.refresh()
+    clock.advance(DURATION)
+    if alive:
+        lease = {"name": "karpenter-leader-election", "namespace": "kube-system"}
+        client.create(Lease.KIND, {"metadata": lease, "spec": {"holderIdentity": "karpenter-0"}})
+    ownership.refresh()
+    assert ownership.owns(claim())
     ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "x"}
-    assert ownership.owned(claim(spec={"nodeClassRef": ref}), groups=groups) is taken_over
+    assert ownership.owns(claim(spec={"nodeClassRef": ref})) is taken_over
     stranger = {"group": "else.example", "kind": "EC2NodeClass", "name": "x"}
-    assert not ownership.owned(claim(spec={"nodeClassRef": stranger}), groups=groups)
+    assert not ownership.owns(claim(spec={"nodeClassRef": stranger}))
 
 
 LAUNCHED = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
