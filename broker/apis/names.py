@@ -47,6 +47,8 @@ RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
 RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
 RESERVATION_INTERRUPTIBLE: Final = "karpenter.k8s.aws/capacity-reservation-interruptible"
 RESERVATION_LABELS: Final = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
+# EC2 shows these some time after the launch, and they change with the reservation.
+SHOWN_LATER: Final = frozenset({CAPACITY_TYPE, *RESERVATION_LABELS})
 INSTANCE_TENANCY: Final = "karpenter.k8s.aws/instance-tenancy"
 INSTANCE_CATEGORY: Final = "karpenter.k8s.aws/instance-category"
 INSTANCE_FAMILY: Final = "karpenter.k8s.aws/instance-family"

@@ -71,6 +71,11 @@ class LaunchGroup:
         return len(self.assignments)
 
     @property
+    def fleet_market(self) -> Market:
+        """The market of the fleet call; a template has none for spot."""
+        return "spot" if self.capacity_type == "spot" else self.market
+
+    @property
     def spills(self) -> bool:
         return self.capacity_type == "reserved" and self.target.preference == "open"
 

@@ -6,8 +6,6 @@ provider, pkg/cloudprovider/drift.go). A class that cannot be resolved now drift
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -16,9 +14,6 @@ from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.provisioning.pools import required_by
 from providers.model import Instance
-
-# EC2 shows these some time after the launch, and they change with the reservation.
-_SHOWN_LATER: Final = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
 
 
 def drift(claim: NodeClaim, pool: NodePool, ready: LaunchClass | None, instance: Instance | None) -> str:
@@ -46,7 +41,7 @@ def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
     except InvalidRequirement:
         return False  # reported where claims are made
     known = claim.labels
-    return any(key in known or key in WELL_KNOWN - _SHOWN_LATER for key in requirements.unmet(known))
+    return any(key in known or key in WELL_KNOWN - names.SHOWN_LATER for key in requirements.unmet(known))
 
 
 def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance | None) -> str:

@@ -45,7 +45,6 @@ from providers.model import Instance, InstanceType
 History = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
 Begin = Callable[[Callable[[History], bool], Sequence[History]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
-_SET_BY_EC2 = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
 
 _log = structlog.get_logger("launch")
 
@@ -285,7 +284,7 @@ def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
     return {
         r.key: r.values[0]
         for r in claim.spec.requirements
-        if r.operator == "In" and len(r.values) == 1 and r.key not in _SET_BY_EC2
+        if r.operator == "In" and len(r.values) == 1 and r.key not in names.SHOWN_LATER
     }
 
 

@@ -261,7 +261,7 @@ class Executor:
             template=ref,
             overrides=group.overrides,
             count=group.count,
-            market="spot" if group.capacity_type == "spot" else group.market,
+            market=group.fleet_market,
             minimum=group.minimum,
             context=ready.source.spec.context,
             max_price=group.count * group.price_limit,

@@ -84,8 +84,8 @@ def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requ
 def priority_of(claim: NodeClaim) -> int:
     """The priority of a claim; 0 if it is no whole number, which is reported before a launch."""
     try:
-        return decode_whole(claim.annotations.get(names.PRIORITY, "0"), least=-_MOST, most=_MOST)
-    except InvalidText:
+        return _priority(claim)
+    except BadClaim:
         return 0
 
 

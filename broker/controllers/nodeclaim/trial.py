@@ -167,7 +167,7 @@ class LaunchTrials:
             replace(content, tags={**content.tags, names.TAG_TRIAL: "true"}),
             owner=ready.source.name,
             overrides=overrides,
-            market="spot" if fleet.capacity_type == "spot" else fleet.market,
+            market=fleet.fleet_market,
             tags=instance_tags(ready, launch=NAME, cluster=self._cluster.name),
         )
 
