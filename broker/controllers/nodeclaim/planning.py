@@ -17,8 +17,8 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Claim, Inventory, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryCache
@@ -91,18 +91,24 @@ class Planner:
         """Raises CulpritFound with the claim at fault."""
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
-            result = solved(
-                work.waiting.values(),
-                work.plans,
-                work.types,
-                inventory,
-                shortages,
-                now,
-                launched=self.gangs(),
-                entitlements=self.slots.entitlements(waiting, inventory, work.types),
-                seconds=self._seconds,
-                clock=self._clock,
-            )
+            gangs, entitlements = self.gangs(), self.slots.entitlements(waiting, inventory, work.types)
+
+            def solve(claims: Sequence[Claim]) -> Plan:
+                return plan(
+                    claims,
+                    work.plans,
+                    work.types,
+                    inventory,
+                    shortages,
+                    now,
+                    launched=gangs,
+                    entitlements=entitlements,
+                    seconds=self._seconds,
+                    timer=self._clock.monotonic,
+                )
+
+            result = bisected(solve, [*work.waiting.values()])
+            _report(result)
             self.slots.planned(result)
         return result
 
@@ -127,40 +133,6 @@ class Planner:
 
     def gangs(self) -> Mapping[str, int]:
         return in_gangs(self._claims.list())
-
-
-def solved(
-    waiting: Iterable[Claim],
-    node_classes: Mapping[str, NodeClass],
-    types: Mapping[str, InstanceType],
-    inventory: Inventory,
-    shortages: Shortages,
-    now: datetime,
-    *,
-    launched: Mapping[str, int],
-    entitlements: Entitlements = NO_ENTITLEMENTS,
-    seconds: float,
-    clock: Clock,
-) -> Plan:
-    """As `capacity.plan`, within `seconds`, and logged. Raises CulpritFound with the claim at fault."""
-
-    def solve(claims: Sequence[Claim]) -> Plan:
-        return plan(
-            claims,
-            node_classes,
-            types,
-            inventory,
-            shortages,
-            now,
-            launched=launched,
-            entitlements=entitlements,
-            seconds=seconds,
-            timer=clock.monotonic,
-        )
-
-    result = bisected(solve, [*waiting])
-    _report(result)
-    return result
 
 
 def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:

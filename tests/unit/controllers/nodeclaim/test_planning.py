@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.shortages import Shortages
-from broker.controllers.nodeclaim.planning import solved
+from broker.controllers.nodeclaim.launch_pass import LaunchPass
+from broker.controllers.nodeclaim.planning import Planner
+from broker.kube.cache import Cache
 from broker.oncall.metrics import REGISTRY
 from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import NOW, TYPES, claim, inventory, node_class, odcr
@@ -26,20 +31,34 @@ def _every_level() -> Iterator[None]:
     structlog.configure(**before)
 
 
+class AllSlots:
+    """Any claim may take any slot."""
+
+    def begin(self) -> bool:
+        return True
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def entitlements(self, *_: object) -> Entitlements:
+        return NO_ENTITLEMENTS
+
+    def planned(self, plan_: Plan) -> None:
+        pass
+
+
 def plan_and_log(seconds: float, claims: Sequence[Claim], stock: Inventory) -> tuple[Plan, Mapping[str, Any]]:
     launch_class: NodeClass = node_class(Selection(preference="open"), stock)
+    unused: Any = None
+    planner = Planner(Cache(NodeClaim), unused, AllSlots(), seconds=seconds, clock=FakeClock())
+    work = LaunchPass(
+        types=TYPES,
+        plans={launch_class.name: launch_class},
+        waiting={waiting.uid: waiting for waiting in claims},
+        objects={waiting.uid: unused for waiting in claims},
+    )
     with capture_logs() as logs:
-        plan = solved(
-            claims,
-            {launch_class.name: launch_class},
-            TYPES,
-            stock,
-            Shortages(),
-            NOW,
-            launched={},
-            seconds=seconds,
-            clock=FakeClock(),
-        )
+        plan = planner.plan(work, Shortages(), stock, NOW)
     (line,) = logs
     return plan, line
 
