@@ -127,6 +127,7 @@ class Broker:
             self.inventory,
             read.classes.cache,
             describe=signals.describe,
+            requeue=signals.reconcile_class,
             defaults=settings.launch_defaults,
             network=NetworkReader(client, configured=settings.service_range).read,
         )

@@ -10,7 +10,6 @@ from broker.apis.karpenter import NodePool
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
 from broker.controllers.nodeclaim.losses import LossDetector
 from broker.controllers.nodeclaim.planning import Planner
@@ -18,7 +17,7 @@ from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.controllers.nodeclaim.recovery import Recovery
 from broker.controllers.nodeclaim.registration import Registration
 from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.results import LaunchResults
+from broker.controllers.nodeclaim.results import LaunchHooks, LaunchResults
 from broker.controllers.nodeclaim.template import NodeBootstrap
 from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclaim.terminations import Terminations
@@ -58,7 +57,7 @@ def claim_controllers(
     """`threads` makes the calls that launch; by default the broker's own."""
     client, clock = context.client, context.clock
     provider, inventory = ec2.provider, ec2.inventory
-    reporter = Reporter(context, caches)
+    reporter = Reporter(context, caches, nodeclasses)
     cluster = NodeBootstrap(
         name=settings.cluster_name,
         endpoint=settings.cluster_endpoint,
@@ -71,24 +70,17 @@ def claim_controllers(
         inventory,
         clock=clock,
         cluster=cluster,
-        dirty=signals.reconcile_class,
         owns=partial(launches_for, settings),
     )
     writers = WriterPool("claims")
     executor = Executor(context, caches, ec2, journal, reporter, cluster=cluster, used=templates.used)
-    feedback = ClassFeedback(
-        caches,
-        nodeclasses,
-        reporter,
-        reconcile_class=signals.reconcile_class,
-        describe=signals.describe,
-        launched=trials.launched,
-        template_limit=signals.template_limit,
+    hooks = LaunchHooks(
+        doubt=nodeclasses.doubt, launched=trials.launched, template_limit=signals.template_limit
     )
-    results = LaunchResults(caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock)
+    results = LaunchResults(caches, ec2, executor.binder, reporter, hooks, writers=writers, clock=clock)
     steps = LaunchSteps(
         losses=LossDetector(context, caches, end=reporter.lost),
-        recovery=Recovery(caches, ec2, executor, reporter, feedback, clock=clock),
+        recovery=Recovery(caches, ec2, executor, reporter, clock=clock),
         planner=Planner(caches.claims, inventory, slots, seconds=settings.plan_seconds, clock=clock),
         waves=FleetWaves(ec2.view, executor, results, threads=threads),
         results=results,

@@ -24,7 +24,6 @@ from broker.capacity.model import Claim, Outcome, Pool
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.calls import FleetCall
 from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.instances import LISTING_LAG
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
 from broker.controllers.nodeclaim.registration import nodes_at
@@ -50,7 +49,6 @@ class Recovery:
         ec2: Ec2State,
         executor: Executor,
         reporter: Reporter,
-        feedback: ClassFeedback,
         *,
         clock: Clock,
     ) -> None:
@@ -60,7 +58,6 @@ class Recovery:
         self._calls = executor.calls
         self._reporter = reporter
         self._clock = clock
-        self._feedback = feedback
         self._first_seen: dict[str, float] = {}  # open calls by launch id: when this process first saw them
 
     def open_calls(self) -> list[FleetCall]:
@@ -139,7 +136,7 @@ class Recovery:
                 instance_id=instance.id,
                 message="an instance of this cluster that had no claim",
             )
-            self._feedback.limit(attempt)
+            self._reporter.limit(attempt)
             del work.waiting[claim.uid]
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 results.hold_unconfirmed(claim.uid, work, None)

@@ -19,6 +19,7 @@ from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
+from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
@@ -75,9 +76,12 @@ def _full(reason: str, class_: ErrorClass | None) -> bool:
 class Reporter:
     """Writes to claims, pods' events and pools. A failed write does not stop the others."""
 
-    def __init__(self, context: ControllerContext, caches: ClaimCaches) -> None:
+    def __init__(
+        self, context: ControllerContext, caches: ClaimCaches, nodeclasses: NodeClassController
+    ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._pools, self._pods = caches.claims, caches.pools, caches.pods
+        self._nodeclasses = nodeclasses
 
     def waiting(
         self,
@@ -166,9 +170,13 @@ class Reporter:
             return [pod for key in named if (pod := self._pods.find(key))]
         return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
 
-    def pool_limit(self, pool_name: str, change: ConditionUpdate) -> None:
-        """Writes the same condition to the claim's NodePool, if it exists."""
-        pool = self._pools.get(pool_name)
+    def limit(self, attempt: Attempt) -> None:
+        """Writes the attempt's result about reservations to its class and its NodePool."""
+        change, claim = limit(attempt), self._claims.get(attempt.claim)
+        if change is None:
+            return
+        self._nodeclasses.limit(attempt.node_class, change)
+        pool = self._pools.get(claim.labels.get(names.NODEPOOL, "")) if claim is not None else None
         if pool is None:
             return
         # The message names the latest claim; only a changed status or reason is worth a write.

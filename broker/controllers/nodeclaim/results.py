@@ -7,7 +7,7 @@ that was in a call and got no answer is not launched again in the pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,7 +18,6 @@ from broker.capacity.model import Attempt, Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.bind import Binder
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.launch_pass import FleetResult, LaunchPass, PendingBind
 from broker.controllers.nodeclaim.report import Reporter, limit
 from broker.controllers.nodeclaim.writers import WriterPool
@@ -69,6 +68,15 @@ class ClaimHolds:
         return [hold.until for hold in self._holds.values()]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchHooks:
+    """Calls after an answer of EC2, each for the class of the call or for its launch template."""
+
+    doubt: Callable[[str], None]  # EC2 refused something that the class names
+    launched: Callable[[LaunchClass], None]
+    template_limit: Callable[[], None]  # EC2 makes no further template
+
+
 class LaunchResults:
     """Only the one launch loop uses it; `shortages` and `holds` are inputs of its plans."""
 
@@ -78,7 +86,7 @@ class LaunchResults:
         ec2: Ec2State,
         binder: Binder,
         reporter: Reporter,
-        feedback: ClassFeedback,
+        hooks: LaunchHooks,
         *,
         writers: WriterPool,
         clock: Clock,
@@ -87,7 +95,7 @@ class LaunchResults:
         self._inventory, self._view = ec2.inventory, ec2.view
         self._binder = binder
         self._reporter = reporter
-        self._feedback = feedback
+        self._hooks = hooks
         self._writers = writers
         self._clock = clock
         self.shortages = Shortages()
@@ -102,11 +110,11 @@ class LaunchResults:
         if result.uncertain or not all(p.instance.described for p in distribution.pairs):
             self._view.doubt()
         if any(answer(error.class_).refresh for error in result.errors):
-            self._feedback.doubt(group.node_class)
+            self._hooks.doubt(group.node_class)
         if any(answer(error.class_).sweep for error in result.errors):
-            self._feedback.template_limit()
+            self._hooks.template_limit()
         if distribution.pairs:
-            self._feedback.launched(ready)
+            self._hooks.launched(ready)
         self.shortages = learn(
             self.shortages, group, distribution, result.errors, inventory=inventory, now=now
         )
@@ -174,7 +182,7 @@ class LaunchResults:
                 pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
                 last[attempt.node_class, pool] = attempt
         for attempt in last.values():
-            self._feedback.limit(attempt)
+            self._reporter.limit(attempt)
 
     def _decide(self, refused: RefusedAssignment, work: LaunchPass) -> None:
         """Whether the claim tries its next option now, the same option later, or waits for an action."""

@@ -69,19 +69,15 @@ class LaunchTrials:
         *,
         clock: Clock,
         cluster: NodeBootstrap,
-        dirty: Callable[[str], None],
         owns: Callable[[NodePool], bool],
     ) -> None:
-        """`dirty` marks a class if its trial has a new outcome. `owns`: the broker launches the pool's
-        claims.
-        """
+        """`owns`: the broker launches the pool's claims."""
         self._provider = provider
         self._nodeclasses = nodeclasses
         self._pools = pools
         self._inventory = inventory
         self._clock = clock
         self._cluster = cluster
-        self._dirty = dirty
         self._owns = owns
         self._last: dict[str, Trial] = {}
         self._free = float("-inf")  # when the next trial may begin
@@ -128,8 +124,7 @@ class LaunchTrials:
 
     def _mark(self, ready: LaunchClass, denial: str) -> None:
         """Marks the class as not launchable; an empty denial clears the mark."""
-        if self._nodeclasses.forbid(ready.source, denial and f"the broker's role lacks {denial}"):
-            self._dirty(ready.source.name)
+        self._nodeclasses.forbid(ready.source, denial and f"the broker's role lacks {denial}")
 
     def _denial(self, ready: LaunchClass, pools: Iterable[NodePool | None]) -> str | None:
         """The first denial if a policy denies all launches that were tried; empty once one is allowed.

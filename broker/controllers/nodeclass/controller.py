@@ -71,6 +71,7 @@ class NodeClassController:
         cache: Cache[EC2NodeClass],
         *,
         describe: Callable[[], None],
+        requeue: Callable[[str], None],
         defaults: LaunchDefaults = LAUNCH_DEFAULTS,
         network: Callable[[], ServiceNetwork] = ServiceNetwork,
     ) -> None:
@@ -81,6 +82,7 @@ class NodeClassController:
         self._defaults = defaults
         self._network = network
         self._describe = describe  # requests a new description of the reservations
+        self._requeue = requeue
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[Written, float, Surroundings]] = {}
@@ -92,9 +94,10 @@ class NodeClassController:
         self._cut: dict[str, Mapping[str, Any]] = {}  # the last status, if the CRD drops some of it
 
     def limit(self, name: str, update: ConditionUpdate) -> None:
-        """Takes a result of launches about the class's reservations; the next reconcile writes it."""
+        """Takes a result of launches about the class's reservations, which is written soon."""
         with self._lock:
             self._limits[name] = update
+        self._requeue(name)
 
     def resolved(self, name: str) -> LaunchClass | None:
         """The class as it could be launched from, if the broker's role is allowed to."""
@@ -110,17 +113,15 @@ class NodeClassController:
             return None
         return launchable
 
-    def forbid(self, node_class: EC2NodeClass, reason: str) -> bool:
-        """Records why the broker's role may not launch from the class in its present spec; empty if it may.
-
-        True if that is a change.
-        """
+    def forbid(self, node_class: EC2NodeClass, reason: str) -> None:
+        """Records why the broker's role may not launch from the class as it is; empty if it may."""
         with self._lock:
             before = self._forbidden.pop(node_class.name, None)
             after = (_written(node_class), reason) if reason else None
             if after is not None:
                 self._forbidden[node_class.name] = after
-        return before != after
+        if before != after:
+            self._requeue(node_class.name)
 
     def on_change(self, reader: Callable[[str], None]) -> None:
         """Calls `reader` with the name of a class when its resolution changes."""
@@ -240,8 +241,10 @@ class NodeClassController:
         return Result(requeue_after=RECHECK if isinstance(outcome, LaunchClass) else RECHECK_UNRESOLVED)
 
     def doubt(self, name: str) -> None:
-        """Drops the lookups of a class, since EC2 refused something that it names."""
+        """Reads a class and the reservations again, since EC2 refused something that the class names."""
         self._around.pop(name, None)
+        self._requeue(name)
+        self._describe()
 
     def _described_since(self, name: str, chosen: Selection) -> None:
         """Raises Unresolved until EC2 was described; for unknown reservations, since the class names them.

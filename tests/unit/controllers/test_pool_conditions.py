@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
-from broker.apis.karpenter import NodePool
-from broker.apis.meta import ConditionUpdate
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.model import Attempt, Outcome, Pool
 from broker.controllers.nodeclaim.report import Reporter
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
-from tests.cluster.objects import node_pool
+from providers.model import ErrorClass
+from tests.cluster.objects import claim, node_pool
 from tests.support.caches import claim_caches
+from tests.support.clock import EPOCH, FakeClock
 from tests.support.definitions import defined
 
-FULL = ConditionUpdate(
-    type=names.CAPACITY_RESERVATION, status="False", reason="LimitExceeded", message="full"
+FULL = Attempt(
+    claim="c-0",
+    node_class="gpu",
+    pool=Pool(capacity_type="reserved", instance_type="m5.large", zone="a", reservation="cr-1"),
+    outcome=Outcome.REFUSED,
+    class_=ErrorClass.RESERVATION_FULL,
+    at=EPOCH,
 )
 
 
 def server(*, atomic: bool) -> Client:
     """With a NodePool; `atomic`: its conditions are one list, as in Karpenter 1.6."""
-    client = Client(InProcessTransport(defined("karpenter.sh_nodepools.yaml")))
+    client = Client(
+        InProcessTransport(defined("karpenter.sh_nodepools.yaml", "karpenter.sh_nodeclaims.yaml"))
+    )
     if atomic:
         definition = client.get(CRD, "nodepools.karpenter.sh")
         for version in definition["spec"]["versions"]:
@@ -50,12 +61,20 @@ def set_ready(client: Client) -> None:
 def test_limit_of_reservations_keeps_the_conditions_of_others(*, atomic: bool, stale: bool) -> None:
     client, pools, clock = server(atomic=atomic), Cache(NodePool), FakeClock()
     context = ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock)
-    reporter = Reporter(context, claim_caches(pools=pools))
+    claims: Cache[NodeClaim] = Cache(NodeClaim)
+    claims.observe(
+        client.create(NodeClaim.KIND, claim("c-0", node_class="gpu", types=(), capacity=(), pool="gpu"))
+    )
+    nodeclasses: Any = SimpleNamespace(limit=lambda *_: None)
+    reporter = Reporter(context, claim_caches(claims, pools=pools), nodeclasses)
     if stale:
         pools.observe(client.get(NodePool.KIND, "gpu"))
     set_ready(client)
     if not stale:
         pools.observe(client.get(NodePool.KIND, "gpu"))
-    reporter.pool_limit("gpu", FULL)
+    reporter.limit(FULL)
     written = NodePool.decode(client.get(NodePool.KIND, "gpu")).status.conditions
-    assert {item.type: item.status for item in written} == {"Ready": "True", FULL.type: "False"}
+    assert {item.type: item.status for item in written} == {
+        "Ready": "True",
+        names.CAPACITY_RESERVATION: "False",
+    }

@@ -365,7 +365,7 @@ def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id()
     recorder: Any = recorded
     unused: Any = None
     context = ControllerContext(client=unused, recorder=recorder, clock=FakeClock())
-    reporter = Reporter(context, claim_caches(pods=pods))
+    reporter = Reporter(context, claim_caches(pods=pods), unused)
     refused = Attempt(
         claim="train-0",
         node_class="n",

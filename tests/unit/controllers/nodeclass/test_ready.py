@@ -85,6 +85,7 @@ class World:
             inventory,
             self.cache,
             describe=inventory.refresh,
+            requeue=lambda _: None,
         )
         self.controller.on_change(self.changed.append)
         self.create()
