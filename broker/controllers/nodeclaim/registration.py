@@ -14,9 +14,10 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.apis.meta import condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import (
+    ConditionWriter,
     missing_finalizer,
     no_node_yet,
     patch,
@@ -64,6 +65,7 @@ class Registration:
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes = caches.claims, caches.nodes
+        self._set = ConditionWriter(context, caches.claims).set
         self._nominate = nominate
         self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
 
@@ -85,37 +87,16 @@ class Registration:
             self._nominate(claim, nodes[0].name)
         node = self._adopt(claim, nodes[0])
         if not is_true(claim, names.REGISTERED_CONDITION):
-            claim = write(
-                self._client,
-                self._claims,
-                claim,
-                ConditionUpdate(type=names.REGISTERED_CONDITION, status="True", reason="Registered"),
-                now=self._clock.now(),
-                fields={"nodeName": node.name},
-            )
+            claim = self._set(claim, names.REGISTERED_CONDITION, "True", "Registered", nodeName=node.name)
             self._recorder.event(claim, "Normal", "Registered", f"node {node.name} joined")
         if is_true(claim, names.INITIALIZED_CONDITION):
             return None
         reason, message = _uninitialized(claim, node)
         if reason:
-            write(
-                self._client,
-                self._claims,
-                claim,
-                ConditionUpdate(
-                    type=names.INITIALIZED_CONDITION, status="Unknown", reason=reason, message=message
-                ),
-                now=self._clock.now(),
-            )
+            self._set(claim, names.INITIALIZED_CONDITION, "Unknown", reason, message)
             return None  # the node's next change wakes the claim
         self._patch_node(node, {"labels": {names.INITIALIZED: "true"}})
-        write(
-            self._client,
-            self._claims,
-            claim,
-            ConditionUpdate(type=names.INITIALIZED_CONDITION, status="True", reason="Initialized"),
-            now=self._clock.now(),
-        )
+        self._set(claim, names.INITIALIZED_CONDITION, "True", "Initialized")
         self._recorder.event(claim, "Normal", "Initialized", f"node {node.name} takes pods")
         return None
 
@@ -124,40 +105,37 @@ class Registration:
         claim = patch(self._client, self._claims, claim, missing_finalizer)
         if is_true(claim, names.LAUNCHED):
             return claim
-        launched = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
-        return write(self._client, self._claims, claim, launched, now=self._clock.now())
+        return self._set(claim, names.LAUNCHED, "True", "Launched")
 
     def _reject_second(self, claim: NodeClaim, first: NodeClaim) -> None:
-        change = ConditionUpdate(
-            type=names.REGISTERED_CONDITION,
-            status="False",
-            reason="InstanceTaken",
-            message=f"status.providerID {claim.status.provider_id} is NodeClaim {first.name}'s too, which is "
-            "older: delete one of the two",
+        message = (
+            f"status.providerID {claim.status.provider_id} is NodeClaim {first.name}'s too, which is "
+            "older: delete one of the two"
         )
-        write(self._client, self._claims, claim, change, now=self._clock.now())
+        self._set(claim, names.REGISTERED_CONDITION, "False", "InstanceTaken", message)
 
     def _without_node(
         self, claim: NodeClaim, nodes: list[Node], left_out: PartialObject | None
     ) -> Result | None:
         if is_true(claim, names.REGISTERED_CONDITION):
             return None  # `losses` notices the end of the instance
-        now = self._clock.now()
         if left_out is not None:
             self._missed.pop(claim.uid, None)  # it has joined
-            write(self._client, self._claims, claim, _unread(left_out), now=now)
+            message = (
+                f"node {left_out.name} is left out, so that it cannot be registered: the claim is kept until "
+                f"the broker can read the Node: {left_out.error}"
+            )
+            self._set(claim, names.REGISTERED_CONDITION, "Unknown", NODE_LEFT_OUT, message)
             return Result(requeue_after=RECHECK)  # a left-out Node may go without an event
         if nodes:
-            change = ConditionUpdate(
-                type=names.REGISTERED_CONDITION,
-                status="False",
-                reason="MultipleNodesFound",
-                message=f"nodes {', '.join(sorted(n.name for n in nodes))} all have providerID "
-                f"{claim.status.provider_id}: delete those that are not the instance's",
+            message = (
+                f"nodes {', '.join(sorted(n.name for n in nodes))} all have providerID "
+                f"{claim.status.provider_id}: delete those that are not the instance's"
             )
+            claim = self._set(claim, names.REGISTERED_CONDITION, "False", "MultipleNodesFound", message)
         else:
-            change = no_node_yet(claim.status.provider_id)
-        claim = write(self._client, self._claims, claim, change, now=now)
+            waits = no_node_yet(claim.status.provider_id)
+            claim = write(self._client, self._claims, claim, waits, now=self._clock.now())
         # By this process's own clock: another clock dated the launch, and may be hours off.
         waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())
         remaining = REGISTRATION_TIMEOUT.total_seconds() - waited
@@ -166,10 +144,8 @@ class Registration:
         message = (
             f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"
         )
-        late = ConditionUpdate(
-            type=names.REGISTERED_CONDITION, status="False", reason=REGISTRATION_TIMED_OUT, message=message
-        )
-        write(self._client, self._claims, claim, late, now=now)  # read for the health of its NodePool
+        # Read for the health of its NodePool.
+        self._set(claim, names.REGISTERED_CONDITION, "False", REGISTRATION_TIMED_OUT, message)
         self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, message)
         self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         return None
@@ -253,16 +229,6 @@ def is_ready(node: Node) -> bool:
 def disrupted(node: Node) -> bool:
     """Whether the node's taint keeps new pods off it, because it is about to end."""
     return any(taint.key == names.DISRUPTED_TAINT for taint in node.spec.taints)
-
-
-def _unread(node: PartialObject) -> ConditionUpdate:
-    return ConditionUpdate(
-        type=names.REGISTERED_CONDITION,
-        status="Unknown",
-        reason=NODE_LEFT_OUT,
-        message=f"node {node.name} is left out, so that it cannot be registered: the claim is kept until the "
-        f"broker can read the Node: {node.error}",
-    )
 
 
 def _age(claim: NodeClaim) -> tuple[datetime, str]:

@@ -21,7 +21,9 @@ from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condit
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import changed, condition_body, set_conditions
+from broker.kube.context import ControllerContext
 from broker.kube.errors import Conflict
+from broker.kube.events import EventType
 from providers.model import Instance
 
 BROKER_CONDITIONS = (
@@ -116,6 +118,32 @@ def write(
         if desired is None:
             return claim
         return observe_response(cache, client.apply(NodeClaim.KIND, desired, subresource="status"))
+
+
+class ConditionWriter:
+    """Writes a condition of a claim and, if asked for, an event of the same words."""
+
+    def __init__(self, context: ControllerContext, claims: Cache[NodeClaim]) -> None:
+        self._context = context
+        self._claims = claims
+
+    def set(
+        self,
+        claim: NodeClaim,
+        type_: str,
+        status: ConditionStatus,
+        reason: str,
+        message: str = "",
+        *,
+        event: EventType | None = None,
+        **fields: str,
+    ) -> NodeClaim:
+        """Returns the claim as written, also with these fields of its status. Raises ApiError."""
+        if event is not None:
+            self._context.recorder.event(claim, event, reason, message)
+        change = ConditionUpdate(type=type_, status=status, reason=reason, message=message)
+        now = self._context.clock.now()
+        return write(self._context.client, self._claims, claim, change, now=now, fields=fields)
 
 
 def _newer(claim: NodeClaim, known: NodeClaim | None) -> NodeClaim:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
+from broker.apis.meta import condition
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import LISTING_LAG
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
-from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, since, write
+from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
 from broker.controllers.nodeclaim.terminations import Sighting, Terminations
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
@@ -53,6 +53,7 @@ class Termination:
         """`freed` is called when the slot of an ended instance is free again."""
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
+        self._set = ConditionWriter(context, caches.claims).set
         self._terminations = terminations
         self._inventory = inventory
         self._launching = launching
@@ -87,14 +88,11 @@ class Termination:
         ended = seen is not None and seen.instance is not None and not seen.instance.alive
         if ended or self._late(claim):
             return False
-        change = ConditionUpdate(
-            type=names.DRAINED,
-            status="Unknown",
-            reason=NODE_LEFT_OUT,
-            message=f"node {node.name} is left out, so that it cannot be drained: the instance is kept until "
-            f"the broker can read the Node, or the claim's terminationGracePeriod is over: {node.error}",
+        message = (
+            f"node {node.name} is left out, so that it cannot be drained: the instance is kept until "
+            f"the broker can read the Node, or the claim's terminationGracePeriod is over: {node.error}"
         )
-        write(self._client, self._claims, claim, change, now=self._clock.now())
+        self._set(claim, names.DRAINED, "Unknown", NODE_LEFT_OUT, message)
         return True
 
     def _late(self, claim: NodeClaim) -> bool:
@@ -110,30 +108,12 @@ class Termination:
         if remaining and not late and not gone:
             for pod in drain.evictable(remaining, self._clock.now()):
                 self._evict(claim, pod)
-            write(
-                self._client,
-                self._claims,
-                claim,
-                ConditionUpdate(
-                    type=names.DRAINED,
-                    status="Unknown",
-                    reason="Draining",
-                    message=f"{counted(len(remaining), 'pod')} left on node {node.name}, "
-                    f"{self._first(remaining)}",
-                ),
-                now=self._clock.now(),
-            )
+            message = f"{counted(len(remaining), 'pod')} left on node {node.name}, {self._first(remaining)}"
+            self._set(claim, names.DRAINED, "Unknown", "Draining", message)
             return True
         reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if remaining else "Drained"
-        change = ConditionUpdate(
-            type=names.DRAINED,
-            status="True",
-            reason=reason,
-            message=counted(len(remaining), "pod ends with its instance", "pods end with their instance")
-            if remaining
-            else "",
-        )
-        write(self._client, self._claims, claim, change, now=self._clock.now())
+        ended = counted(len(remaining), "pod ends with its instance", "pods end with their instance")
+        self._set(claim, names.DRAINED, "True", reason, ended if remaining else "")
         return False
 
     def _first(self, remaining: list[Pod]) -> str:
@@ -214,37 +194,23 @@ class Termination:
         self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True
     ) -> None:
         """Reports once how the instance ended, or why EC2 refuses to end it."""
-        known = condition(claim.status.conditions, names.INSTANCE_TERMINATING)
+        type_ = names.INSTANCE_TERMINATING
+        known = condition(claim.status.conditions, type_)
         was_refused = known is not None and known.reason == REFUSED
         if refused is not None and not ends:
             reason = f"{refused.code}: {refused.message}"
             message = f"instance {id_} cannot be terminated: {reason}; tried again until it ends"
             if not was_refused or known is None or known.message != message[:MESSAGE_LIMIT]:
-                self._set(claim, "False", REFUSED, message, event="Warning")
+                self._set(claim, type_, "False", REFUSED, message, event="Warning")
             return
         if known is not None and known.status == "True":
             return
         if ends and not was_refused:
             gone = f"instance {id_} ended in EC2, and not by the broker"
             message = f"{gone if listed else f'EC2 no longer lists instance {id_}'}: its claim ends with it"
-            self._set(claim, "True", "InstanceGone", message, event="Warning")
+            self._set(claim, type_, "True", "InstanceGone", message, event="Warning")
         else:
-            self._set(claim, "True", "Terminating", f"instance {id_} is terminated", event="Normal")
-
-    def _set(
-        self,
-        claim: NodeClaim,
-        status: ConditionStatus,
-        reason: str,
-        message: str,
-        *,
-        event: Literal["Normal", "Warning"],
-    ) -> None:
-        self._recorder.event(claim, event, reason, message)
-        change = ConditionUpdate(
-            type=names.INSTANCE_TERMINATING, status=status, reason=reason, message=message
-        )
-        write(self._client, self._claims, claim, change, now=self._clock.now())
+            self._set(claim, type_, "True", "Terminating", f"instance {id_} is terminated", event="Normal")
 
     def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:
         """Terminates an instance that EC2 does not show. True while the claim is kept.
