@@ -11,9 +11,11 @@ from broker.apis.core import Node
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Outcome
 from broker.controllers.nodeclaim.status import instance_id
+from broker.oncall.journal import recorded
 from tests.cluster.account import A, tags
-from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of, writes_of
 
@@ -229,6 +231,21 @@ def test_adopted_instance_keeps_the_hash_of_the_class_that_it_was_launched_with(
     stack.until_ready("c-0")
     assert "Adopted" in attempts(stack, "c-0")
     assert stack.get(NodeClaim, "c-0").annotations[names.NODECLASS_HASH] == launched
+
+
+@pytest.mark.covers("KRP-25")
+def test_adopted_spot_instance_is_recorded_as_one(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.claim(capacity=(SPOT,))
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: stack.aws.instances(), "the launch")
+    stack.stop()
+    stack.tap.heal()
+    stack.start()
+    stack.until_ready("c-0")
+    adopted = recorded(stack.get(NodeClaim, "c-0"))[-1]
+    assert (adopted.outcome, adopted.pool.capacity_type) == (Outcome.ADOPTED, SPOT)
 
 
 @pytest.mark.covers("KRP-25")

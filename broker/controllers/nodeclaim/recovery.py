@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.adopt import adopt
+from broker.capacity.adopt import adopt, capacity_type
 from broker.capacity.answers import answer
 from broker.capacity.model import Claim, Outcome, Pool
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
@@ -123,7 +123,7 @@ class Recovery:
         for claim, instance in pairs:
             ready = work.classes[claim.node_class]
             pool = Pool(
-                capacity_type="reserved" if instance.reservation_id else "on-demand",
+                capacity_type=capacity_type(instance),
                 instance_type=instance.instance_type,
                 zone=instance.zone,
                 reservation=instance.reservation_id,
