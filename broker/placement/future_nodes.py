@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from broker.apis.karpenter import NodeClaimTemplateSpec
@@ -54,12 +55,21 @@ class FutureNode:
         return not (self.requirements & selected).problems()
 
 
+def requirements_of(spec: NodeClaimTemplateSpec) -> Requirements:
+    """The requirements of a pool's template or of a claim. Raises InvalidRequirement."""
+    return _decoded(tuple((item.key, item.operator, item.values) for item in spec.requirements))
+
+
+@lru_cache(maxsize=1024)
+def _decoded(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
+    """Equal requirements share one result."""
+    return Requirements.of(written)
+
+
 def future_node(spec: NodeClaimTemplateSpec, labels: Mapping[str, str]) -> FutureNode:
     """The node of a claim with this spec and these labels. Raises InvalidRequirement."""
-    requirements = Requirements.of((item.key, item.operator, item.values) for item in spec.requirements)
-    return FutureNode(
-        requirements=requirements & Requirements.of_labels(labels), taints=node_taints(spec.taints)
-    )
+    requirements = requirements_of(spec) & Requirements.of_labels(labels)
+    return FutureNode(requirements=requirements, taints=node_taints(spec.taints))
 
 
 def _values(item: SelectorRequirement) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.placement.future_nodes import requirements_of
 
 RESERVED = "reserved"
 OTHERS = ("on-demand", "spot")
@@ -42,9 +43,7 @@ def beyond_reserved(pools: Iterable[NodePool]) -> list[str]:
 def _allows(pool: NodePool, capacity_type: str) -> bool:
     template = pool.spec.template
     try:
-        requirements = Requirements.of(
-            (item.key, item.operator, item.values) for item in template.spec.requirements
-        ) & Requirements.of_labels(template.metadata.labels)
+        requirements = requirements_of(template.spec) & Requirements.of_labels(template.metadata.labels)
     except InvalidRequirement:
         return True  # Karpenter rejects such a pool, and reports it there
     return requirements.allows(names.CAPACITY_TYPE, capacity_type)

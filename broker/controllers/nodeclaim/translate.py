@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
-from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.nodeclaim.ownership import KIND
+from broker.placement.future_nodes import requirements_of
 from broker.text import InvalidText, decode_whole, quantities, shortened
 
 _MOST: Final = 9_999_999_999
@@ -42,7 +42,7 @@ def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -
             f"spec.nodeClassRef.kind is {ref.kind!r}: the broker launches with kind {KIND} only",
         )
     try:
-        requirements = _requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements))
+        requirements = requirements_of(claim.spec)
     except InvalidRequirement as error:
         raise BadClaim("InvalidRequirements", f"spec.requirements: {error}") from error
     if problems := requirements.problems():
@@ -70,15 +70,9 @@ def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -
 def required_tenancy(claim: NodeClaim) -> str:
     """The tenancy that a claim requires; empty if it requires none, or if its requirements cannot be read."""
     try:
-        return tenancy(_requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements)))
+        return tenancy(requirements_of(claim.spec))
     except InvalidRequirement:
         return ""
-
-
-@lru_cache(maxsize=1024)
-def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
-    """Decodes requirements; equal ones share one result. Raises InvalidRequirement."""
-    return Requirements.of(written)
 
 
 def priority_of(claim: NodeClaim) -> int:

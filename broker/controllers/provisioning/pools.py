@@ -20,6 +20,7 @@ from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.placement.future_nodes import requirements_of
 from broker.text import InvalidText, quantities
 
 VALIDATION: Final = "ValidationSucceeded"
@@ -131,8 +132,7 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
 
 def required_by(pool: NodePool) -> Requirements:
     """The pool's requirements. Raises InvalidRequirement."""
-    required = pool.spec.template.spec.requirements
-    return Requirements.of((item.key, item.operator, item.values) for item in required)
+    return requirements_of(pool.spec.template.spec)
 
 
 def template_labels(pool: NodePool, requirements: Requirements) -> dict[str, str]:
