@@ -47,7 +47,7 @@ class Kubelets(Simulated):
                 )
         for name, node in nodes.items():
             if name not in running and (names.REGISTERED in node.labels or name in self._joined):
-                remove(self._client, node)
+                remove(self._client, Node.KIND, node)
 
     def _ready(self) -> dict[str, Any]:
         return {

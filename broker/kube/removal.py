@@ -1,4 +1,4 @@
-"""A deletion after which the object is gone, or going, whoever deleted it."""
+"""A deletion that also succeeds if the object is gone already."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from broker.kube.errors import NotFound
 
 
 def remove(
-    client: Client,
-    obj: Object,
-    cache: Cache[Any] | None = None,
-    *,
-    kind: Kind | None = None,
-    unchanged: bool = False,
+    client: Client, kind: Kind, obj: Object, cache: Cache[Any] | None = None, *, unchanged: bool = False
 ) -> bool:
     """Deletes the object as it was read; False if it is gone already. Raises ApiError.
 
-    `cache` gets the answer: an object with a finalizer stays for now. `kind`: as the API server serves it.
-    `unchanged`: Conflict if the object has changed since.
+    `cache` gets the answer: an object with a finalizer stays for now. `unchanged`: Conflict if the object has
+    changed since.
     """
-    kind = kind or obj.KIND
     version = obj.metadata.resource_version if unchanged else None
     try:
         answer = client.delete(

@@ -237,14 +237,20 @@ def calls() -> list[tuple[str, str, int]]:
 
 
 def _called(node: ast.Call, file: str) -> str:
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in VERBS:
+    args = node.args
+    if isinstance(node.func, ast.Attribute):
+        client, method = ast.unparse(node.func.value), node.func.attr
+    elif ast.unparse(node.func) == "remove" and args:  # broker.kube.removal
+        client, method, args = ast.unparse(args[0]), "delete", args[1:]
+    else:
         return ""
-    if ast.unparse(node.func.value) not in ("client", "self._client"):
+    if method not in VERBS or client not in ("client", "self._client"):
         return ""
-    verb = VERBS[node.func.attr]
-    if node.func.attr == "evict":
+    verb = VERBS[method]
+    if method == "evict":
         return f"{verb} /pods/eviction"
-    first = ast.unparse(node.args[0]).removesuffix(".KIND")
+    path = ast.unparse(args[0]).removesuffix(".KIND")
+    first = path.rpartition(".")[2]
     if file == "informer.py" or (first not in KINDS and first[:1].islower()):
         return ""  # of several kinds, which a life and a story show
     assert first in KINDS, f"{file}:{node.lineno}: {first} is a kind that this test does not know"

@@ -373,7 +373,7 @@ class ClusterController:
 
     def _delete_claim(self, claim: NodeClaim) -> None:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
-        remove(self._client, claim, self._shared.caches.claims)
+        remove(self._client, NodeClaim.KIND, claim, self._shared.caches.claims)
 
     def _release(self, cluster: DedicatedAICluster) -> None:
         patch = remove_finalizer(cluster, names.RESERVED_FINALIZER)

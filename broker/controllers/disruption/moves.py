@@ -239,7 +239,7 @@ class MoveController:
             if used is not None and used.moving:
                 self._keep(replacement)
             else:
-                remove(self._client, replacement, self._claims)
+                remove(self._client, NodeClaim.KIND, replacement, self._claims)
         for node in move.olds:
             self._untaint(node)
 
@@ -304,7 +304,7 @@ class MoveController:
 
     def end(self, node: ManagedNode, cause: Cause) -> None:
         """Ends a claim that needs no replacement, or none any more."""
-        if remove(self._client, node.claim, self._claims):
+        if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
     def _taint(self, node: ManagedNode) -> None:

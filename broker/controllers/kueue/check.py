@@ -133,7 +133,7 @@ class AdmissionCheckReconciler:
     def _remove(self, check: AdmissionCheck | None) -> None:
         if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != names.MANAGER:
             return
-        remove(self._client, check, kind=self._reads.checks.kind)
+        remove(self._client, self._reads.checks.kind, check)
 
     def _named(self) -> bool:
         queues = self._reads.cluster_queues.cache.list()

@@ -124,13 +124,13 @@ class GodelReservationController:
         if owner is not None:
             reference = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
-            remove(self._client, reservation)
+            remove(self._client, godel.GodelReservation.KIND, reservation)
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
         ends = created + reservation.lives(self._ttl)
         remaining = (ends - self._clock.now()).total_seconds()
         if remaining <= 0:
-            remove(self._client, reservation)
+            remove(self._client, godel.GodelReservation.KIND, reservation)
             return None
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})

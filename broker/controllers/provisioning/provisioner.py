@@ -156,7 +156,7 @@ class Provisioner:
     def _released(self, claim: NodeClaim, why: str, *, unchanged: bool = False) -> bool:
         """Whether the claim ends, or is gone. Raises Unavailable."""
         try:
-            if remove(self._client, claim, unchanged=unchanged):
+            if remove(self._client, NodeClaim.KIND, claim, unchanged=unchanged):
                 _log.info("claim released", claim=claim.name, why=why)
         except Unavailable:
             raise
