@@ -49,6 +49,7 @@ from broker.history.tables import (
     Batch,
     EntryFilter,
 )
+from broker.option_rules import database
 
 MEMORY: Final = "memory"
 _READ_ONLY: Final = " -c default_transaction_read_only=on"
@@ -339,10 +340,10 @@ def _of_oldest(connection: Connection, column: Column[Any]) -> int:
 
 def database_url(location: str) -> URL:
     """The URL of a database in memory, of a file, or of PostgreSQL. Raises ValueError for any other."""
-    if location in ("", MEMORY):
+    if hint := database(location):
+        raise ValueError(f"not a database of a history: write {hint}")
+    if location == MEMORY:
         return make_url("sqlite+pysqlite://")
-    if "://" not in location and location.startswith(("postgresql:", "postgres:")):
-        raise ValueError("not a URL of a database: write postgresql://")
     if "://" not in location:
         try:
             return URL.create("sqlite+pysqlite", database=str(Path(location).expanduser()))
@@ -354,8 +355,6 @@ def database_url(location: str) -> URL:
         raise ValueError("not a URL of a database") from error
     if "@" in (url.host or ""):
         raise ValueError("not a URL of a database: write @ in its user or password as %40")
-    if url.get_backend_name() not in ("postgresql", "postgres"):
-        raise ValueError(f"a database of the kind {url.get_backend_name()!r} is not supported")
     return url.set(drivername="postgresql+psycopg")
 
 
