@@ -186,6 +186,9 @@ TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
 TAG_NODECLASS_HASH: Final = "capacity-broker.io/nodeclass-hash"  # with its version before it
+# The broker's own tags of an instance. EC2 takes 50 on a resource (EC2 User Guide, "Tag restrictions").
+INSTANCE_TAGS: Final = (TAG_CLUSTER, TAG_CLUSTER_UID, TAG_NODECLASS, TAG_NODECLASS_HASH, TAG_LAUNCH)
+MOST_TAGS: Final = 50
 TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED

@@ -9,6 +9,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.commands.situation import Situation
+from broker.reservations.annotations import STOP
 from broker.text import counted, plain
 from providers.model import ErrorClass
 
@@ -37,7 +38,7 @@ def _oldest(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _held(situation: Situation) -> Iterator[tuple[str, str]]:
     for obj in situation.reservations:
-        if policy := obj.annotations.get(names.STOP_POLICY, ""):
+        if (policy := STOP.of(obj)) != "None":
             yield (
                 f"capacity-broker resume {obj.key}",
                 f"its queue is held ({policy}): it admits no workloads",

@@ -23,19 +23,23 @@ INVALID: Final = "InvalidAnnotation"
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
-    """One annotation and its values, the default first."""
+    """One annotation and its values, the default first.
+
+    An invalid value counts as `otherwise`; without it, as the default.
+    """
 
     key: str
     values: tuple[T, ...]
+    otherwise: T | None = None
 
     def read(self, obj: Object) -> tuple[T, str]:
-        """The value, and the problem of an invalid one, which counts as the default."""
+        """The value that counts, and the problem of an invalid one."""
         given = obj.annotations.get(self.key, "").strip()
         if value := next((value for value in self.values if value == given), None):
             return value, ""
         *others, last = self.values
         problem = f"annotation {self.key} is {shortened(given)}: write {', '.join(others)} or {last}"
-        return self.values[0], problem if given else ""
+        return (self.otherwise or self.values[0], problem) if given else (self.values[0], "")
 
     def of(self, obj: Object) -> T:
         """The value alone."""
@@ -48,4 +52,4 @@ MATCH_CRITERIA: Final[Choice[MatchCriteria]] = Choice(names.MATCH_CRITERIA, ("ta
 TENANCY: Final[Choice[Tenancy]] = Choice(names.TENANCY, ("default", "dedicated"))
 SIZING: Final[Choice[Sizing]] = Choice(names.SIZING, ("accelerator", "max"))
 ADMISSION: Final[Choice[Literal["Hold", "Off"]]] = Choice(names.ADMISSION, ("Hold", "Off"))
-STOP: Final[Choice[StopPolicy]] = Choice(names.STOP_POLICY, ("None", "Hold", "HoldAndDrain"))
+STOP: Final[Choice[StopPolicy]] = Choice(names.STOP_POLICY, ("None", "Hold", "HoldAndDrain"), "Hold")

@@ -24,6 +24,7 @@ from broker.apis.names import (
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
     RESERVATION_TYPE,
+    UNLABELED_KEYS,
     ZONE,
     ZONE_ID,
 )
@@ -145,7 +146,8 @@ def flavor_of(
             "FlavorNotReserved",
             f"its label {CAPACITY_TYPE} is {node_labels[CAPACITY_TYPE]!r}, so no EC2 reservation serves it",
         )
-    wanted = {key: value for key, value in node_labels.items() if key in WELL_KNOWN - _NOT_OF_TYPE}
+    of_types = WELL_KNOWN - _NOT_OF_TYPE - {*UNLABELED_KEYS}
+    wanted = {key: value for key, value in node_labels.items() if key in of_types}
     if not any(_CHOOSING.search(key) for key in wanted):
         return problem(
             "FlavorWithoutInstanceType",

@@ -50,15 +50,12 @@ class Profiles:
         self._found.clear()
 
     def managed(self) -> list[ProfileRef]:
-        """The profiles that have the name derived from the role in them, by name.
-
-        Those made before the UID was known, or by a version that did not use it, have a name without it.
-        """
+        """The profiles that have the name derived from the role in them, by name."""
         by_name = dict(self._emptied)
         for item in self._listed():
             name = item["InstanceProfileName"]
             for role in item["Roles"]:
-                if name in (self._name(role["RoleName"]), self._name(role["RoleName"], uid="")):
+                if name == self._name(role["RoleName"]):
                     by_name[name] = role["RoleName"]
         return [ProfileRef(name=name, role=role) for name, role in sorted(by_name.items())]
 
@@ -73,7 +70,7 @@ class Profiles:
             more = {"Marker": page["Marker"]}
 
     def delete(self, ref: ProfileRef) -> bool:
-        """False where an instance still runs with it. Without the cluster's tags it is left alone."""
+        """False while an instance runs with it. Raises ProviderError if it has not the cluster's tags."""
         try:
             held = self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=ref.name)
         except ProviderError as error:
@@ -81,11 +78,11 @@ class Profiles:
             return _gone(error)
         profile = held["InstanceProfile"]
         marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
-        if tags.CLUSTER not in marks or self._cluster.ownership_of(marks) == "foreign":
+        if self._cluster.ownership_of(marks) != "owned":
+            labels = ", ".join(f"{key}={value}" for key, value in self._cluster.labels().items())
             raise errors.misconfigured(
                 "ForeignInstanceProfile",
-                f"instance profile {ref.name} is without the tags {self._cluster.labels()}: give it back its "
-                "tags or delete it",
+                f"instance profile {ref.name} is without the tags {labels}: give it back its tags or delete it",
                 operation="DeleteInstanceProfile",
             )
         if self._runs(profile["Arn"]):
@@ -119,8 +116,8 @@ class Profiles:
         profile_name = self._name(role)
         return profile_name if profile_name in names else self._make(profile_name, role=role)
 
-    def _name(self, role: str, *, uid: str | None = None) -> str:
-        uid = self._cluster.uid if uid is None else uid
+    def _name(self, role: str) -> str:
+        uid = self._cluster.uid
         unique = "/".join((self._cluster.name, self._aws.region, role, *((uid,) if uid else ())))
         return owned_prefix(self._cluster.name) + hashlib.sha256(unique.encode()).hexdigest()[:10]
 

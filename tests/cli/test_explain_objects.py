@@ -24,8 +24,9 @@ from broker.apiserver import ApiServer, Cluster
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands import watch
+from broker.commands.advice import advice
 from broker.commands.crds import install
-from broker.commands.situation import read
+from broker.commands.situation import Situation, read
 from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of
@@ -198,6 +199,16 @@ def explained(night: Night, *arguments: str) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     explanation: dict[str, Any] = json.loads(result.stdout)
     return explanation
+
+
+@pytest.mark.parametrize(("policy", "held"), [("None", False), ("hold on", True), ("HoldAndDrain", True)])
+def test_only_a_queue_that_is_held_is_to_be_resumed(policy: str, held: bool) -> None:
+    annotations = {names.STOP_POLICY: policy}
+    reservation = CapacityReservation.decode(
+        {"metadata": {"name": "gpus", "namespace": "ml", "annotations": annotations}, "spec": {}}
+    )
+    commands = [row["command"] for row in advice(Situation(now=NOW, reservations=[reservation]))]
+    assert ("capacity-broker resume ml/gpus" in commands) == held
 
 
 def text(night: Night, *arguments: str) -> str:

@@ -114,9 +114,10 @@ def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> N
             "securityGroupSelectorTerms",
         ),
         ({"amiSelectorTerms": [{"id": "ami-0123456789abcdef0"}]}, "AMINotFound", "amiSelectorTerms"),
+        ({"tags": {f"team-{n}": "a" for n in range(46)}}, "TooManyTags", "remove 1"),
     ],
 )
-def test_class_with_terms_that_select_nothing(stack: Stack, spec: Json, reason: str, text: str) -> None:
+def test_class_that_cannot_launch_stops_no_other(stack: Stack, spec: Json, reason: str, text: str) -> None:
     odcr = stack.aws.odcr()
     stack.node_class("bad", id_=odcr, **spec)
     stack.node_class("good", id_=odcr)

@@ -24,6 +24,7 @@ from broker.quota.usage import Reserved
 Findings = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
 DRAWING: Final = ("", "")  # all objects that draw from a reservation
+NO_QUEUE: Final = "NamespaceWithoutQueue"
 NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for"
 
 
@@ -112,4 +113,10 @@ def _findings(obj: Object, known: ReservationNames, *, kueue: bool) -> Iterator[
         yield (
             reserved.reason,
             f"annotation {names.DRAWS_FROM} is {draws!r}: {reserved.message}; until then {without}",
+        )
+    elif kueue and isinstance(obj, Namespace) and reserved.namespace not in ("", obj.name):
+        yield (
+            NO_QUEUE,
+            f"annotation {names.DRAWS_FROM} is {draws!r}: the pods draw from CapacityReservation {reserved}, "
+            "but workloads have a queue of a ClusterCapacityReservation only: name one if they need a queue",
         )

@@ -12,8 +12,9 @@ from broker.kube.controller import Result
 class UsageThrottle:
     """Runs at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
-    With many workloads a second, a pass for each would cost more than admitting them. A change right after
-    another has to be in the status within a second, with the time of its pass and of the API server.
+    With many workloads a second, a pass for each would cost more than admitting them. A second
+    change right after a first must reach the status within one second, including the pass and the API
+    server's answer.
     """
 
     EVERY: Final = 0.5

@@ -41,7 +41,8 @@ def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
     except InvalidRequirement:
         return False  # reported where claims are made
     known = claim.labels
-    return any(key in known or key in WELL_KNOWN - names.SHOWN_LATER for key in requirements.unmet(known))
+    shown = WELL_KNOWN - names.SHOWN_LATER - {*names.UNLABELED_KEYS}
+    return any(key in known or key in shown for key in requirements.unmet(known))
 
 
 def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance | None) -> str:

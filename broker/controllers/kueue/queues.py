@@ -42,6 +42,7 @@ from broker.reservations.kueue_objects import (
     owner_of,
     queue_name,
 )
+from broker.reservations.odcr_status import SKIPPED
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import (
     COHORT_CYCLE,
@@ -269,8 +270,11 @@ class QueueController:
             self._delete(self._reads.local_queues, local)
 
     def _gives_back(self, reservation: Reservation) -> bool:
-        """Whether the instances end with the reservation, as the plan of purchases decides it."""
+        """Whether the instances end with the reservation; not while purchases are skipped for it."""
         snapshot = self._reads.snapshot()
+        status = snapshot.odcrs.statuses.get(reserved_of(reservation))
+        if status is not None and any(problem.reason == SKIPPED for problem in status.problems):
+            return False
         return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
 
     def _dedicated(self, reserved: Reserved) -> bool:
@@ -324,8 +328,7 @@ def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, Stop
     """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
     policy, invalid = STOP.read(reservation)
     if invalid:
-        yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as Hold")
-        policy = "Hold"
+        yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as {policy}")
     if policy != "None":
         ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
         yield ReservationProblem(

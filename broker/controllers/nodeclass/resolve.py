@@ -12,6 +12,7 @@ from datetime import datetime
 
 import orjson
 
+from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_terms import (
     AMI_FAMILIES,
@@ -254,6 +255,14 @@ def launch_class(
             "FieldNotSupported",
             f"spec.amiFamily (or the alias) is {around.family}, and the broker cannot set up its nodes: use "
             f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}, or let Karpenter launch this class",
+            resolved=launchable,
+        )
+    given, own = len(node_class.spec.tags), len(names.INSTANCE_TAGS)
+    if (excess := given + own - names.MOST_TAGS) > 0:
+        raise Unresolved(
+            "TooManyTags",
+            f"spec.tags has {given} tags: EC2 takes {names.MOST_TAGS} on an instance, and {own} are the "
+            f"broker's own: remove {excess}",
             resolved=launchable,
         )
     return launchable

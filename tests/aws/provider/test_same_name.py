@@ -108,13 +108,15 @@ def test_each_cluster_uid_has_its_own_instance_profile_of_a_role(world: World) -
     assert [ref.name for ref in other_cluster.instance_profiles()] == [other_profile]
 
 
-def test_instance_profile_whose_name_is_without_the_uid_is_still_deleted(world: World) -> None:
+@pytest.mark.covers("SAF-04")
+def test_instance_profile_of_a_version_without_uids_stays(world: World) -> None:
+    """It may be that of another cluster of the same name."""
     world.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
-    of(world, "").instance_profile(role="nodes", profile="")
+    name = of(world, "").instance_profile(role="nodes", profile="")
     this_cluster = of(world, "uid-of-this")
-    (ref,) = this_cluster.instance_profiles()
-    assert this_cluster.delete_instance_profile(ref)
     assert this_cluster.instance_profiles() == []
+    with pytest.raises(ProviderError, match="cluster-uid=uid-of-this"):
+        this_cluster.delete_instance_profile(ProfileRef(name=name, role="nodes"))
 
 
 @pytest.mark.covers("SAF-04")

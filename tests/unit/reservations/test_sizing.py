@@ -51,6 +51,13 @@ def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> Instan
         ({INSTANCE_TYPE: "p5.48xlarge"}, (), ("p5.48xlarge",), ZONES[:2]),
         # By family: the cheapest first.
         ({"karpenter.k8s.aws/instance-family": "p5"}, (), ("p5.4xlarge", "p5.48xlarge"), ZONES),
+        # Labels that no node has choose no type.
+        (
+            {INSTANCE_TYPE: "p5.48xlarge", "karpenter.k8s.aws/placement-group-id": "pg-1"},
+            (),
+            ("p5.48xlarge",),
+            ZONES[:2],
+        ),
         (
             {INSTANCE_TYPE: "m5.large", "team": "blue", "karpenter.sh/capacity-type": "reserved"},
             (),

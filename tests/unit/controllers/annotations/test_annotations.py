@@ -183,6 +183,17 @@ def test_a_namespace_draws_from_any_reservation(named: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "reasons"),
+    [("pool", []), ("ml/gpus", ["NamespaceWithoutQueue"]), ("gpus", ["NamespaceWithoutQueue"])],
+)
+def test_with_kueue_a_namespace_has_a_queue_of_a_cluster_reservation_only(
+    named: str, reasons: list[str]
+) -> None:
+    bench = ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: named}), kueue=True)
+    assert list(bench.events()) == reasons
+
+
+@pytest.mark.parametrize(
     ("kueue", "without"),
     [
         (False, "; until then no slot that belongs to a reservation is for its pods"),
