@@ -36,10 +36,13 @@ def write_conditions(
             pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
             return True
         except Conflict:
-            # The broker may list pools, and get none.
+            # The broker's role has `list` on NodePools, but not `get`.
             newer, _ = client.list(NodePool.KIND, field_selector=f"metadata.name={pool.name}")
             if last or not newer or newer[0]["metadata"]["uid"] != pool.uid:
                 raise
             pools.observe(newer[0])
-            pool = NodePool.decode(newer[0])
+            current = pools.get(pool.name)
+            if current is None:  # it cannot be decoded any more
+                raise
+            pool = current
     raise AssertionError("the last try returns or raises")

@@ -61,7 +61,9 @@ class LeaseLost(threading.Event):
 
         While `lead` winds down under a Lease that is still held, its writes pass: they record finished work.
         """
-        if self.ended.is_set() or not self._leading():
+        if self.ended.is_set():
+            raise NotLeading(0, "NotLeading", f"this term of the Lease {self._name!r} is over: not writing")
+        if not self._leading():
             raise NotLeading(0, "NotLeading", f"the Lease {self._name!r} is not held: not writing")
 
 

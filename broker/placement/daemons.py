@@ -14,7 +14,10 @@ from broker.placement.taints import taint_toleration
 
 
 class DaemonOverhead:
-    """Of a pod of each DaemonSet. Only taints and node affinity keep one off: its controller binds it."""
+    """Sums the requests of one pod of each DaemonSet that runs on a node.
+
+    Only taints and node affinity exclude a pod: the DaemonSet's controller binds it.
+    """
 
     def __init__(self, daemons: Iterable[PodInfo]) -> None:
         empty, filters = PlacementSnapshot(), (taint_toleration, node_affinity)

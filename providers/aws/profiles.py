@@ -82,7 +82,7 @@ class Profiles:
             labels = ", ".join(f"{key}={value}" for key, value in self._cluster.labels().items())
             raise errors.misconfigured(
                 "ForeignInstanceProfile",
-                f"instance profile {ref.name} is without the tags {labels}: give it back its tags or delete it",
+                f"instance profile {ref.name} is without the tags {labels}: give it its tags or delete it",
                 operation="DeleteInstanceProfile",
             )
         if self._runs(profile["Arn"]):

@@ -12,7 +12,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.offers import EBS_ZONE
 from broker.demo import kubelets
-from tests.cluster.account import A
+from tests.cluster.account import A, B
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
 
@@ -105,11 +105,44 @@ def test_replacement_is_no_type_that_turned_out_too_small(
     gone(stack, "old")
 
 
-def test_replacement_has_room_for_the_pods_of_daemon_sets(stack: Stack) -> None:
+def daemon_set(stack: Stack, **more: Any) -> None:
+    """Each node has a pod of it, with 3 GiB."""
     labels = {"app": "agent"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [requesting("3Gi")]}}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [requesting("3Gi")], **more}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
     stack.client.create(DaemonSet.KIND, {"metadata": {"name": "agent", "namespace": "default"}, "spec": spec})
+
+
+def test_daemon_sets_for_one_capacity_type_count_for_that_type_only(stack: Stack) -> None:
+    daemon_set(stack, nodeSelector={names.CAPACITY_TYPE: "reserved"})
+    stack.node_class("web", id_=stack.aws.odcr("m5.large"), zones=(A,))
+    stack.node_pool("web", node_class="web")
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    change(stack, "web", template={"spec": {"requirements": [types]}})
+    change(stack, "web", disruption={"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]})
+    stack.start()
+    stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])
+    drift(stack, "old")
+    assert listed(replaced(stack), names.CAPACITY_TYPE) == {"on-demand"}
+    gone(stack, "old")
+
+
+def test_pod_with_a_volume_stays_in_its_zone(stack: Stack) -> None:
+    pool(stack)
+    stack.node_class("far", preference="none", zones=(B,))
+    stack.node_pool("other", node_class="far")
+    change(stack, "other", disruption={"consolidateAfter": "Never"})
+    stack.start()
+    node(stack, "spare", pool="other", node_class="far")
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    run(stack, "app", node(stack, "old"), volumes=volumes)
+    drift(stack, "old")
+    assert listed(replaced(stack), names.ZONE) == {A}
+    gone(stack, "old")
+
+
+def test_replacement_has_room_for_the_pods_of_daemon_sets(stack: Stack) -> None:
+    daemon_set(stack)
     pool(stack)
     stack.start()
     stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])
@@ -126,7 +159,9 @@ def test_replacement_stays_within_the_limits_of_its_pool(stack: Stack) -> None:
     run(stack, "app", node(stack, "old"))
     change(stack, "web", limits={"cpu": "1"})
     drift(stack, "old")
-    stack.until_event("old", "DisruptionBlocked", text="it would exceed the limits of NodePool web")
+    stack.until_event(
+        "old", "DisruptionBlocked", text="a replacement would exceed the limits of NodePool web"
+    )
     change(stack, "web", limits={"cpu": "2"})  # the old node does not count
     types = listed(replaced(stack), names.INSTANCE_TYPE)
     assert "m5.large" in types and types.isdisjoint({"m5.xlarge", "m5.2xlarge", "c5.xlarge"})

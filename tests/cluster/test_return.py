@@ -37,7 +37,7 @@ def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disrupt
 
 def fallback(stack: Stack, name: str, **more: Any) -> str:
     """A Ready claim of the pool with a pod, which found no slot. Returns its Node's name."""
-    stack.claim(name, node_class="web", pool="web", capacity=BOTH, **more)
+    stack.claim(name, **{"node_class": "web", "pool": "web", "capacity": BOTH, **more})
     stack.until_ready(name)
     stack.until_shown(name)
     node_name = stack.get(NodeClaim, name).status.node_name
@@ -168,6 +168,26 @@ def test_the_dearest_claim_moves_and_a_gang_moves_whole(stack: Stack) -> None:
     gone(stack, "g-0", "g-1")
     assert [stack.reservation_of(claim.name) for claim in moved] == [odcr, odcr]
     assert not stack.get(NodeClaim, "low").deleting
+
+
+def test_claim_of_a_pool_over_its_limits_leaves_the_slot_to_others(stack: Stack) -> None:
+    odcr = full(stack)
+    stack.node_pool("cheap", node_class="web")
+    block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    stack.edit(NodePool, "cheap", {"spec": {"disruption": block}, "metadata": {"annotations": ASK}})
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "dear", types=("m5.xlarge",))
+    fallback(stack, "low", pool="cheap")
+    stack.edit(NodePool, "web", {"spec": {"limits": {"cpu": "0"}}})
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    new = until_replaced(stack, "low")
+    gone(stack, "low")
+    assert stack.reservation_of(new.name) == odcr
+    stack.until_event(
+        "dear", "DisruptionBlocked", text="a replacement would exceed the limits of NodePool web"
+    )
 
 
 @pytest.mark.covers("KRP-36")

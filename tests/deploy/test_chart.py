@@ -21,10 +21,10 @@ from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.options import problems
 from broker.reservations.desired import Caps
 from broker.reservations.purchases import LEDGER
-from broker.run import serve
 from broker.scheduler import SCHEDULER_LEASE
 from broker.settings import Settings
 from providers.model import PLATFORMS
+from tests.cli.kit import main
 from tests.controlplane.client import Api
 from tests.deploy import helm, strict
 from tests.deploy.strict import Json
@@ -109,12 +109,14 @@ def _without(values: Json, path: str) -> None:
     del values[last]
 
 
-def test_chart_requires_the_values_without_which_the_process_does_not_start() -> None:
-    absent: Any = None
-    with pytest.raises(ValueError, match="not set") as refused:
-        serve(Settings(cluster_endpoint="https://prod.example", cluster_ca="Y2E="), absent, absent)
-    named = re.findall(r"\(([A-Z_]+)\)", str(refused.value))
-    assert named and set(named) < set(REQUIRED.values())
+def test_chart_requires_the_values_without_which_the_process_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("CLUSTER_NAME", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+    assert main("run") == 2
+    refused = capsys.readouterr().err
+    assert all(variable in refused for variable in REQUIRED.values())
 
 
 @pytest.mark.parametrize(

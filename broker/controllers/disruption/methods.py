@@ -32,6 +32,7 @@ from broker.controllers.disruption.candidates import (
 from broker.controllers.disruption.gangs import drifted_units
 from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
+    OVER_LIMITS,
     MachineFinder,
     Pair,
     assumed_on,
@@ -60,6 +61,8 @@ from providers.model import ProviderError
 
 # Pods that became pending a short time ago may still become claims, which come before moves.
 PENDING: Final = timedelta(minutes=1)
+# Seconds of a pass for drifted nodes: each that cannot be replaced is compared with all nodes.
+TRYING: Final = 5.0
 _ID: Final = 8  # characters of a move's id
 
 _log = structlog.get_logger("disruption")
@@ -80,6 +83,7 @@ class DisruptionMethods:
         self._caches, self._sources = caches, sources
         self._moves, self._reporter = moves, reporter
         self._learner = RoomLearner()
+        self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
         self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
@@ -91,7 +95,9 @@ class DisruptionMethods:
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
-        ended |= self._drifted(finder, free, ledger)
+        started, placement = self._drifted(finder, free, ledger)
+        # Pods that this pass moved to a node would have to move again.
+        ended |= started | {node.claim.uid for node in free if assumed_on(node, placement)}
         self._return(finder, [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
@@ -145,13 +151,26 @@ class DisruptionMethods:
             return False
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
-    def _drifted(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> set[str]:
-        """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
+    def _drifted(
+        self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger
+    ) -> tuple[set[str], PlacementSnapshot | None]:
+        """Replaces drifted nodes, those that drifted first in front, and those of a gang together.
+
+        A unit that could not be replaced comes after the others in the next passes, and a pass begins no unit
+        after `TRYING` seconds. Returns the uids of the claims, and the placement with the pods that it moved.
+        """
         snapshot = finder.snapshot
-        placement: PlacementSnapshot | None = None  # with the pods that this pass moves
+        placement: PlacementSnapshot | None = None
         started: set[str] = set()
         claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
-        for gang, unit in drifted_units(snapshot, free, claims, self._reporter):
+        units = [*drifted_units(snapshot, free, claims, self._reporter)]
+        uids = {node.claim.uid for _, unit in units for node in unit}
+        self._failed = {uid: at for uid, at in self._failed.items() if uid in uids}
+        units.sort(key=lambda pair: max(self._failed.get(node.claim.uid, 0.0) for node in pair[1]))
+        began = self._clock.monotonic()
+        for gang, unit in units:
+            if (moment := self._clock.monotonic()) - began > TRYING:
+                break
             # The others end as empty nodes, within the budgets for these.
             nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
             if not all(self._may(node, snapshot, eventual=True) for node in nodes):
@@ -164,10 +183,12 @@ class DisruptionMethods:
                 if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
+                else:
+                    self._failed |= dict.fromkeys((node.claim.uid for node in nodes), moment)
             for node in nodes:
                 if node.claim.uid in started or self._replaced(node):
                     ledger.take(node.pool.name, "Drifted")
-        return started
+        return started, placement
 
     def _all_allowed(self, nodes: Sequence[ManagedNode], ledger: BudgetLedger, reason: Reason) -> bool:
         """Whether the pools allow all of these disruptions at once."""
@@ -216,16 +237,20 @@ class DisruptionMethods:
             placed = placement
         else:
             demands = [replace(demands[0], pods=tuple(unplaced))]
+        if problem := finder.over_limits(nodes):
+            for node in nodes:
+                self._reporter.blocked(node, f"Cannot replace it: {problem}")
+            return None
         pairs = [(needed, finder.find(needed, placed)) for needed in demands]
         if not self._have_machines(pairs, "no instance type of NodePool {} holds its pods"):
             return None
         pairs = finder.within_limits(pairs)
-        if not self._have_machines(pairs, "it would exceed the limits of NodePool {}"):
+        if not self._have_machines(pairs, OVER_LIMITS):
             return None
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"Drifted: {reason.reason if reason else ''}"
         gang_name = _base(gang) if len(nodes) > 1 else ""
-        begun = self._begin(pairs, "Drifted", message, finder.snapshot.now, gang=gang_name)
+        begun = self._begin(pairs, "Drifted", message, finder, gang=gang_name)
         return placed if begun else None
 
     def _have_machines(self, pairs: Sequence[Pair], problem: str) -> bool:
@@ -241,14 +266,13 @@ class DisruptionMethods:
         pairs: Sequence[Pair],
         cause: Cause,
         message: str,
-        now: datetime,
+        finder: MachineFinder,
         *,
         kinds: Sequence[str] = (),
         gang: str = "",
     ) -> bool:
-        label = MoveLabel(
-            id=_move_id([needed.node for needed, _ in pairs], now), size=len(pairs), cause=cause
-        )
+        id_ = _move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
+        label = MoveLabel(id=id_, size=len(pairs), cause=cause)
         bodies = [
             (
                 needed.node,
@@ -258,12 +282,16 @@ class DisruptionMethods:
                     name=replacement_name(needed.node, label.id),
                     move=str(label),
                     kinds=kinds,
+                    daemons=finder.daemons,
                     gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
                 ),
             )
             for needed, machines in pairs
         ]
-        return self._moves.start(bodies, label, message)
+        begun = self._moves.start(bodies, label, message)
+        if begun:
+            finder.take(pairs)
+        return begun
 
     def _usable(self, snapshot: DisruptionSnapshot) -> frozenset[str]:
         """Nodes that may get pods: Ready, and in no disruption."""
@@ -304,6 +332,7 @@ class DisruptionMethods:
             and is_true(node.claim, names.CONSOLIDATABLE)
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
             and self._may(node, snapshot)
+            and self._may_grow(node, finder)
         ]
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
         try:
@@ -324,10 +353,15 @@ class DisruptionMethods:
                         pairs,
                         "ReturnToReservation",
                         "; ".join(move.message for move in unit),
-                        snapshot.now,
+                        finder,
                         kinds=("reserved",),
                         gang=_base(unit[0].gang),
                     )
+
+    def _may_grow(self, node: ManagedNode, finder: MachineFinder) -> bool:
+        if problem := finder.over_limits([node]):
+            self._reporter.blocked(node, f"Cannot return to a reservation: {problem}")
+        return not problem
 
     def _pods_wait(self, now: datetime) -> bool:
         """Whether a pod got no node a short time ago: it may still become a claim."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.hashes import class_hash
+from broker.apis.karpenter import NodePool
 from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import capacity_types, choose, suitable, tenancy
@@ -30,7 +31,7 @@ from broker.controllers.provisioning.claims import narrowed, total_requests
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import MachineMaker
 from broker.controllers.provisioning.pools import required_by, template_labels
-from broker.controllers.provisioning.usage import pool_limits
+from broker.controllers.provisioning.usage import claim_usage, limit_amounts, pool_limits
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys
@@ -39,12 +40,14 @@ from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
 from broker.placement.quantities import CPU
 from broker.placement.reading import pod_info
+from broker.placement.selectors import IN, SelectorRequirement
 from broker.placement.snapshot import PlacementSnapshot
 from broker.text import InvalidText
 from providers.model import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
 MOST_TRIED: Final = 240  # pairs of type and zone
+OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
 # Annotations of a claim that its replacement keeps.
 _KEPT: Final = (names.DRAWS_FROM, names.PRIORITY, names.EXPECT)
 
@@ -72,19 +75,19 @@ class Demand:
 Pair = tuple[Demand, list[MachineOption]]
 
 
-def assumed_on(node: ManagedNode, placement: PlacementSnapshot) -> list[PodInfo]:
+def assumed_on(node: ManagedNode, placement: PlacementSnapshot | None) -> list[PodInfo]:
     """The pods that `place_on_others` placed on the node."""
-    state = placement.states.get(node.node.name) if node.node is not None else None
+    state = placement.states.get(node.node.name) if placement and node.node is not None else None
     return [pod for pod in state.pods if not pod.node_name] if state is not None else []
 
 
 def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = ()) -> Demand:
     """The demand of these pods of the node, and of those that are assumed on it."""
-    bound = any(volume.persistent_volume_claim for pod in pods for volume in pod.spec.volumes)
+    zone = node.claim.labels.get(names.ZONE, "")
     return Demand(
         node=node,
-        pods=(*map(_moved, pods), *assumed),
-        zone=node.claim.labels.get(names.ZONE, "") if bound else "",
+        pods=(*(_moved(pod, zone) for pod in pods), *assumed),
+        zone=zone if any(map(_has_volume, pods)) else "",
     )
 
 
@@ -157,7 +160,7 @@ class MachineFinder:
             return []
         node_class = ready.plan.of_tenancy(tenancy(claim.requirements))
         known = class_catalog(node_class, types, inventory, self.snapshot.now)
-        machines = self.fitting(needed, claim, known, inventory, placement)
+        machines = _combinable(*self.fitting(needed, claim, known, inventory, placement))
         room = any(not machine.source or inventory.free(machine.source) for machine in machines)
         return machines if room else []
 
@@ -168,8 +171,8 @@ class MachineFinder:
         known: ClassCatalog,
         inventory: Inventory,
         placement: PlacementSnapshot,
-    ) -> list[MachineOption]:
-        """The machines in order that hold all pods together, whether one is free or not."""
+    ) -> tuple[list[MachineOption], list[MachineOption]]:
+        """The machines in order that hold all pods together, whether one is free or not, and the others."""
         labels = template_labels(needed.node.pool, claim.requirements)
         maker = MachineMaker(needed.node.pool, labels, known, inventory, self._overhead, self._learned)
         repelling = {term.topology_key for terms in placement.repelling for term in terms}
@@ -177,6 +180,7 @@ class MachineFinder:
         places: set[tuple[str, str]] = set()
         fits: dict[Hashable, bool] = {}
         machines: list[MachineOption] = []
+        failed: list[MachineOption] = []
         types = suitable(claim.requirements, claim.requests, known)
         for option in choose(claim.requirements, types, known):
             place = (option.pool.instance_type, option.pool.zone)
@@ -184,29 +188,28 @@ class MachineFinder:
                 continue
             places.add(place)
             for machine in maker.machines(option):
-                kind = (machine.instance_type, *(machine.node.labels.get(key) for key in keys))
+                room = tuple(sorted(machine.node.allocatable.items()))  # DaemonSets can differ, too
+                kind = (room, *(machine.node.labels.get(key) for key in keys))
                 if kind not in fits:
                     fits[kind] = hosts(node_of(machine, claim.name), needed.pods, placement)
-                if fits[kind]:
-                    machines.append(machine)
-        return machines
+                (machines if fits[kind] else failed).append(machine)
+        return machines, failed
+
+    def over_limits(self, nodes: Sequence[ManagedNode]) -> str:
+        """Why the limits of their pools allow no replacement of any type; empty if they may."""
+        limits = self._limits_without(nodes)
+        for pool in {node.pool.name: node.pool for node in nodes}.values():
+            try:
+                limit_amounts(pool.spec.limits)
+            except InvalidText as error:
+                return f"the limits of NodePool {pool.name} cannot be read: {error}"
+            if any(amount <= 0 for amount in limits.get(pool.name, {}).values()):
+                return OVER_LIMITS.format(pool.name)
+        return ""
 
     def within_limits(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """The machines that the limits of their pools allow, of replacements that start together.
-
-        As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
-        """
-        claims = self.caches.claims.list()
-        gone = {needed.node.claim.uid for needed, _ in pairs} | {
-            replaces(claim)[1] for claim in claims if not claim.deleting
-        }
-        pools = {needed.node.pool.name: needed.node.pool for needed, _ in pairs}
-        left = [claim for claim in claims if claim.uid not in gone]
-        try:
-            limits = pool_limits(pools.values(), left, self.snapshot.occupancy.nodes)
-        except InvalidText:
-            return [(needed, []) for needed, _ in pairs]
-        supply = Supply(room={}, limits=limits)
+        """The machines that the limits of their pools allow, of replacements that start together."""
+        supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
         allowed: list[Pair] = []
         for needed, machines in pairs:
             allowed.append((needed, [machine for machine in machines if supply.within_limits(machine)]))
@@ -214,13 +217,42 @@ class MachineFinder:
                 supply.take(machine)
         return allowed
 
+    def take(self, pairs: Sequence[Pair]) -> None:
+        """Counts replacements that have started."""
+        supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
+        for _, machines in pairs:
+            supply.take(machines[0])
+        self._limits.update(supply.limits)
+
+    def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
+        """By pool with limits, the amounts that it may add once these nodes are gone.
+
+        As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
+        """
+        pools = {node.pool.name for node in nodes}
+        limits = {pool: {**amounts} for pool, amounts in self._limits.items() if pool in pools}
+        for node in nodes:
+            remaining, used = limits.get(node.pool.name, {}), claim_usage(node.claim, node.node)
+            for name in remaining:
+                remaining[name] += used[name]
+        return limits
+
     @cached_property
-    def _daemons(self) -> list[PodInfo]:
+    def _limits(self) -> dict[str, dict[str, int]]:
+        """By pool with readable limits, the amounts that it may add beside the nodes without replacement."""
+        claims = self.caches.claims.list()
+        replaced = {replaces(claim)[1] for claim in claims if not claim.deleting}
+        left = [claim for claim in claims if claim.uid not in replaced]
+        pools = [pool for pool in self.snapshot.pools.values() if _readable(pool)]
+        return pool_limits(pools, left, self.snapshot.occupancy.nodes)
+
+    @cached_property
+    def daemons(self) -> list[PodInfo]:
         return self.sources.reads.daemons()
 
     @cached_property
     def _overhead(self) -> DaemonOverhead:
-        return DaemonOverhead(self._daemons)
+        return DaemonOverhead(self.daemons)
 
     @cached_property
     def _learned(self) -> LearnedRoom:
@@ -231,10 +263,35 @@ class MachineFinder:
             occupancy.nodes,
             self.caches.claims.list(),
             occupancy.pods,
-            fingerprint(self._daemons),
+            fingerprint(self.daemons),
             classes={name: class_hash(ready.source) for name, ready in classes.items() if ready},
             now=self.snapshot.now,
         )
+
+
+def _readable(pool: NodePool) -> bool:
+    try:
+        limit_amounts(pool.spec.limits)
+    except InvalidText:
+        return False
+    return True
+
+
+def _combinable(machines: list[MachineOption], failed: Iterable[MachineOption]) -> list[MachineOption]:
+    """The machines of which each type fits in each listed zone, with each capacity type.
+
+    A claim lists types, zones and capacity types by themselves, and may get any combination.
+    """
+    unfit = {*map(_place, failed)} - {*map(_place, machines)}
+    zones = {machine.zone for machine in machines}
+    kinds = {machine.capacity_type for machine in machines}
+    bad = {name for name, zone, kind in unfit if zone in zones and kind in kinds}
+    good = [machine for machine in machines if machine.instance_type not in bad]
+    return good or [machine for machine in machines if _place(machine)[1:] == _place(machines[0])[1:]]
+
+
+def _place(machine: MachineOption) -> tuple[str, str, str]:
+    return machine.instance_type, machine.zone, machine.capacity_type
 
 
 def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot) -> bool:
@@ -254,9 +311,13 @@ def body(
     name: str,
     move: str,
     kinds: Iterable[str] = (),
+    daemons: Iterable[PodInfo] = (),
     gang: tuple[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The NodeClaim to create. `move`: the value of MOVE. `kinds`: its capacity types, if not the pool's."""
+    """The NodeClaim to create. `move`: the value of MOVE. `kinds`: its capacity types, if not the pool's.
+
+    `daemons`: a pod of each DaemonSet, which can take room on nodes of one capacity type only.
+    """
     pool, old = needed.node.pool, needed.node.claim
     kept: dict[str, str] = {key: old.annotations[key] for key in _KEPT if key in old.annotations}
     gang_annotations = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
@@ -264,7 +325,11 @@ def body(
         pool,
         name,
         requirements=narrowed(
-            pool, machines, needed.chosen, needed.pods, kinds or capacity_types(required_by(pool))
+            pool,
+            machines,
+            needed.chosen,
+            (*needed.pods, *daemons),
+            kinds or capacity_types(required_by(pool)),
         ),
         requests=total_requests(needed.pods, machines[0].daemons),
         annotations={**kept, **gang_annotations, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},
@@ -282,6 +347,14 @@ def _base_units(requests: Mapping[str, int]) -> dict[str, float]:
     return {name: amount / 1000 if name == CPU else float(amount) for name, amount in requests.items()}
 
 
-def _moved(pod: Pod) -> PodInfo:
-    """The pod as its successor: without a node, and without volumes, which the zone stands for."""
-    return replace(pod_info(pod), node_name="", terminating=False, volumes=())
+def _has_volume(pod: Pod) -> bool:
+    return any(volume.persistent_volume_claim for volume in pod.spec.volumes)
+
+
+def _moved(pod: Pod, zone: str) -> PodInfo:
+    """The pod as its successor: without a node, and in the zone instead of with its volumes."""
+    info = pod_info(pod)
+    kept = (SelectorRequirement(names.ZONE, IN, frozenset((zone,))),) if zone and _has_volume(pod) else ()
+    return replace(
+        info, node_name="", terminating=False, volumes=(), node_selector=(*info.node_selector, *kept)
+    )

@@ -51,8 +51,7 @@ _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnMove:
-    """A claim that moves, the option and the machines that it moves into, and the dollars an hour that this
-    saves.
+    """A claim that moves, and the machines of the option that it moves into. `saving`: dollars an hour.
 
     `gang`: it moves together with the others of it; empty for none.
     """
@@ -248,8 +247,9 @@ def _offer(
     if not usable:
         return None
     placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
-    machines = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
-    slots = {machine.source: machine for machine in machines if machine.source in usable}
+    machines, _ = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
+    ((_, allowed),) = finder.within_limits([(needed, machines)])
+    slots = {machine.source: machine for machine in allowed if machine.source in usable}
     if not slots:
         return None
     claim = beside_daemons(claim, needed, next(iter(slots.values())))

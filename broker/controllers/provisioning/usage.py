@@ -31,9 +31,18 @@ def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, 
         pool = claim.labels.get(names.NODEPOOL, "")
         if pool and claim.status.provider_id and not _ends(claim):
             used = by_pool.setdefault(pool, Counter())
-            used.update(_capacity(claim, by_id.get(claim.status.provider_id)))
-            used[NODES] += 1
+            used.update(claim_usage(claim, by_id.get(claim.status.provider_id)))
     return by_pool
+
+
+def claim_usage(claim: NodeClaim, node: Node | None) -> Counter[str]:
+    """The capacity of a claim with an instance, as its pool's limits count it, and its node as one."""
+    if node is not None and is_true(claim, names.INITIALIZED_CONDITION):
+        return Counter({**amounts(node.status.capacity), NODES: 1})
+    # Before that, also that of EC2's type.
+    reported = amounts(node.status.capacity) if node is not None else {}
+    known = {name: amount for name, amount in reported.items() if amount}
+    return Counter({**amounts(claim.status.capacity), **known, NODES: 1})
 
 
 def pool_limits(
@@ -74,11 +83,3 @@ def shown(used: Mapping[str, int]) -> dict[str, str]:
 
 def _ends(claim: NodeClaim) -> bool:
     return claim.deleting or is_true(claim, names.INSTANCE_TERMINATING)
-
-
-def _capacity(claim: NodeClaim, node: Node | None) -> dict[str, int]:
-    """Of an initialized node, the capacity that it reports; before that, also that of EC2's type."""
-    reported = amounts(node.status.capacity) if node is not None else {}
-    if node is not None and is_true(claim, names.INITIALIZED_CONDITION):
-        return reported
-    return amounts(claim.status.capacity) | {name: amount for name, amount in reported.items() if amount}

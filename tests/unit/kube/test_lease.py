@@ -174,7 +174,7 @@ def test_writes_without_the_lease_are_refused_and_reads_are_not() -> None:
     client = server.client.replace(guard=run.terms[0].guard)
     client.create(Thing.KIND, thing("a"))
     run.stop()
-    with pytest.raises(NotLeading, match="'broker' is not held"):
+    with pytest.raises(NotLeading, match="this term of the Lease 'broker' is over"):
         client.delete(Thing.KIND, "a", namespace="default")
     assert [obj["metadata"]["name"] for obj in client.list(Thing.KIND)[0]] == ["a"]
 

@@ -14,6 +14,7 @@ from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot
 from broker.kube.cache import Cache
 from providers.model import Odcr
+from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 POOL = NodePool.decode({"metadata": {"name": "any", "annotations": {names.RETURN_TO_RESERVATIONS: "true"}}})
@@ -35,7 +36,7 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     ec2 = SimpleNamespace(inventory=SimpleNamespace(snapshot=lambda: next(inventories)))
     pods = Cache(Pod)
     pods.apply("ADDED", pending(NOW))
-    unused: Any = SimpleNamespace(client=None, clock=None)
+    unused: Any = SimpleNamespace(client=None, clock=FakeClock())
     caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim))
     sources: Any = SimpleNamespace(ec2=ec2, slots=None)
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
