@@ -42,7 +42,7 @@ def write_conditions(
                 raise
             pools.observe(newer[0])
             current = pools.get(pool.name)
-            if current is None:  # it cannot be decoded any more
+            if current is None or current.uid != pool.uid:  # it cannot be decoded any more, or is another
                 raise
             pool = current
     raise AssertionError("the last try returns or raises")

@@ -13,10 +13,9 @@ from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.text import counted, format_time
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
-SKIPPED: Final = "PurchaseSkipped"
 # Reasons that keep a deleted reservation's purchases from being released.
 DELETION_BLOCKERS = frozenset(
-    {"InstancesRunning", SKIPPED, "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
+    {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
 # Reasons why a flavor means no EC2 instances: no failure if nothing is to be bought.
 FLAVOR_REASONS = frozenset(

@@ -40,7 +40,6 @@ from broker.reservations.fulfilment import (
     given_back,
     surplus,
 )
-from broker.reservations.odcr_status import SKIPPED
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchase_obstacles import (
     ADVICE,
@@ -253,7 +252,9 @@ class _Planner:
             for name, count in observed(desired, self._ownership, types=self._types).items()
         }
         why = f"nothing is bought, changed or given back: {desired.frozen}"
-        return FulfilmentStatus(counts=counts, problems=(ReservationProblem(reason=SKIPPED, message=why),))
+        return FulfilmentStatus(
+            counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why),)
+        )
 
     def _repeated(
         self, desired: DesiredCapacity, demand: FlavorDemand, fulfilment: FlavorFulfilment
@@ -308,7 +309,7 @@ class _Planner:
         if why or desired.refused:
             problems.append(
                 ReservationProblem(
-                    reason=SKIPPED if why else "PurchaseRefused",
+                    reason="PurchaseSkipped" if why else "PurchaseRefused",
                     message=f"flavor {demand.flavor.name}: {why or desired.refused}",
                 )
             )

@@ -156,8 +156,8 @@ class DisruptionMethods:
     ) -> tuple[set[str], PlacementSnapshot | None]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together.
 
-        A unit that could not be replaced comes after the others in the next passes, and a pass begins no unit
-        after `TRYING` seconds. Returns the uids of the claims, and the placement with the pods that it moved.
+        A unit that could not be replaced comes last in the next passes, and a pass tries units for `TRYING`
+        seconds. Returns the uids of the claims, and the placement with the pods that it moved.
         """
         snapshot = finder.snapshot
         placement: PlacementSnapshot | None = None
@@ -167,27 +167,29 @@ class DisruptionMethods:
         uids = {node.claim.uid for _, unit in units for node in unit}
         self._failed = {uid: at for uid, at in self._failed.items() if uid in uids}
         units.sort(key=lambda pair: max(self._failed.get(node.claim.uid, 0.0) for node in pair[1]))
-        began = self._clock.monotonic()
+        spent = 0.0
         for gang, unit in units:
-            if (moment := self._clock.monotonic()) - began > TRYING:
-                break
             # The others end as empty nodes, within the budgets for these.
             nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
             if not all(self._may(node, snapshot, eventual=True) for node in nodes):
                 continue
             if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
                 continue
+            if spent > TRYING:
+                break
             placement = placement if placement is not None else snapshot.occupancy.placement
+            began = self._clock.monotonic()
+            self._failed |= dict.fromkeys((node.claim.uid for node in nodes), began)
             with self._reporter.isolated(nodes[0]):
                 placed = self._replace(nodes, gang, finder, placement)
                 if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
-                else:
-                    self._failed |= dict.fromkeys((node.claim.uid for node in nodes), moment)
+            spent += self._clock.monotonic() - began
             for node in nodes:
                 if node.claim.uid in started or self._replaced(node):
                     ledger.take(node.pool.name, "Drifted")
+                    del self._failed[node.claim.uid]
         return started, placement
 
     def _all_allowed(self, nodes: Sequence[ManagedNode], ledger: BudgetLedger, reason: Reason) -> bool:
@@ -268,7 +270,6 @@ class DisruptionMethods:
         message: str,
         finder: MachineFinder,
         *,
-        kinds: Sequence[str] = (),
         gang: str = "",
     ) -> bool:
         id_ = _move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
@@ -281,8 +282,6 @@ class DisruptionMethods:
                     machines,
                     name=replacement_name(needed.node, label.id),
                     move=str(label),
-                    kinds=kinds,
-                    daemons=finder.daemons,
                     gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
                 ),
             )
@@ -316,13 +315,14 @@ class DisruptionMethods:
         if inventory.described is None:
             return
         self.returns.observe(inventory, snapshot.now)
+        idle = self.returns.idle(snapshot.now)
         enabled_pools: set[str] = set()
         for pool in snapshot.pools.values():
             if reason := return_obstacle(pool):
                 self._reporter.not_returning(pool, reason)
             elif enabled(pool):
                 enabled_pools.add(pool.name)
-        if not enabled_pools or self._pods_wait(snapshot.now):
+        if not idle or not enabled_pools or self._pods_wait(snapshot.now):
             return
         candidates = [
             node
@@ -354,7 +354,6 @@ class DisruptionMethods:
                         "ReturnToReservation",
                         "; ".join(move.message for move in unit),
                         finder,
-                        kinds=("reserved",),
                         gang=_base(unit[0].gang),
                     )
 

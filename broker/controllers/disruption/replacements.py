@@ -8,7 +8,7 @@ provisioning would make. A pod with a persistent volume stays in its zone; its v
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -19,7 +19,7 @@ from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
 from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Claim, Inventory
-from broker.capacity.options import capacity_types, choose, suitable, tenancy
+from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
@@ -31,14 +31,14 @@ from broker.controllers.provisioning.claims import narrowed, total_requests
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import MachineMaker
 from broker.controllers.provisioning.pools import required_by, template_labels
-from broker.controllers.provisioning.usage import claim_usage, limit_amounts, pool_limits
+from broker.controllers.provisioning.usage import NODES, claim_usage, limit_amounts, pool_limits
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
-from broker.placement.quantities import CPU
+from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.reading import pod_info
 from broker.placement.selectors import IN, SelectorRequirement
 from broker.placement.snapshot import PlacementSnapshot
@@ -47,6 +47,7 @@ from providers.model import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
 MOST_TRIED: Final = 240  # pairs of type and zone
+_OF_EVERY_TYPE: Final = frozenset({CPU, MEMORY, PODS, NODES})  # resources that each machine has
 OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
 # Annotations of a claim that its replacement keeps.
 _KEPT: Final = (names.DRAWS_FROM, names.PRIORITY, names.EXPECT)
@@ -160,9 +161,10 @@ class MachineFinder:
             return []
         node_class = ready.plan.of_tenancy(tenancy(claim.requirements))
         known = class_catalog(node_class, types, inventory, self.snapshot.now)
-        machines = _combinable(*self.fitting(needed, claim, known, inventory, placement))
-        room = any(not machine.source or inventory.free(machine.source) for machine in machines)
-        return machines if room else []
+        return _combinable(
+            *self.fitting(needed, claim, known, inventory, placement),
+            lambda machine: not machine.source or inventory.free(machine.source) > 0,
+        )
 
     def fitting(
         self,
@@ -203,7 +205,8 @@ class MachineFinder:
                 limit_amounts(pool.spec.limits)
             except InvalidText as error:
                 return f"the limits of NodePool {pool.name} cannot be read: {error}"
-            if any(amount <= 0 for amount in limits.get(pool.name, {}).values()):
+            remaining = limits.get(pool.name, {})
+            if any(amount < (name in _OF_EVERY_TYPE) for name, amount in remaining.items()):
                 return OVER_LIMITS.format(pool.name)
         return ""
 
@@ -247,12 +250,12 @@ class MachineFinder:
         return pool_limits(pools, left, self.snapshot.occupancy.nodes)
 
     @cached_property
-    def daemons(self) -> list[PodInfo]:
+    def _daemons(self) -> list[PodInfo]:
         return self.sources.reads.daemons()
 
     @cached_property
     def _overhead(self) -> DaemonOverhead:
-        return DaemonOverhead(self.daemons)
+        return DaemonOverhead(self._daemons)
 
     @cached_property
     def _learned(self) -> LearnedRoom:
@@ -263,7 +266,7 @@ class MachineFinder:
             occupancy.nodes,
             self.caches.claims.list(),
             occupancy.pods,
-            fingerprint(self.daemons),
+            fingerprint(self._daemons),
             classes={name: class_hash(ready.source) for name, ready in classes.items() if ready},
             now=self.snapshot.now,
         )
@@ -277,8 +280,10 @@ def _readable(pool: NodePool) -> bool:
     return True
 
 
-def _combinable(machines: list[MachineOption], failed: Iterable[MachineOption]) -> list[MachineOption]:
-    """The machines of which each type fits in each listed zone, with each capacity type.
+def _combinable(
+    machines: list[MachineOption], failed: Iterable[MachineOption], has_room: Callable[[MachineOption], bool]
+) -> list[MachineOption]:
+    """The machines of which each type fits in each listed zone, with each capacity type; one has room.
 
     A claim lists types, zones and capacity types by themselves, and may get any combination.
     """
@@ -287,7 +292,10 @@ def _combinable(machines: list[MachineOption], failed: Iterable[MachineOption]) 
     kinds = {machine.capacity_type for machine in machines}
     bad = {name for name, zone, kind in unfit if zone in zones and kind in kinds}
     good = [machine for machine in machines if machine.instance_type not in bad]
-    return good or [machine for machine in machines if _place(machine)[1:] == _place(machines[0])[1:]]
+    if any(map(has_room, good)):
+        return good
+    first = next(filter(has_room, machines), None)
+    return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
 
 
 def _place(machine: MachineOption) -> tuple[str, str, str]:
@@ -310,14 +318,9 @@ def body(
     *,
     name: str,
     move: str,
-    kinds: Iterable[str] = (),
-    daemons: Iterable[PodInfo] = (),
     gang: tuple[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The NodeClaim to create. `move`: the value of MOVE. `kinds`: its capacity types, if not the pool's.
-
-    `daemons`: a pod of each DaemonSet, which can take room on nodes of one capacity type only.
-    """
+    """The NodeClaim to create, which becomes one of the machines. `move`: the value of MOVE."""
     pool, old = needed.node.pool, needed.node.claim
     kept: dict[str, str] = {key: old.annotations[key] for key in _KEPT if key in old.annotations}
     gang_annotations = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
@@ -328,8 +331,8 @@ def body(
             pool,
             machines,
             needed.chosen,
-            (*needed.pods, *daemons),
-            kinds or capacity_types(required_by(pool)),
+            needed.pods,
+            {machine.capacity_type for machine in machines},
         ),
         requests=total_requests(needed.pods, machines[0].daemons),
         annotations={**kept, **gang_annotations, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},

@@ -42,7 +42,6 @@ from broker.reservations.kueue_objects import (
     owner_of,
     queue_name,
 )
-from broker.reservations.odcr_status import SKIPPED
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import (
     COHORT_CYCLE,
@@ -270,11 +269,8 @@ class QueueController:
             self._delete(self._reads.local_queues, local)
 
     def _gives_back(self, reservation: Reservation) -> bool:
-        """Whether the instances end with the reservation; not while purchases are skipped for it."""
+        """Whether the instances end with the reservation, by its annotations."""
         snapshot = self._reads.snapshot()
-        status = snapshot.odcrs.statuses.get(reserved_of(reservation))
-        if status is not None and any(problem.reason == SKIPPED for problem in status.problems):
-            return False
         return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
 
     def _dedicated(self, reserved: Reserved) -> bool:

@@ -7,7 +7,6 @@ from typing import Final
 
 from broker.kube.events import Recorder
 from broker.reservations.annotations import INVALID
-from broker.reservations.odcr_status import SKIPPED
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.spec import Reservation
 
@@ -15,7 +14,7 @@ STOPPING: Final = frozenset(
     {
         "SpendingCapReached",
         "PriceUnknown",
-        SKIPPED,
+        "PurchaseSkipped",
         INVALID,
         # Adoptions that an annotation requests, and that are not possible.
         "AdoptionNotAllowed",

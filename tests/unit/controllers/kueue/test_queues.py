@@ -38,8 +38,7 @@ from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
-from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus
-from broker.reservations.ownership import Ownership, ReservationProblem
+from broker.reservations.ownership import ReservationProblem
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
@@ -386,20 +385,6 @@ def test_a_deleted_reservation_deletes_its_queues(
     world.reconcile()
     assert world.queue().spec.stop_policy == "None"
     assert world.problems() == []
-
-
-def test_workloads_run_on_while_purchases_are_skipped_for_a_deleted_reservation(world: World) -> None:
-    """Such as by an invalid record of purchases: the instances stay until it is corrected."""
-    world.reserve()
-    annotations = {names.RESERVATION_POLICY: "Manage", names.DELETION_POLICY: "Cancel"}
-    world.edit({"metadata": {"annotations": annotations}})
-    world.reconcile()
-    world.kueue.takes(QUEUE)
-    skipped = OdcrStatus(problems=(ReservationProblem(reason="PurchaseSkipped", message="invalid"),))
-    world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(), statuses={TEAM: skipped}))
-    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.reconcile()
-    assert world.queue().spec.stop_policy == "Hold"
 
 
 def test_a_terminating_namespace_of_a_used_reservation(world: World) -> None:
