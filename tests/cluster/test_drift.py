@@ -11,10 +11,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.offers import EBS_ZONE
-from broker.demo import kubelets
 from tests.cluster.account import A, B
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
+from tests.cluster.test_provisioning import half_memory
 
 
 def drift(stack: Stack, *claims: str) -> None:
@@ -88,13 +88,7 @@ def test_pods_that_select_labels_of_the_instance_are_replaced(stack: Stack, labe
 def test_replacement_is_no_type_that_turned_out_too_small(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(name: str, instance: Any, type_: Any) -> dict[str, Any]:
-        halved = make(name, instance, type_)
-        halved["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
-        return halved
-
-    make = kubelets._node
-    monkeypatch.setattr(kubelets, "_node", half)
+    half_memory(monkeypatch)
     pool(stack)
     stack.start()
     stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])

@@ -550,10 +550,9 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
     assert len(claims(stack)) == 1
 
 
-@pytest.mark.covers("KRP-35")
-def test_a_machine_that_turns_out_too_small_is_made_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def half_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes have half of the memory of their types."""
+
     def half(name: str, instance: Any, type_: Any) -> dict[str, Any]:
         halved = node(name, instance, type_)
         halved["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
@@ -561,6 +560,13 @@ def test_a_machine_that_turns_out_too_small_is_made_once(
 
     node = kubelets._node
     monkeypatch.setattr(kubelets, "_node", half)
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_machine_that_turns_out_too_small_is_made_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_memory(monkeypatch)
     stack.node_class(preference="none")
     pool(stack, disruption={"consolidateAfter": "0s"})
     start(stack)

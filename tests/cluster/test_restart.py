@@ -215,15 +215,20 @@ def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack)
         assert instance_id(claim) == launched[claim.annotations[names.LAUNCH]]
 
 
-@pytest.mark.covers("KRP-25")
-def test_adopted_instance_keeps_the_hash_of_the_class_that_it_was_launched_with(stack: Stack) -> None:
+def launch_unrecorded(stack: Stack, capacity_type: str) -> None:
+    """Claim `c-0` has an instance that its status does not have, and the broker is stopped."""
     stack.node_class(preference="none")
-    stack.claim(capacity=(ON_DEMAND,))
+    stack.claim(capacity=(capacity_type,))
     stack.tap.lose(status_of("nodeclaims"))
     stack.start()
     stack.until(lambda: stack.aws.instances(), "the launch")
     stack.stop()
     stack.tap.heal()
+
+
+@pytest.mark.covers("KRP-25")
+def test_adopted_instance_keeps_the_hash_of_the_class_that_it_was_launched_with(stack: Stack) -> None:
+    launch_unrecorded(stack, ON_DEMAND)
     launched = class_hash(stack.get(EC2NodeClass, "gpu"))
     stack.edit(EC2NodeClass, "gpu", {"spec": {"userData": "#!/bin/sh\ntrue\n"}})
     assert class_hash(stack.get(EC2NodeClass, "gpu")) != launched
@@ -235,13 +240,7 @@ def test_adopted_instance_keeps_the_hash_of_the_class_that_it_was_launched_with(
 
 @pytest.mark.covers("KRP-25")
 def test_adopted_spot_instance_is_recorded_as_one(stack: Stack) -> None:
-    stack.node_class(preference="none")
-    stack.claim(capacity=(SPOT,))
-    stack.tap.lose(status_of("nodeclaims"))
-    stack.start()
-    stack.until(lambda: stack.aws.instances(), "the launch")
-    stack.stop()
-    stack.tap.heal()
+    launch_unrecorded(stack, SPOT)
     stack.start()
     stack.until_ready("c-0")
     adopted = recorded(stack.get(NodeClaim, "c-0"))[-1]
