@@ -114,7 +114,7 @@ def watch_claims(
         return old is None or _launch_inputs(old) != _launch_inputs(new)
 
     def lives_or_ends(_: NodeClaim | None, new: NodeClaim | None) -> bool:
-        return new is not None and caches.owns(new) and bool(new.status.provider_id or new.deleting)
+        return new is not None and caches.owns(new) and not new.waits
 
     def owned_gone(old: NodeClaim | None, new: NodeClaim | None) -> bool:
         return new is None and old is not None and caches.owns(old)

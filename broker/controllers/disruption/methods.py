@@ -336,7 +336,7 @@ class DisruptionMethods:
         ]
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
         try:
-            moves = self.returns.select(finder, candidates, inventory, budgets)
+            moves = self.returns.select(finder, candidates, inventory, idle, budgets)
         except ProviderError as error:
             _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
             return

@@ -8,7 +8,7 @@ provisioning would make. A pod with a persistent volume stays in its zone; its v
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -17,6 +17,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
+from broker.apis.units import base
 from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import choose, suitable, tenancy
@@ -103,7 +104,7 @@ def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ())
         requirements=required_by(needed.node.pool)
         & Requirements.of_labels(needed.chosen)
         & Requirements.of((*zone, *only)),
-        requests=_base_units(total_requests(needed.pods, {})),
+        requests=base(total_requests(needed.pods, {})),
         priority=priority_of(claim),
         created=claim.metadata.creation_timestamp,
     )
@@ -111,7 +112,7 @@ def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ())
 
 def beside_daemons(claim: Claim, needed: Demand, machine: MachineOption) -> Claim:
     """The claim with the requests of the machine's DaemonSets."""
-    return replace(claim, requests=_base_units(total_requests(needed.pods, machine.daemons)))
+    return replace(claim, requests=base(total_requests(needed.pods, machine.daemons)))
 
 
 def place_on_others(
@@ -201,10 +202,8 @@ class MachineFinder:
         """Why the limits of their pools allow no replacement of any type; empty if they may."""
         limits = self._limits_without(nodes)
         for pool in {node.pool.name: node.pool for node in nodes}.values():
-            try:
-                limit_amounts(pool.spec.limits)
-            except InvalidText as error:
-                return f"the limits of NodePool {pool.name} cannot be read: {error}"
+            if unreadable := _unreadable(pool):
+                return f"the limits of NodePool {pool.name} cannot be read: {unreadable}"
             remaining = limits.get(pool.name, {})
             if any(amount < (name in _OF_EVERY_TYPE) for name, amount in remaining.items()):
                 return OVER_LIMITS.format(pool.name)
@@ -246,7 +245,7 @@ class MachineFinder:
         claims = self.caches.claims.list()
         replaced = {replaces(claim)[1] for claim in claims if not claim.deleting}
         left = [claim for claim in claims if claim.uid not in replaced]
-        pools = [pool for pool in self.snapshot.pools.values() if _readable(pool)]
+        pools = [pool for pool in self.snapshot.pools.values() if not _unreadable(pool)]
         return pool_limits(pools, left, self.snapshot.occupancy.nodes)
 
     @cached_property
@@ -272,12 +271,13 @@ class MachineFinder:
         )
 
 
-def _readable(pool: NodePool) -> bool:
+def _unreadable(pool: NodePool) -> str:
+    """The error of limits that cannot be read."""
     try:
         limit_amounts(pool.spec.limits)
-    except InvalidText:
-        return False
-    return True
+    except InvalidText as error:
+        return str(error)
+    return ""
 
 
 def _combinable(
@@ -343,11 +343,6 @@ def replacement_name(node: ManagedNode, move: str) -> str:
     """Equal for equal moves, so that a repeated creation is refused instead of made twice."""
     suffix = hashlib.sha256(f"{node.claim.uid}/{move}".encode()).hexdigest()[:5]
     return f"{node.pool.name[:57]}-{suffix}"
-
-
-def _base_units(requests: Mapping[str, int]) -> dict[str, float]:
-    """As claims are planned."""
-    return {name: amount / 1000 if name == CPU else float(amount) for name, amount in requests.items()}
 
 
 def _has_volume(pod: Pod) -> bool:

@@ -114,6 +114,7 @@ class ReturnSelector:
         finder: MachineFinder,
         candidates: Sequence[ManagedNode],
         inventory: Inventory,
+        idle: Mapping[str, int],
         budgets: Mapping[str, int],
     ) -> list[ReturnMove]:
         """The moves to start now. `candidates` may be disrupted; `budgets`: moves by pool.
@@ -121,8 +122,7 @@ class ReturnSelector:
         Raises ProviderError.
         """
         snapshot, sources = finder.snapshot, self._sources
-        idle = self.idle(snapshot.now)
-        if not idle or not candidates or not any(budgets.values()):
+        if not candidates or not any(budgets.values()):
             return []
         types = sources.ec2.provider.instance_types()
         savings = {node.claim.uid: self._saving(node, types) for node in candidates}

@@ -117,7 +117,7 @@ class Launcher:
     def run(self, _items: Sequence[str]) -> Result | None:
         """Makes one pass. Raises ProviderError if EC2 cannot be read at all."""
         claims = self._created()
-        waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
+        waiting = [c for c in claims if c.waits]
         try:
             self._executor.calls.load()
         except ApiError as error:

@@ -107,11 +107,7 @@ class Preemptor:
         for_each(self._claims.list(), clear)
 
     def _unlaunched(self, uids: Collection[str]) -> Mapping[str, NodeClaim]:
-        return {
-            claim.uid: claim
-            for claim in self._claims.list()
-            if claim.uid in uids and not claim.status.provider_id and not claim.deleting
-        }
+        return {claim.uid: claim for claim in self._claims.list() if claim.uid in uids and claim.waits}
 
     def _cluster(self, claim_name: str) -> str:
         """The uid of the claim's dedicated cluster."""

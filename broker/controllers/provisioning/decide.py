@@ -199,11 +199,7 @@ class ProvisioningPlanner:
 
     @cached_property
     def _waiting(self) -> Sequence[NodeClaim]:
-        return [
-            claim
-            for claim in self.cluster.claims
-            if not claim.status.provider_id and not claim.deleting and self._state.owns(claim)
-        ]
+        return [claim for claim in self.cluster.claims if claim.waits and self._state.owns(claim)]
 
     @cached_property
     def _forecast(self) -> LaunchForecast:

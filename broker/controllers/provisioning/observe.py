@@ -98,7 +98,7 @@ def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) ->
     """The waiting claims of these as the launch loop plans them, by uid. `pod`: by `namespace/name`."""
     planned_claims: dict[str, Claim] = {}
     for claim in claims:
-        if claim.status.provider_id or claim.deleting:
+        if not claim.waits:
             continue
         try:
             since = waiting_since(claim, pod)

@@ -8,7 +8,6 @@ and may be tried as a last resort, comes after those of all NodePools that are n
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Final
 
 from broker.apis.karpenter import NodePool
 from broker.apis.names import CAPACITY_TYPE
+from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
@@ -29,7 +29,6 @@ from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
-from broker.placement.quantities import CPU
 from broker.placement.reading import node_taints
 from broker.placement.selectors import IN
 from providers.model import InstanceType
@@ -244,11 +243,6 @@ class MachineMaker:
             capacity=self._capacity[name],
             daemons=overhead,
         )
-
-
-def whole(amounts: Mapping[str, float]) -> dict[str, int]:
-    """Base units as placement counts them: CPU in milli."""
-    return {name: math.floor(n * 1000 if name == CPU else n) for name, n in amounts.items()}
 
 
 def _price(price: float | None, type_: InstanceType) -> float:

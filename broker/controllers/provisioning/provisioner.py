@@ -146,7 +146,7 @@ class Provisioner:
         """
         released = True
         for claim in self._caches.claims.list():
-            if claim.status.provider_id or claim.deleting or not self._caches.owns(claim):
+            if not claim.waits or not self._caches.owns(claim):
                 continue
             needed = claim.name in used or any(self._needs_node(key) for key in pods_of(claim))
             if made_for_pods(claim) and not needed:
@@ -258,7 +258,7 @@ class Provisioner:
             now=self._clock.now(),
         )
         classes = {pool.node_class.name: pool.node_class for pool in pools}
-        waiting = [c for c in claims if self._caches.owns(c) and not c.status.provider_id and not c.deleting]
+        waiting = [c for c in claims if c.waits and self._caches.owns(c)]
         for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
             try:
                 classes[name] = self._nodeclasses.ready(name).plan

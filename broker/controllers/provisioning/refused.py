@@ -37,7 +37,7 @@ def in_flight(claim: NodeClaim) -> bool:
 
     A replacement of a disrupted node is not meant: its predecessor waits for it.
     """
-    ended = claim.status.provider_id or claim.deleting or names.REPLACES in claim.annotations
+    ended = not claim.waits or names.REPLACES in claim.annotations
     return not ended and made_for_pods(claim)
 
 

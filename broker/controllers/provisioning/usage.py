@@ -57,7 +57,7 @@ def pool_limits(
     known = [claim for claim in claims if claim.labels.get(names.NODEPOOL) in limited]
     used = pool_usage(known, nodes)
     for claim in known:
-        if not claim.status.provider_id and not claim.deleting:
+        if claim.waits:
             requested = used.setdefault(claim.labels[names.NODEPOOL], Counter())
             requested.update({**amounts(claim.spec.resources.requests), NODES: 1})
     return {
