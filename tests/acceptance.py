@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
         print("The tests could not be collected: run pytest --collect-only to see why.")
         return 2
     known = statements()
+    misnamed = [w for w in prefixes if not any(s == w or s.startswith(f"{w}-") for s in known)]
     unknown = sorted(set(collector.covered) - set(known))
     chosen = [s for s in known if not prefixes or any(s == w or s.startswith(f"{w}-") for w in prefixes)]
     open_ = [s for s in chosen if s not in collector.covered]
@@ -62,7 +63,9 @@ def main(arguments: list[str]) -> int:
     )
     for mark in unknown:
         print(f"A test covers {mark}, which no statement has.")
-    return 1 if unknown or (strict and open_) else 0
+    for name in misnamed:
+        print(f"No statement is named {name}.")
+    return 1 if unknown or misnamed or (strict and open_) else 0
 
 
 if __name__ == "__main__":
