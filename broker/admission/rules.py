@@ -185,8 +185,11 @@ def _old(model: type[O], raw: Json) -> O | None:
 
 def _malformed(reservation: Reservation) -> tuple[str, ...]:
     """Problems of the ids in its annotation."""
-    ids = malformed_ids(reservation.annotations.get(names.ADOPT_IDS, ""))
-    return tuple(f"metadata.annotations: {malformed_id(id_)}" for id_ in ids)
+    return tuple(
+        f"metadata.annotations: {malformed_id(key, id_)}"
+        for key in (names.ADOPT_IDS, names.RESTORE_MOVED)
+        for id_ in malformed_ids(reservation.annotations.get(key, ""))
+    )
 
 
 def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:

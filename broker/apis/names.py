@@ -167,6 +167,9 @@ TENANCY: Final = "capacity-broker.io/tenancy"
 # On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
 ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
 ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
+# On a CapacityReservation: ids, with commas, of EC2 reservations that capacity of it was moved to; what it
+# lost to them is bought again.
+RESTORE_MOVED: Final = "capacity-broker.io/restore-moved"
 RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
 # On a CapacityReservation: Hold (default; a workload with quota waits for its reserved slots) or Off.
 ADMISSION: Final = "capacity-broker.io/admission"
@@ -208,6 +211,7 @@ _OF_RESERVATIONS: Final = (
     TENANCY,
     ADOPT_IDS,
     ADOPT_GROUP,
+    RESTORE_MOVED,
     ADMISSION,
     STOP_POLICY,
     NODE_CLASS,

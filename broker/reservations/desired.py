@@ -53,7 +53,8 @@ class DesiredCapacity:
     `frozen`: why nothing may be changed, so nothing is bought either. `refused`: EC2's refusal, during its
     back-off.
     `groups`: its resource group is known; `group` is then that group as last read, or None. `minimum`: the
-    instances of a flavor that the caps must allow before any is bought; None: all.
+    instances of a flavor that the caps must allow before any is bought; None: all. `restored`: ODCRs to which
+    its capacity was moved, and which it does not get.
     """
 
     reserved: Reserved
@@ -69,6 +70,7 @@ class DesiredCapacity:
     groups: bool = True
     group: ReservationGroup | None = None
     minimum: int | None = None
+    restored: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

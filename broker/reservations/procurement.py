@@ -40,6 +40,7 @@ from broker.reservations.fulfilment import (
     given_back,
     surplus,
 )
+from broker.reservations.moves import MovedCapacity
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchase_obstacles import (
     ADVICE,
@@ -71,17 +72,20 @@ def plan(
     now: datetime,
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
+    moves: Iterable[MovedCapacity] = (),
 ) -> ProcurementPlan:
     """The next steps. If a cap is short, earlier entries of `all_desired` are served first.
 
     `intents`: purchases with an unknown result; `lost`: owned ODCRs that are not described. Both count
-    against the caps, even if their reservation no longer wants them.
+    against the caps, even if their reservation no longer wants them. `moves`: those that a person must decide
+    about; meanwhile nothing is bought in their place, and their targets are not made smaller.
     """
     spending = Spending(inventory.odcrs.values(), ownership.owner, cluster=cluster, types=types, caps=caps)
     planner = _Planner(
         inventory, ownership, types=types, refusals=refusals, spending=spending, cluster=cluster, now=now
     )
     planner.count_unshown(intents, lost)
+    planner.moves = tuple(moves)
     statuses: dict[Reserved, FulfilmentStatus] = {}
     for desired in all_desired:
         statuses[desired.reserved] = (
@@ -89,7 +93,7 @@ def plan(
         )
     return ProcurementPlan(
         purchases=tuple(planner.purchases),
-        changes=tuple(planner.changes),
+        changes=tuple(change for change in planner.changes if change.odcr_id not in planner.undecided),
         regroups=tuple(planner.regroups),
         statuses=statuses,
         retry_at=planner.retry_at,
@@ -147,6 +151,8 @@ class _Planner:
         self.changes: list[OdcrChange] = []
         self.regroups: list[GroupChange] = []
         self.retry_at: datetime | None = None
+        self.moves: tuple[MovedCapacity, ...] = ()
+        self.undecided: set[str] = set()  # targets of moves from flavors that lack instances
 
     def count_unshown(self, intents: Iterable[PurchaseIntent], lost: Iterable[HeldRecord]) -> None:
         """Counts the purchases that EC2 does not show, and the ODCRs that it no longer describes."""
@@ -252,8 +258,9 @@ class _Planner:
             for name, count in observed(desired, self._ownership, types=self._types).items()
         }
         why = f"nothing is bought, changed or given back: {desired.frozen}"
+        moved = [move.problem for move in self.moves if move.reserved == desired.reserved]
         return FulfilmentStatus(
-            counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why),)
+            counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why), *moved)
         )
 
     def _repeated(
@@ -294,6 +301,14 @@ class _Planner:
     ) -> Shortage | None:
         """Adds the next purchase for a flavor; else returns the refusal that prevents one."""
         if not desired.ready:
+            return None
+        if moves := [
+            move
+            for move in self.moves
+            if (move.reserved, move.flavor) == (desired.reserved, demand.flavor.name)
+        ]:
+            problems += [move.problem for move in moves]
+            self.undecided.update(id_ for move in moves for id_ in move.targets)
             return None
         why = (
             desired.on_hold

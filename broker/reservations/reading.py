@@ -80,7 +80,8 @@ def read(
     sizing = _choice(reservation, SIZING, problems)
     end = _end(reservation, problems)
     minimum = _minimum(reservation, problems)
-    ids, group_arn = _ids(reservation, problems), _group_arn(reservation, problems)
+    ids, group_arn = _ids(reservation, names.ADOPT_IDS, problems), _group_arn(reservation, problems)
+    restored = _ids(reservation, names.RESTORE_MOVED, problems)
     unknown = spelling.misspelt(reservation.KIND.kind, reservation.annotations)
     invalid = bool(problems) or any(misspelling.meant in names.BUYING_TERMS for misspelling in unknown)
     problems += [
@@ -122,6 +123,7 @@ def read(
         ready=names.RESERVED_FINALIZER in reservation.metadata.finalizers,
         frozen="an annotation of the reservation is invalid: correct it" if invalid else "",
         minimum=minimum,
+        restored=restored,
     )
     return ParsedReservation(
         reservation=reservation,
@@ -176,16 +178,16 @@ def _minimum(reservation: Reservation, problems: list[ReservationProblem]) -> in
         return None
 
 
-def _ids(reservation: Reservation, problems: list[ReservationProblem]) -> frozenset[str]:
-    given = reservation.annotations.get(names.ADOPT_IDS, "")
+def _ids(reservation: Reservation, key: str, problems: list[ReservationProblem]) -> frozenset[str]:
+    given = reservation.annotations.get(key, "")
     malformed = malformed_ids(given)
-    problems += [ReservationProblem(reason=INVALID, message=malformed_id(id_)) for id_ in malformed]
+    problems += [ReservationProblem(reason=INVALID, message=malformed_id(key, id_)) for id_ in malformed]
     return frozenset(id_ for text in given.split(",") if (id_ := text.strip()) and id_ not in malformed)
 
 
-def malformed_id(id_: str) -> str:
-    """The message about an id that EC2 cannot have given."""
-    return f"annotation {names.ADOPT_IDS} has {shortened(id_)}: write EC2's ids (cr-0123456789abcdef0)"
+def malformed_id(key: str, id_: str) -> str:
+    """The message about an id in an annotation that EC2 cannot have given."""
+    return f"annotation {key} has {shortened(id_)}: write EC2's ids (cr-0123456789abcdef0)"
 
 
 def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,11 +20,13 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.identity import NAMESPACE
 from broker.quota.usage import Reserved
+from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
 from broker.text import decode_object, decode_time
 
-_PURCHASE, _RELEASED = "purchase-", "released-"
+_PURCHASE, _RELEASED, _MOVED, _SIZES = "purchase-", "released-", "moved-", "sizes"
 
+_Record = PurchaseIntent | HeldRecord | MovedCapacity
 Released = tuple[int, Mapping[str, int]]  # the generation that it holds for; instances by flavor
 
 
@@ -38,6 +40,7 @@ class PurchaseLedger:
         self.intents: dict[str, PurchaseIntent] = {}  # by attempt id
         self.held: dict[str, HeldRecord] = {}  # by EC2's id
         self._released: dict[str, Released] = {}  # by the object's uid
+        self.moves = MoveSnapshot()
 
     def load(self, *, refresh: bool = False) -> None:
         """Reads the stored records, once; `refresh` drops those that were removed there since.
@@ -92,9 +95,14 @@ class PurchaseLedger:
         self._released[uid] = (generation, dict(counts))
 
     def keep(
-        self, intents: Collection[PurchaseIntent], held: Mapping[str, HeldRecord], alive: Mapping[str, int]
+        self,
+        intents: Collection[PurchaseIntent],
+        held: Mapping[str, HeldRecord],
+        alive: Mapping[str, int],
+        moves: MoveSnapshot,
     ) -> None:
         """Replaces the records. `alive`: the generation of each object by uid."""
+        self.moves = moves
         self.intents = {intent.attempt_id: intent for intent in intents}
         self.held = dict(held)
         self._released = {
@@ -117,6 +125,12 @@ class PurchaseLedger:
         elif key.startswith(_RELEASED):
             counts = {str(name): max(0, int(count)) for name, count in entry["flavors"].items()}
             self._released[key.removeprefix(_RELEASED)] = (int(entry["generation"]), counts)
+        elif key.startswith(_MOVED):
+            moved = MovedCapacity(**_typed(entry, MovedCapacity))
+            self.moves = replace(self.moves, moves={**self.moves.moves, moved.key: moved})
+        elif key == _SIZES:
+            sizes = {id_: _size(size) for id_, size in entry.items()}
+            self.moves = replace(self.moves, sizes=sizes)
         else:
             self.held[key] = HeldRecord(**_typed(entry, HeldRecord))
 
@@ -124,6 +138,10 @@ class PurchaseLedger:
         data = {key: text for key, (text, _) in self._unread.items()}
         data |= {id_: _written(record) for id_, record in self.held.items()}
         data |= {f"{_PURCHASE}{id_}": _written(intent) for id_, intent in self.intents.items()}
+        data |= {f"{_MOVED}{key}": _written(move) for key, move in self.moves.moves.items()}
+        if self.moves.sizes:
+            sizes = {id_: _size_text(size) for id_, size in self.moves.sizes.items()}
+            data[_SIZES] = json.dumps(sizes, sort_keys=True)
         for uid, (generation, counts) in self._released.items():
             data[f"{_RELEASED}{uid}"] = json.dumps(
                 {"generation": generation, "flavors": counts}, sort_keys=True
@@ -139,14 +157,27 @@ def attempt_id(uid: str, generation: int, at: datetime, call: Mapping[str, objec
     return hashlib.sha256(json.dumps(of, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _written(record: PurchaseIntent | HeldRecord) -> str:
+def _size(entry: Sequence[Any]) -> SizeRecord:
+    """Raises ValueError, TypeError."""
+    total, *growth = entry
+    if not growth:
+        return SizeRecord(total=int(total), before=int(total))
+    before, grown = growth
+    return SizeRecord(total=int(total), before=int(before), grown=decode_time(grown))
+
+
+def _size_text(size: SizeRecord) -> list[Any]:
+    return [size.total, size.before, size.grown.isoformat()] if size.grown else [size.total]
+
+
+def _written(record: _Record) -> str:
     defaults = {field.name: field.default for field in fields(record)}
     entry = {key: value for key, value in asdict(record).items() if value != defaults[key] and value != {}}
     entry["reserved"] = str(record.reserved)
     return json.dumps(entry, sort_keys=True, default=datetime.isoformat)
 
 
-def _typed(entry: Mapping[str, Any], record: type[PurchaseIntent] | type[HeldRecord]) -> dict[str, Any]:
+def _typed(entry: Mapping[str, Any], record: type[_Record]) -> dict[str, Any]:
     """Raises KeyError, TypeError, ValueError."""
     kinds = {field.name: field.type for field in fields(record)}
     # A field of a newer version means nothing here, and must not stop a broker that was rolled back.
@@ -154,6 +185,8 @@ def _typed(entry: Mapping[str, Any], record: type[PurchaseIntent] | type[HeldRec
     given["reserved"] = Reserved.parse(given["reserved"])
     for key in {"at", "end"} & given.keys():
         given[key] = decode_time(given[key])
+    if "targets" in given:
+        given["targets"] = tuple(str(id_) for id_ in given["targets"])
     for key, kind in kinds.items():
         if key in given and kind in ("int", "str", "bool") and type(given[key]).__name__ != kind:
             raise TypeError(f"{key} is {given[key]!r}")

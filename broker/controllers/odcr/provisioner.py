@@ -36,6 +36,7 @@ from broker.reservations.desired import (
 )
 from broker.reservations.fulfilment import unused
 from broker.reservations.idle_release import IdleTracker
+from broker.reservations.moves import MovedCapacity, MoveSnapshot, detect_moves, open_moves, record_moves
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot, OdcrStatus
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import observed, plan
@@ -61,6 +62,8 @@ class ProvisioningState:
     ownership: Ownership
     plan: ProcurementPlan
     groups: Mapping[str, ReservationGroup]
+    moves: MoveSnapshot
+    observed: Mapping[str, Odcr]  # as EC2 described them before this pass changed any
 
 
 class OdcrProvisioner:
@@ -141,13 +144,23 @@ class OdcrProvisioner:
         return {reading.reserved: reading for reading in parsed.values()}
 
     def _observe(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> ProvisioningState:
-        return self._decide(inventory, self._readings(types), types)
+        described = self._inventory.assumed.shown(inventory).odcrs
+        moves = detect_moves(
+            self._ledger.moves,
+            self._ledger.held,
+            described,
+            self._ledger.intents.values(),
+            self._clock.now(),
+        )
+        return self._decide(inventory, self._readings(types), types, moves, described)
 
     def _decide(
         self,
         inventory: Inventory,
         readings: Mapping[Reserved, ParsedReservation],
         types: Mapping[str, InstanceType],
+        moves: MoveSnapshot,
+        observed: Mapping[str, Odcr],
     ) -> ProvisioningState:
         now = self._clock.now()
         described, inventory = inventory, self._inventory.assumed.shown(inventory)
@@ -179,14 +192,18 @@ class OdcrProvisioner:
             else reading
             for reserved, reading in readings.items()
         }
+        restored = {reserved: reading.desired.restored for reserved, reading in readings.items()}
+        moves = replace(moves, moves=open_moves(moves.moves.values(), inventory.odcrs, ownership, restored))
         return ProvisioningState(
             described=described,
             inventory=inventory,
             readings=readings,
             types=types,
             ownership=ownership,
-            plan=self._plan(readings.values(), inventory, ownership, types, now),
+            plan=self._plan(readings.values(), inventory, ownership, types, now, moves.moves.values()),
             groups=groups,
+            moves=moves,
+            observed=observed,
         )
 
     def _store_records(self, state: ProvisioningState) -> None:
@@ -201,13 +218,13 @@ class OdcrProvisioner:
         before = self._ledger.held
         held = held_now(before, odcrs, state.ownership, cluster=self._cluster, now=now)
         intents = still_open(self._ledger.intents.values(), described.odcrs, described.described or now)
-        self._ledger.keep(intents, held, alive)
+        self._ledger.keep(intents, held, alive, record_moves(state.moves, state.observed, held, odcrs))
         self._refresh_ledger = bool(missing(held, odcrs))
         self._ledger.flush()
 
     def _replan(self, state: ProvisioningState) -> ProvisioningState:
         """Plans again for the same objects and description, with the changes made since."""
-        return self._decide(state.described, state.readings, state.types)
+        return self._decide(state.described, state.readings, state.types, state.moves, state.observed)
 
     def _plan(
         self,
@@ -216,6 +233,7 @@ class OdcrProvisioner:
         ownership: Ownership,
         types: Mapping[str, InstanceType],
         now: datetime,
+        moves: Iterable[MovedCapacity],
     ) -> ProcurementPlan:
         managed = sorted((reading for reading in readings if reading.managed), key=_age)
 
@@ -231,6 +249,7 @@ class OdcrProvisioner:
                 now=now,
                 intents=self._ledger.intents.values(),
                 lost=missing(self._ledger.held, inventory.odcrs),
+                moves=tuple(moves),
             )
 
         return bisected(planned, managed, lambda reading: reading.reservation)

@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.kube.events import Recorder
 from broker.reservations.annotations import INVALID
+from broker.reservations.moves import MOVED
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.spec import Reservation
 
@@ -15,6 +16,7 @@ STOPPING: Final = frozenset(
         "SpendingCapReached",
         "PriceUnknown",
         "PurchaseSkipped",
+        MOVED,
         INVALID,
         # Adoptions that an annotation requests, and that are not possible.
         "AdoptionNotAllowed",

@@ -15,6 +15,7 @@ from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
 from tests.unit.capacity.builders import NOW, minutes
 
@@ -41,6 +42,10 @@ HELD = HeldRecord(
     bought=True,
 )
 
+MOVED = MovedCapacity(reserved=TEAM, flavor="h100", source="cr-1", total=4, count=2, targets=("cr-2", "cr-3"))
+SIZE = SizeRecord(total=2, before=2)
+GROWN = SizeRecord(total=3, before=1, grown=NOW)
+
 
 @pytest.fixture
 def client() -> Client:
@@ -61,25 +66,26 @@ def stored(client: Client) -> ConfigMap:
 def test_successor_reads_what_was_recorded(client: Client) -> None:
     first = loaded(client)
     grown = replace(INTENT, attempt_id="b" * 64, odcr_id="cr-1", total=4)
-    first.keep([INTENT, grown], {HELD.id: HELD}, {})
+    moves = MoveSnapshot(moves={MOVED.key: MOVED}, sizes={"cr-1": SIZE, "cr-2": GROWN})
+    first.keep([INTENT, grown], {HELD.id: HELD}, {}, moves)
     first.release("u-1", 3, {"h100": 1})
     first.flush()
     second = loaded(client)
-    assert (second.intents, second.held) == (first.intents, first.held)
+    assert (second.intents, second.held, second.moves) == (first.intents, first.held, moves)
     assert second.released("u-1", 3) == {"h100": 1}
     assert second.released("u-1", 4) == second.released("u-2", 3) == {}
 
 
 def test_nothing_is_written_while_nothing_changes(client: Client) -> None:
     first = loaded(client)
-    first.keep([INTENT], {HELD.id: HELD}, {})
+    first.keep([INTENT], {HELD.id: HELD}, {}, MoveSnapshot())
     first.flush()
     version = stored(client).metadata.resource_version
     for ledger in (first, loaded(client)):
-        ledger.keep([INTENT], {HELD.id: HELD}, {})
+        ledger.keep([INTENT], {HELD.id: HELD}, {}, MoveSnapshot())
         ledger.flush()
     assert stored(client).metadata.resource_version == version
-    first.keep([], {}, {})
+    first.keep([], {}, {}, MoveSnapshot())
     first.flush()
     assert stored(client).data == {}
 
@@ -88,14 +94,14 @@ def test_released_slots_are_forgotten_with_the_object_or_its_generation(client: 
     ledger = loaded(client)
     for uid in ("u-1", "u-2", "u-3"):
         ledger.release(uid, 3, {"h100": 1})
-    ledger.keep([], {}, {"u-1": 3, "u-2": 4})
+    ledger.keep([], {}, {"u-1": 3, "u-2": 4}, MoveSnapshot())
     assert [ledger.released(uid, 3) for uid in ("u-1", "u-2", "u-3")] == [{"h100": 1}, {}, {}]
 
 
 @pytest.mark.covers("SAF-07")
 def test_an_operator_releases_a_lost_reservation_by_removing_its_key(client: Client) -> None:
     ledger = loaded(client)
-    ledger.keep([INTENT], {HELD.id: HELD, "cr-2": replace(HELD, id="cr-2")}, {})
+    ledger.keep([INTENT], {HELD.id: HELD, "cr-2": replace(HELD, id="cr-2")}, {}, MoveSnapshot())
     ledger.flush()
     client.patch(ConfigMap.KIND, LEDGER, {"data": {"cr-1": None}}, namespace=NAMESPACE)
     ledger.load()
@@ -123,7 +129,7 @@ def test_an_unreadable_entry_stops_buying_and_is_named(client: Client, key: str,
         ledger.load()
         problem = ledger.problem()
         assert problem is not None and f"entry '{key}' of ConfigMap kube-system/{LEDGER}" in str(problem)
-    ledger.keep([INTENT], {}, {})
+    ledger.keep([INTENT], {}, {}, MoveSnapshot())
     ledger.flush()
     assert stored(client).data[key] == text, "it is kept for a person"
     client.patch(ConfigMap.KIND, LEDGER, {"data": {key: None}}, namespace=NAMESPACE)
@@ -133,7 +139,7 @@ def test_an_unreadable_entry_stops_buying_and_is_named(client: Client, key: str,
 
 def test_a_record_of_a_newer_version_is_read_without_its_new_field(client: Client) -> None:
     first = loaded(client)
-    first.keep([INTENT], {}, {})
+    first.keep([INTENT], {}, {}, MoveSnapshot())
     first.flush()
     ((key, text),) = stored(client).data.items()
     newer = json.dumps({**json.loads(text), "colour": "blue"})
