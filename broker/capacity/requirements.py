@@ -19,7 +19,7 @@ OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", 
 
 # Other names of these labels, which a claim may use: Kubernetes' from before they were stable, and the EBS
 # driver's on volumes (karpenter pkg/apis/v1/labels.go, its AWS provider's pkg/operator).
-_RENAMED: Final = {
+RENAMED: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
     "topology.ebs.csi.aws.com/zone": "topology.kubernetes.io/zone",
@@ -36,7 +36,7 @@ _VALUE: Final = re.compile(rf"(?=.{{0,{_LONGEST}}}\Z)([A-Za-z0-9]([-A-Za-z0-9_.]
 
 def stable(key: str) -> str:
     """The label's present name."""
-    return _RENAMED.get(key, key)
+    return RENAMED.get(key, key)
 
 
 class InvalidRequirement(ValueError):
@@ -121,6 +121,19 @@ class _Allowed:
     def impossible(self) -> bool:
         return not self.absent and self.among is not None and not self.among
 
+    def within(self, other: _Allowed) -> bool:
+        """Whether the other allows each state that this allows."""
+        if self.absent and not other.absent:
+            return False
+        if self.among is not None:
+            return all(map(other.takes, self.among))
+        if other.among is not None or any(map(self.takes, other.except_)):
+            return False
+        low, high = self.low, self.high
+        return (other.low is None or (low is not None and low >= other.low)) and (
+            other.high is None or (high is not None and high <= other.high)
+        )
+
     def __str__(self) -> str:
         if self.among is not None:
             if not self.among:
@@ -170,7 +183,7 @@ class Requirements:
         return iter(self._by_key)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._by_key
+        return isinstance(key, str) and stable(key) in self._by_key
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -201,6 +214,10 @@ class Requirements:
         """Whether the label may have this value; with None, whether it may be absent."""
         allowed = self._by_key.get(key, _ANYTHING)
         return allowed.absent if value is None else allowed.takes(value)
+
+    def implies(self, requirement: Requirement) -> bool:
+        """Whether every label that is allowed satisfies the requirement."""
+        return self._by_key.get(stable(requirement.key), _ANYTHING).within(_allowed(requirement))
 
     def values(self, key: str) -> frozenset[str] | None:
         """The remaining values of a label; None if they cannot be listed, or without a requirement."""

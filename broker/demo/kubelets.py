@@ -12,6 +12,8 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.meta import condition
+from broker.capacity.requirements import RENAMED
+from broker.capacity.types import type_labels, zone_labels
 from broker.demo.simulated import Simulated
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -64,6 +66,15 @@ def _node_name(instance: Instance) -> str:
     return instance.private_dns_name or f"{instance.id}.ec2.internal"
 
 
+def _labels(name: str, instance: Instance, type_: InstanceType) -> dict[str, str]:
+    """The labels that the kubelet, the cloud controller and the EBS driver write, under all their names."""
+    labels = type_labels(type_) | zone_labels(instance.zone, instance.zone_id)
+    own = {key: value for key, value in labels.items() if not key.startswith(f"{names.KARPENTER_AWS}/")} | {
+        names.HOSTNAME: name
+    }
+    return own | {old: own[new] for old, new in RENAMED.items()}
+
+
 def _node(name: str, instance: Instance, type_: InstanceType) -> dict[str, Any]:
     resources: Mapping[str, str] = {
         "cpu": str(type_.vcpus),
@@ -75,7 +86,7 @@ def _node(name: str, instance: Instance, type_: InstanceType) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {names.HOSTNAME: name, names.ARCH: type_.architecture}},
+        "metadata": {"name": name, "labels": _labels(name, instance, type_)},
         "spec": {
             "providerID": f"aws:///{instance.zone}/{instance.id}",
             "taints": [{"key": names.UNREGISTERED_TAINT, "effect": "NoExecute"}],

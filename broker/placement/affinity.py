@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from broker.capacity.requirements import InvalidRequirement, Requirements, stable
+from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeInfo, NodeTerm, PodInfo
-from broker.placement.selectors import IN, Labels, matches
+from broker.placement.selectors import IN, Labels, Selector, SelectorRequirement, holds, matches, required
 from broker.placement.snapshot import Check, PlacementSnapshot
 
 OTHER_NODE: Final = "node(s) didn't match the requested node name"
@@ -33,9 +35,30 @@ def node_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | No
 
 
 def node_matches(pod: PodInfo, node: NodeInfo) -> bool:
-    if pod.node_selector and not matches(pod.node_selector, node.labels):
+    if pod.node_selector and not _selects(pod.node_selector, node):
         return False
-    return pod.node_terms is None or any_term(pod.node_terms, node.labels, node.name)
+    return pod.node_terms is None or any(
+        _selects(term.expressions, node) and _fields_match(term, node.name) for term in pod.node_terms
+    )
+
+
+def _selects(selector: Selector, node: NodeInfo) -> bool:
+    if node.undetermined is None:
+        return matches(selector, node.labels)
+    return all(
+        holds(item, node.labels)
+        if item.key in node.labels or stable(item.key) not in WELL_KNOWN
+        else _certain(item, node.undetermined)
+        for item in selector
+    )
+
+
+def _certain(item: SelectorRequirement, allowed: Requirements) -> bool:
+    """Whether the label holds with any value that it may get."""
+    try:
+        return allowed.implies(required(item))
+    except InvalidRequirement:
+        return False
 
 
 def any_term(terms: Iterable[NodeTerm], labels: Labels, name: str = "") -> bool:

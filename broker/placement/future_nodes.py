@@ -8,18 +8,11 @@ from functools import lru_cache
 from typing import Final
 
 from broker.apis.karpenter import NodeClaimTemplateSpec
-from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.requirements import InvalidRequirement, Requirements, stable
 from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.reading import node_taints
-from broker.placement.selectors import (
-    DOES_NOT_EXIST,
-    GREATER,
-    LESS,
-    NOT_IN,
-    Selector,
-    SelectorRequirement,
-)
+from broker.placement.selectors import DOES_NOT_EXIST, NOT_IN, Selector, required
 from broker.placement.taints import tolerates_all
 
 _WITHOUT: Final = (NOT_IN, DOES_NOT_EXIST)
@@ -43,13 +36,13 @@ class FutureNode:
             item
             for item in selector
             if item.key not in self.requirements
-            and item.key not in WELL_KNOWN
+            and stable(item.key) not in WELL_KNOWN
             and item.operator not in _WITHOUT
         ]
         if unknown:
             return False  # a label of the user's own exists only if the pool or claim defines it
         try:
-            selected = Requirements.of((item.key, item.operator, _values(item)) for item in selector)
+            selected = Requirements(map(required, selector))
         except InvalidRequirement:
             return False
         return not (self.requirements & selected).problems()
@@ -70,7 +63,3 @@ def future_node(spec: NodeClaimTemplateSpec, labels: Mapping[str, str]) -> Futur
     """The node of a claim with this spec and these labels. Raises InvalidRequirement."""
     requirements = requirements_of(spec) & Requirements.of_labels(labels)
     return FutureNode(requirements=requirements, taints=node_taints(spec.taints))
-
-
-def _values(item: SelectorRequirement) -> tuple[str, ...]:
-    return (str(item.bound),) if item.operator in (GREATER, LESS) else tuple(sorted(item.values))

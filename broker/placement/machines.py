@@ -133,8 +133,7 @@ def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:
     for pod in pods:
         keys.update(item.key for item in pod.node_selector)
         keys.update(_term_keys(pod.node_terms or ()))
-        keys.update(item.topology_key for item in pod.spread)
-        keys.update(term.topology_key for term in (*pod.affinity, *pod.anti_affinity))
+        keys |= topology_keys(pod)
         if pod.volumes:
             keys |= VOLUME_KEYS
             for volume in storage.volumes.values():
@@ -143,6 +142,12 @@ def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:
                 key for item in storage.classes.values() for term in item.topologies for key, _ in term
             )
     return sorted(keys)
+
+
+def topology_keys(pod: PodInfo) -> set[str]:
+    """The labels by which the pod is spread over nodes, or kept near to other pods or apart."""
+    near = {term.topology_key for term in (*pod.affinity, *pod.anti_affinity)}
+    return near | {item.topology_key for item in pod.spread}
 
 
 def _term_keys(terms: Iterable[NodeTerm]) -> set[str]:

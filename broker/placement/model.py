@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker.capacity.requirements import Requirements
 from broker.placement.selectors import Labels, Selector
 
 
@@ -93,13 +94,17 @@ class LabelGroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """A node, or a claim in flight that becomes one."""
+    """A node, or a claim in flight that becomes one.
+
+    `undetermined`: what the claim allows, while the labels that follow from its instance are not known.
+    """
 
     name: str
     labels: Labels = field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
     unschedulable: bool = False
     allocatable: Mapping[str, int] = field(default_factory=dict)
+    undetermined: Requirements | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

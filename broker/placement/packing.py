@@ -18,12 +18,13 @@ from typing import Final
 
 import numpy as np
 
-from broker.placement.machines import MachineTable, Mask, places_of
+from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.program import packed_together
+from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, take_rejected
-from broker.placement.shapes import PodShape, by_zone, shapes_of
+from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 
 SECONDS: Final = 5.0
@@ -67,7 +68,7 @@ def pack(
     reasons = _reasons(waiting, offered, state) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
-    bins = tuple(_finished(item, table, state.supply) for item in state.bins)
+    bins = tuple(_finished(item, table, state) for item in state.bins)
     cost = sum(item.option.cost for item in bins)
     return Packing(bins=bins, reasons=reasons, cost=cost, bound=min(state.bound, cost))
 
@@ -153,7 +154,7 @@ def _placed(
     return [*unplaced, *close_blocking(state, first)]
 
 
-def _finished(item: OpenBin, table: MachineTable, supply: Supply) -> PackedBin:
+def _finished(item: OpenBin, table: MachineTable, state: PackingState) -> PackedBin:
     """The machine with the other options that its pods fit."""
     own = item.option
     need = np.zeros(len(table.resources), dtype=np.int64)
@@ -162,15 +163,23 @@ def _finished(item: OpenBin, table: MachineTable, supply: Supply) -> PackedBin:
     mask: Mask = np.all(need <= table.room, axis=1)
     for shape in shapes_of(item.pods, PlacementSnapshot()):
         mask &= table.accepts(shape)
-    limited = supply.limits.get(own.pool, {})
+    limited = state.supply.limits.get(own.pool, {})
+    domain = _domain(item, state) if item.coupled else {}
     also = tuple(
         option
         for option in (table.options[place] for place in places_of(mask))
         if option.pool == own.pool
-        and (not item.coupled or option.zone == own.zone)
+        and all(option.node.labels.get(key) == value for key, value in domain.items())
         and all(option.capacity.get(name, 0) <= own.capacity.get(name, 0) for name in limited)
     )
     return PackedBin(option=own, pods=tuple(item.pods), also=also)
+
+
+def _domain(item: OpenBin, state: PackingState) -> dict[str, str | None]:
+    """The labels that rules between pods read on the machine; another machine would be in another domain."""
+    keys = {ZONE}.union(*(topology_keys(pod.info) for pod in item.pods))
+    keys |= {term.topology_key for terms in state.snapshot.repelling for term in terms}
+    return {key: item.option.node.labels.get(key) for key in keys - {HOSTNAME}}
 
 
 def _reasons(

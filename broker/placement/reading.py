@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from broker.apis import core
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, ObjectMeta
+from broker.apis.names import CAPACITY_TYPE
+from broker.capacity.future_labels import future_labels
+from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.placement.model import (
     FieldRequirement,
     HostPort,
@@ -55,17 +58,24 @@ def claim_info(claim: NodeClaim) -> NodeInfo:
 
     Startup taints are left out: they are gone when pods come. A requirement with one value is a label.
     """
-    labels = {
-        item.key: item.values[0]
-        for item in claim.spec.requirements
-        if item.operator == IN and len(item.values) == 1
-    }
+    spec = claim.spec
+    try:
+        required = Requirements.of((item.key, item.operator, item.values) for item in spec.requirements)
+    except InvalidRequirement:
+        required = Requirements()  # reported where claims are launched
+    labels = {**required.labels(), **claim.metadata.labels, HOSTNAME: claim.name}
     return NodeInfo(
         name=claim.name,
-        labels={**labels, **claim.metadata.labels, HOSTNAME: claim.name},
-        taints=node_taints(claim.spec.taints),
+        labels=future_labels(labels, spec.node_class_ref.name),
+        taints=node_taints(spec.taints),
         allocatable=amounts(claim.status.allocatable),
+        undetermined=None if determined(claim) else required,
     )
+
+
+def determined(claim: NodeClaim) -> bool:
+    """Whether the claim has the labels of its instance. EC2 shows the capacity type last."""
+    return bool(claim.status.provider_id) and CAPACITY_TYPE in claim.labels
 
 
 def namespace_labels(namespaces: Iterable[Object]) -> dict[str, Labels]:

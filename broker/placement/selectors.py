@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from broker.capacity.requirements import Requirement
+
 Labels = Mapping[str, str]
 
 IN: Final = "In"
@@ -69,6 +71,12 @@ def requirement(key: str, operator: str, values: Iterable[str]) -> SelectorRequi
         bound = integer(texts[0])
         return None if bound is None else SelectorRequirement(key, operator, frozenset(), bound)
     return None
+
+
+def required(item: SelectorRequirement) -> Requirement:
+    """The test as a requirement of a claim. Raises InvalidRequirement."""
+    values = (str(item.bound),) if item.operator in (GREATER, LESS) else tuple(sorted(item.values))
+    return Requirement(item.key, item.operator, values)
 
 
 def equal(labels: Labels) -> Selector:

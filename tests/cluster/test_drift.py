@@ -10,7 +10,6 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.workloads import DaemonSet
-from broker.controllers.provisioning.offers import EBS_ZONE
 from tests.cluster.account import A, B
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
@@ -75,7 +74,7 @@ def requesting(memory: str) -> dict[str, Any]:
     return {"name": "main", "image": "x", "resources": {"requests": {"memory": memory}}}
 
 
-@pytest.mark.parametrize("label", [{names.CAPACITY_TYPE: "on-demand"}, {EBS_ZONE: A}])
+@pytest.mark.parametrize("label", [{names.CAPACITY_TYPE: "on-demand"}, {"topology.ebs.csi.aws.com/zone": A}])
 def test_pods_that_select_labels_of_the_instance_are_replaced(stack: Stack, label: dict[str, str]) -> None:
     pool(stack)
     stack.start()

@@ -18,6 +18,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
+from broker.capacity.future_labels import class_labels
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
 from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
@@ -202,6 +203,7 @@ class Binder:
             if instance.described
             else ready.plan.of_tenancy(required_tenancy(claim)).tenancy,
         )
+        facts |= class_labels(claim.spec.node_class_ref.name)
         if instance.reservation_id:
             facts[names.RESERVATION_ID] = instance.reservation_id
         if not instance.described:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.apis.core import Pod
 from broker.controllers.provisioning.existing import ExistingNodes
 from broker.controllers.provisioning.pending import incomplete
-from broker.placement.filters import prepare
+from broker.placement.affinity import node_affinity
+from broker.placement.filters import FILTERS, Filter, prepare
 from broker.placement.packing_model import PendingPod
 from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
+
+# A claim has the rules of its pods, and the labels of its instance later.
+BESIDE_LABELS: Final[tuple[Filter, ...]] = tuple(item for item in FILTERS if item is not node_affinity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +46,13 @@ def assign(
     nominated: dict[str, str] = {}
     joined = {pod.key: node for pod in pods if (node := pod.status.nominated_node_name)}
     for pod in pending:
-        node = known.nominated.get(pod.key) or joined.get(pod.key, "")
+        own = known.nominated.get(pod.key)
+        node = own or joined.get(pod.key, "")
         # Another pod may have taken the room of the claim that was made for this one.
-        if node in snapshot.states and not prepare(pod.info, snapshot).reasons(snapshot.states[node]):
+        filters = BESIDE_LABELS if own in known.undetermined else FILTERS
+        if node in snapshot.states and not prepare(pod.info, snapshot, filters).reasons(
+            snapshot.states[node]
+        ):
             snapshot = snapshot.with_pod(pod.info, node)
             nominated[pod.key] = node
     rest = [pod for pod in pending if pod.key not in nominated]

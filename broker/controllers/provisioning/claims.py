@@ -15,10 +15,11 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
+from broker.capacity.requirements import stable
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
-from broker.controllers.provisioning.offers import EBS_ZONE
 from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.provisioning.reservation_rules import keys_read, reservation_rules
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin
 from broker.placement.quantities import PODS
@@ -26,7 +27,6 @@ from broker.text import format_time
 
 _SUFFIX: Final = 8
 _CHOSEN: Final = frozenset({names.INSTANCE_TYPE, names.ZONE, names.CAPACITY_TYPE})
-_RESERVATION: Final = frozenset(names.RESERVATION_LABELS)
 
 
 def claim_name(pool: str, pods: Iterable[str], taken: Collection[str] = ()) -> str:
@@ -61,8 +61,8 @@ def manifest(
     `gang_claims`: the number of claims of the pods' gang. `since`: when claims before it began to wait.
     """
     template = pool.pool.spec.template
-    own = {key: value for key, value in packed.option.node.labels.items() if key not in WELL_KNOWN}
-    chosen = {key: own[key] for key in pool.requirements if key in own}
+    own = packed.option.node.labels
+    chosen = {key: own[key] for key in pool.requirements if key in own and key not in WELL_KNOWN}
     annotations = {names.PODS: ",".join(sorted(pod.key for pod in packed.pods))}
     first = packed.pods[0]
     priority = max(pod.priority for pod in packed.pods)
@@ -83,6 +83,7 @@ def manifest(
             chosen,
             [pod.info for pod in packed.pods],
             capacity_types(pool.requirements),
+            offered=[option for option in options if _alike(option, packed.option)],
         ),
         requests=total_requests((pod.info for pod in packed.pods), packed.option.daemons),
         labels=chosen,
@@ -96,14 +97,17 @@ def narrowed(
     chosen: Mapping[str, str],
     pods: Iterable[PodInfo],
     kinds: Iterable[str],
+    *,
+    offered: Sequence[MachineOption] = (),
 ) -> list[dict[str, Any]]:
     """The pool's requirements, narrowed to the machines that the pods fit, the preferred ones in front.
 
     `chosen`: labels of the user's own. `kinds`: the capacity types, unless the pods read that label. If the
+    `offered`: all machines of the pool with these labels, also those that the pods do not fit. If the
     pods fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
     (https://karpenter.sh/docs/concepts/nodepools/#min-values): otherwise no machine would come.
     """
-    read = _keys_read(pods)
+    infos = [*pods]
     required = pool.spec.template.spec.requirements
     least = {item.key: item.min_values for item in required if item.min_values}
     by_type: dict[str, dict[str, set[str]]] = {}
@@ -114,7 +118,7 @@ def narrowed(
                 type_values.setdefault(key, set()).add(value)
     types = listed_types([*by_type], least, by_type)
     fitting = [machine for machine in machines if machine.instance_type in types]
-    if names.CAPACITY_TYPE in read:
+    if names.CAPACITY_TYPE in keys_read(infos):
         kinds = {machine.capacity_type for machine in fitting}
     listed: list[dict[str, Any]] = []
     for item in required:
@@ -128,46 +132,39 @@ def narrowed(
     listed.append(one_of(names.INSTANCE_TYPE, types))
     listed.append(one_of(names.ZONE, sorted({machine.zone for machine in fitting})))
     listed.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
-    for key in sorted(_RESERVATION & read):
-        if ids := {value for machine in fitting if (value := machine.node.labels.get(key)) is not None}:
-            listed.append(one_of(key, sorted(ids)))
-    return listed
+    return [*listed, *reservation_rules(infos, fitting, offered)]
 
 
 def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> list[MachineOption]:
-    """Options such that the pods fit every offered option of these types in these zones."""
+    """Options such that the pods fit every offered option of these types in these zones.
+
+    Reservations that the pods do not fit do not count: the claim leaves them out.
+    """
     own = packed.option
     good = set(map(id, packed.also))
+    sources = {o.source for o in packed.also}
     zones = {o.zone for o in packed.also if o.instance_type == own.instance_type} | {own.zone}
     bad = {
         o.instance_type
         for o in options
-        if o.pool == own.pool
-        and o.draws_from == own.draws_from
-        and o.zone in zones
-        and id(o) not in good
-        and _same_labels(o, own)
+        if o.zone in zones and id(o) not in good and (not o.source or o.source in sources) and _alike(o, own)
     }
     if own.instance_type in bad:  # some zone or capacity type of the own type does not fit: the own one only
         return [o for o in packed.also if o.instance_type == own.instance_type and o.zone == own.zone]
     return [o for o in packed.also if o.zone in zones and o.instance_type not in bad]
 
 
-def _same_labels(option: MachineOption, own: MachineOption) -> bool:
-    """Whether both carry the same labels of the user's own."""
-    return all(
-        option.node.labels.get(key) == value
-        for key, value in own.node.labels.items()
-        if key not in WELL_KNOWN and key != EBS_ZONE
+def _alike(option: MachineOption, own: MachineOption) -> bool:
+    """Whether claims of the same labels and the same reservation's owner get both."""
+    return (
+        option.pool == own.pool
+        and option.draws_from == own.draws_from
+        and all(
+            option.node.labels.get(key) == value
+            for key, value in own.node.labels.items()
+            if stable(key) not in WELL_KNOWN
+        )
     )
-
-
-def _keys_read(pods: Iterable[PodInfo]) -> set[str]:
-    keys: set[str] = set()
-    for pod in pods:
-        keys |= {item.key for item in pod.node_selector}
-        keys |= {item.key for term in pod.node_terms or () for item in term.expressions}
-    return keys
 
 
 def total_requests(pods: Iterable[PodInfo], daemons: Mapping[str, int]) -> dict[str, int]:

@@ -7,7 +7,7 @@ are those for which it was made, until it is initialized: they need no other roo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from broker.apis import names
@@ -28,10 +28,14 @@ from broker.placement.storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingNodes:
-    """`snapshot`: nodes and claims in flight. `nominated`: the claim of each waiting pod, by key."""
+    """`snapshot`: nodes and claims in flight. `nominated`: the claim of each waiting pod, by key.
+
+    `undetermined`: claims without the labels of their instance; they have the rules of their own pods.
+    """
 
     snapshot: PlacementSnapshot
     nominated: Mapping[str, str]
+    undetermined: Set[str]
 
 
 def existing(
@@ -48,7 +52,7 @@ def existing(
     def future(info: NodeInfo, claim: NodeClaim) -> NodeInfo:
         """The node with its room beside the DaemonSets with pods to come, as far as is known."""
         sort = MachineSort(claim.labels.get(names.NODEPOOL, ""), info.labels.get(names.INSTANCE_TYPE, ""))
-        reserved = overhead.on(info)
+        reserved = overhead.on(replace(info, undetermined=None))  # as far as the labels are known
         room = {**info.allocatable}
         for name, amount in reserved.items():
             room[name] = room.get(name, 0) - amount
@@ -78,7 +82,11 @@ def existing(
     snapshot = PlacementSnapshot.of(
         infos, occupancy.occupied, namespaces=occupancy.namespaces, storage=storage
     )
-    return ExistingNodes(snapshot=snapshot, nominated=_nominated(claims, name_of))
+    return ExistingNodes(
+        snapshot=snapshot,
+        nominated=_nominated(claims, name_of),
+        undetermined={info.name for info in infos if info.undetermined is not None},
+    )
 
 
 def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
@@ -95,6 +103,7 @@ def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
         info,
         labels={**future.labels, **info.labels},
         taints=kept,
+        undetermined=future.undetermined,
         allocatable={**future.allocatable, **{n: a for n, a in info.allocatable.items() if a}},
     )
 

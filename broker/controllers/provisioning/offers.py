@@ -19,6 +19,7 @@ from broker.apis.names import CAPACITY_TYPE
 from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.future_labels import future_labels
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.shortages import Shortages
@@ -40,7 +41,6 @@ CPU_GUESS: Final = 0.06
 ACCELERATOR_GUESS: Final = 4.0
 # Subtracted from the pool's weight, which is 100 at most, for a last resort.
 LAST_RESORT: Final = 1000
-EBS_ZONE: Final = "topology.ebs.csi.aws.com/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,28 +198,23 @@ class MachineMaker:
         place = option.pool
         candidate = self.known.candidates[place.instance_type]
         zone = self.known.zones.get(place.zone, {})
-        labels = {
-            **candidate.labels,
-            **zone,
-            EBS_ZONE: place.zone,
-            CAPACITY_TYPE: place.capacity_type,
-            **self._labels,
-        }
+        labels = {**candidate.labels, **zone, CAPACITY_TYPE: place.capacity_type, **self._labels}
         if not option.odcr_ids:
             yield self._machine(option, candidate, labels, _price(option.price, candidate.type))
             return
         price = SLOT_SHARE * _price(None, candidate.type)
         for id_ in option.odcr_ids:
             if (odcr := self._inventory.odcrs.get(id_)) is not None:
-                # An instance of a group may land in any reservation of it.
-                named = reservation_labels(odcr) if len(option.odcr_ids) == 1 else {}
-                yield self._machine(option, candidate, {**labels, **named}, price, id_)
+                # Each reservation by itself: the claim of pods with rules about it names those that they fit.
+                named = {**labels, **reservation_labels(odcr)}
+                yield self._machine(option, candidate, named, price, id_)
 
     def _machine(
         self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""
     ) -> MachineOption:
         name = candidate.type.name
-        node = NodeInfo(name=name, labels=labels, taints=self._taints)
+        node_class = self._pool.spec.template.spec.node_class_ref.name
+        node = NodeInfo(name=name, labels=future_labels(labels, node_class), taints=self._taints)
         estimated = whole(candidate.allocatable)
         overhead = self._daemons.on(node)
         room = {key: estimated.get(key, 0) - overhead[key] for key in estimated.keys() | overhead.keys()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.future_labels import future_labels
 from broker.placement.filters import fits
 from broker.placement.model import PodInfo
 from broker.placement.reading import claim_info, takes_room
@@ -137,7 +138,8 @@ def test_claim_in_flight_is_a_node_with_its_labels_and_without_startup_taints() 
         }
     )
     planned = claim_info(claim)
-    assert planned.labels == {"team": "ml", ZONE: "a", HOST: "gpu-1"}
+    known = {"team": "ml", ZONE: "a", HOST: "gpu-1"}
+    assert planned.labels == future_labels(known, "")
     cluster = world(NODES).with_node(planned)
     toleration = {"key": "gpu", "operator": "Exists"}
     candidate = pod(tolerations=[toleration], nodeSelector={"team": "ml"}, requests={"cpu": "2"})

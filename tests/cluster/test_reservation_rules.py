@@ -1,0 +1,163 @@
+"""Pods with rules about the reservation of their node: one machine, in a reservation that the rules allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.apis import names
+from broker.apis.workloads import DaemonSet
+from broker.controllers.provisioning.report import FAILED
+from tests.cluster import cases
+from tests.cluster.objects import ON_DEMAND, RESERVED, Json
+from tests.cluster.stack import Stack
+from tests.cluster.test_provisioning import bound, claims, pods, pool, start
+
+KEY = names.RESERVATION_ID
+
+
+def world(stack: Stack, selection: str, *, capacity: tuple[str, ...] = (RESERVED, ON_DEMAND)) -> list[str]:
+    """Two reservations of one type and zone, and a pool of the type."""
+    criteria = "targeted" if selection == "group" else "open"
+    ids = [stack.aws.odcr("m5.large", criteria=criteria) for _ in range(2)]
+    if selection == "group":
+        stack.node_class(group=stack.aws.group(*ids))
+    else:
+        stack.node_class(preference=selection)
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*capacity]}
+    pool(stack, template={"requirements": [types, kinds]})
+    return ids
+
+
+def affinity(*terms: Json) -> Json:
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]} for term in terms]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}}
+
+
+def rule(operator: str, *values: str, key: str = KEY) -> Json:
+    return {"key": key, "operator": operator, **({"values": [*values]} if values else {})}
+
+
+RULES: dict[str, Callable[[str, str], Json]] = {
+    "nodeSelector": lambda one, two: {"nodeSelector": {KEY: two}},
+    "In": lambda one, two: affinity(rule("In", two, "cr-0123456789abcdef0")),
+    "NotIn": lambda one, two: affinity(rule("NotIn", one)),
+    "either term": lambda one, two: affinity(rule("In", two), rule("In", "cr-0123456789abcdef0")),
+}
+
+
+@pytest.mark.covers("FLT-03")
+@pytest.mark.parametrize(
+    ("selection", "written"),
+    [
+        ("group", "nodeSelector"),
+        ("open", "In"),
+        ("open", "NotIn"),
+        ("capacity-reservations-only", "NotIn"),
+        ("group", "either term"),
+    ],
+)
+def test_pod_that_names_a_reservation_gets_one_machine_in_it(
+    stack: Stack, selection: str, written: str
+) -> None:
+    one, two = world(stack, selection, capacity=(RESERVED,))
+    waiting = pods(stack, 1, spec=RULES[written](one, two))
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [two]
+    assert len(stack.aws.instances()) == 1 and stack.aws.free(one) == 1
+
+
+@pytest.mark.covers("FLT-03")
+@pytest.mark.parametrize("selection", ["group", "open"])
+def test_pod_without_a_reservation_gets_one_machine_outside(stack: Stack, selection: str) -> None:
+    world(stack, selection)
+    waiting = pods(stack, 1, spec=affinity(rule("DoesNotExist")))
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [""]
+    stack.advance(60)
+    stack.passes()
+    assert len(stack.aws.instances()) == 1
+
+
+@pytest.mark.covers("FLT-03")
+def test_pod_that_must_be_in_some_reservation_is_never_launched_outside(stack: Stack) -> None:
+    world(stack, "open")
+    waiting = pods(stack, 3, cpu="1500m", spec=affinity(rule("Exists")))
+    start(stack)
+    stack.until(lambda: sum(bound(stack, [name]) for name in waiting) == 2, "two pods bound", step=0.2)
+    (left,) = (name for name in waiting if not bound(stack, [name]))
+    stack.until_event(left, FAILED, kind="Pod", text="NodePool team")
+    assert all(stack.reservation_of(claim.name) for claim in claims(stack))
+    assert len(stack.aws.instances()) == 2
+
+
+@pytest.mark.covers("FLT-03")
+@pytest.mark.parametrize("selection", ["group", "open"])
+def test_pods_apart_by_reservation_get_one_machine_in_each(stack: Stack, selection: str) -> None:
+    ids = world(stack, selection, capacity=(RESERVED,))
+    apart = {
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "minDomains": 2,
+                "topologyKey": KEY,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "a"}},
+            }
+        ]
+    }
+    waiting = pods(stack, 2, cpu="500m", labels={"app": "a"}, spec=apart)
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "pods bound", step=0.2)
+    assert sorted(stack.reservation_of(claim.name) for claim in claims(stack)) == sorted(ids)
+
+
+@pytest.mark.covers("FLT-03")
+def test_pods_repelled_by_reservation_get_one_machine_in_each(stack: Stack) -> None:
+    ids = world(stack, "group", capacity=(RESERVED,))
+    term = {"topologyKey": KEY, "labelSelector": {"matchLabels": {"app": "a"}}}
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    waiting = pods(stack, 2, cpu="500m", labels={"app": "a"}, spec=apart)
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "pods bound", step=0.2)
+    assert sorted(stack.reservation_of(claim.name) for claim in claims(stack)) == sorted(ids)
+
+
+@pytest.mark.covers("FLT-03")
+def test_daemon_set_of_one_reservation_leaves_its_pod_the_other(stack: Stack) -> None:
+    one, two = world(stack, "group", capacity=(RESERVED,))
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+    template = {
+        "metadata": {"labels": {"app": "d"}},
+        "spec": {"containers": [container], **affinity(rule("In", one))},
+    }
+    spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template}
+    stack.client.create(DaemonSet.KIND, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
+    waiting = pods(stack, 1, cpu="1500m")
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [two]
+
+
+@pytest.mark.covers("FLT-03")
+def test_pod_waits_with_the_rule_as_the_reason_if_no_reservation_is_left(stack: Stack) -> None:
+    one, two = world(stack, "group", capacity=(RESERVED,))
+    pods(stack, 1, spec=affinity(rule("NotIn", one, two)))
+    start(stack)
+    event = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team")
+    assert "didn't match Pod's node affinity/selector" in event.message
+    stack.passes()
+    assert claims(stack) == [] and stack.aws.instances() == []
+
+
+@pytest.mark.covers("FLT-03")
+@pytest.mark.parametrize("file", ["input.yaml", "not-in.yaml"])
+def test_reported_inputs_get_one_machine_in_the_second_reservation(stack: Stack, file: str) -> None:
+    ids = cases.apply(stack, "ec2-02-reservation-id", file)
+    start(stack)
+    stack.until(lambda: bound(stack, ["p"]), "pod bound", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [ids["TWO"]]
