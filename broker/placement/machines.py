@@ -36,6 +36,8 @@ NODE_FILTERS: Final[tuple[Filter, ...]] = (
     volume_zone,
 )
 VOLUME_KEYS: Final = frozenset({*TOPOLOGY, "topology.ebs.csi.aws.com/zone", "topology.k8s.aws/zone-id"})
+# The largest amount that is compared: beyond it, arrays of 64 bits would overflow.
+MOST: Final = 2**53
 NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"
@@ -50,7 +52,10 @@ class MachineTable:
         self.options = options
         self.resources = _resources(shapes)
         self.room = np.array(
-            [[option.node.allocatable.get(name, 0) for name in self.resources] for option in options],
+            [
+                [min(option.node.allocatable.get(name, 0), MOST - 1) for name in self.resources]
+                for option in options
+            ],
             dtype=np.int64,
         ).reshape(len(options), len(self.resources))
         self._empty = PlacementSnapshot(storage=storage)
@@ -66,7 +71,8 @@ class MachineTable:
     def requests(self, pod: PodInfo) -> Ints:
         """The pod's requests in the order of `resources`."""
         return np.array(
-            [1 if name == PODS else pod.requests.get(name, 0) for name in self.resources], dtype=np.int64
+            [1 if name == PODS else min(pod.requests.get(name, 0), MOST) for name in self.resources],
+            dtype=np.int64,
         )
 
     def accepts(self, shape: PodShape) -> Mask:

@@ -70,7 +70,9 @@ def pack(
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
     cost = sum(item.option.cost for item in bins)
-    return Packing(bins=bins, reasons=reasons, cost=cost, bound=min(state.bound, cost))
+    return Packing(
+        bins=bins, reasons=reasons, cost=cost, bound=min(state.bound, cost), unsolved=state.unsolved
+    )
 
 
 def _pack_tier(

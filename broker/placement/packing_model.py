@@ -64,10 +64,11 @@ class Packing:
     """The machines to open, and the reason of each pod (by `key`) that gets none.
 
     `cost`: dollars an hour of all machines, as packing weighs them; `bound`: no packing found by the program
-    costs less.
+    costs less. `unsolved`: why the solver had no answer, so that pods were placed one after another.
     """
 
     bins: tuple[PackedBin, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     cost: float = 0.0
     bound: float = 0.0
+    unsolved: str = ""

@@ -55,6 +55,7 @@ class PackingState:
     opened: int = 0
     bound: float = 0.0
     postponed: set[str] = field(default_factory=set)  # pods whose machine would block pods placed before
+    unsolved: str = ""  # why the solver had no answer
 
     def open(self, option: MachineOption) -> OpenBin:
         """Opens a machine without pods."""

@@ -10,7 +10,7 @@ import numpy as np
 from broker.placement.machines import Ints, MachineTable, undominated
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import PackingState
-from broker.placement.patterns import PatternProblem, PatternSolution, solve
+from broker.placement.patterns import PatternProblem, PatternSolution, PatternsUnsolved, solve
 from broker.placement.shapes import PodShape
 
 # A pod without a machine costs more than any machine, and each priority more than the one below it.
@@ -29,7 +29,8 @@ def packed_together(
 ) -> float:
     """Opens machines for the shapes, and puts their pods on them; pods that get none are left out.
 
-    Returns the bound of the program.
+    Returns the bound of the program. If the solver has no answer, no machine is opened: the pods are placed
+    one after another instead, and `unsolved` of the state has the reason.
     """
     if not shapes or not table.options:
         return 0.0
@@ -39,7 +40,11 @@ def packed_together(
     if not len(places):
         return 0.0
     problem, classes = problem_of(shapes, table, state, places, fits)
-    solution = solve(problem, seconds=seconds, timer=timer)
+    try:
+        solution = solve(problem, seconds=seconds, timer=timer)
+    except PatternsUnsolved as error:
+        state.unsolved = str(error)
+        return 0.0
     _open(shapes, table, state, places, classes, solution)
     return solution.bound
 
@@ -61,9 +66,9 @@ def problem_of(
             fitting.append(fits[:, place])
         classes[number] = known[key]
     sources = sorted({option.source for option in options if option.source})
-    limited = [
-        (pool, name) for pool, limits in sorted(state.supply.limits.items()) for name in sorted(limits)
-    ]
+    # Another pool may be over its limits by now: its row, without a machine, could never hold.
+    pools = sorted({option.pool for option in options} & state.supply.limits.keys())
+    limited = [(pool, name) for pool in pools for name in sorted(state.supply.limits[pool])]
     groups = {group: number for number, group in enumerate(dict.fromkeys(shape.group for shape in shapes))}
     dear = MISSING * max(1e-3, max(option.cost for option in options))
     levels = sorted({shape.pods[0].priority for shape in shapes})
@@ -118,7 +123,8 @@ def _open(
                 taken += [(shape, waiting[shape].popleft()) for _ in range(min(most, len(waiting[shape])))]
             if not taken:
                 break
-            if not units:
+            # The solver's numbers are exact only within its tolerance.
+            if not units or not state.supply.has(units[0]):
                 for shape, pod in taken:
                     waiting[shape].append(pod)
                 break

@@ -21,8 +21,9 @@ from broker.demo import kubelets
 from broker.kube.client import Request
 from broker.kube.conditions import owner_reference
 from broker.kube.errors import Forbidden
+from broker.oncall.metrics import REGISTRY
 from tests.cluster import objects
-from tests.cluster.account import A
+from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.support.scheduling import schedule
@@ -548,6 +549,43 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
     stack.control.clear_pools()
     stack.until(lambda: bound(stack, [only]), "bound", step=30)
     assert len(claims(stack)) == 1
+
+
+def panics() -> float:
+    """The unexpected exceptions of this process so far."""
+    metrics = (metric for metric in REGISTRY.collect() if metric.name == "capacity_broker_kube_panics")
+    return sum(s.value for metric in metrics for s in metric.samples if s.name.endswith("_total"))
+
+
+@pytest.mark.covers("FLT-60")
+@pytest.mark.parametrize("by", ["a lower limit", "a replacement"])
+def test_pool_over_its_limits_is_full_and_the_others_are_served_in_the_same_pass(
+    stack: Stack, by: str
+) -> None:
+    stack.node_class(preference="none")
+    types = [{"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}, capacity(ON_DEMAND)]
+    pool(stack, "full", template={"requirements": types}, limits={"cpu": "4"}, weight=50)
+    pool(stack, "other", template={"requirements": types})
+    start(stack)
+    in_a, in_b = ({"nodeSelector": {names.NODEPOOL: "full", names.ZONE: zone}} for zone in (A, B))
+    first = pods(stack, 2, "first", cpu="1500m", spec=in_a)
+    stack.until(lambda: bound(stack, first), "the pool is at its limit", step=0.2)
+    before = panics()
+    stack.kubelets.stop()
+    if by == "a lower limit":
+        stack.edit(NodePool, "full", {"spec": {"limits": {"cpu": "2"}}})
+    else:
+        types[0]["values"] = ["m5.xlarge"]  # each node drifts, and gets a larger one
+        spec = {"template": {"spec": {"requirements": types}}, "limits": {"cpu": "6"}}
+        stack.edit(NodePool, "full", {"spec": spec})
+        stack.until(lambda: len(claims(stack)) > 2, "a replacement", step=5)
+        stack.edit(NodePool, "full", {"spec": {"limits": {"cpu": "4"}}})
+    (here,) = pods(stack, 1, "here", spec=in_b)
+    anywhere = pods(stack, 2, "anywhere", cpu="1500m", spec={"nodeSelector": {names.ZONE: B}})
+    stack.until_event(here, FAILED, kind="Pod", text="limits")
+    for name in anywhere:
+        stack.until_event(name, NOMINATED, kind="Pod", text="nodeclaim/other-")
+    assert panics() == before
 
 
 def half_memory(monkeypatch: pytest.MonkeyPatch) -> None:

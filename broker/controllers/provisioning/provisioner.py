@@ -326,6 +326,7 @@ class Provisioner:
                 without=len(packing.reasons),
                 cost=round(packing.cost, 4),
                 bound=round(packing.bound, 4),
+                unsolved=packing.unsolved,
             )
 
     def _create(self, claims: Sequence[NewClaim], objects: Mapping[str, Waiting]) -> dict[str, str]:

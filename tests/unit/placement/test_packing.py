@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from broker.apis.core import Taint
+from broker.placement import patterns
 from broker.placement.packing import GANG, NO_ROOM, POSTPONED, SPREAD
 from broker.placement.packing_model import Packing
 from broker.placement.sequential import place_on_existing
@@ -276,8 +277,57 @@ def worlds(draw: st.DrawFn) -> tuple[list[Any], list[Any], dict[str, int], dict[
             **rules,
         )
     room = {"cr-1": draw(st.integers(0, 3)), "cr-2": draw(st.integers(0, 3))}
-    limits = draw(st.sampled_from([{}, {"x": {"cpu": 9000}}, {"y": {"nodes": 2}}]))
+    limits = draw(
+        st.sampled_from(
+            [{}, {"x": {"cpu": 9000}}, {"y": {"nodes": 2}}, {"x": {"nodes": -1}}, {"gone": {"cpu": -4000}}]
+        )
+    )
     return pods, options, room, limits
+
+
+@pytest.mark.covers("FLT-60")
+@pytest.mark.parametrize("weight", [0, 5])
+@pytest.mark.parametrize(
+    "remaining", [{"full": {"cpu": -4000}}, {"full": {"nvidia.com/gpu": -8}}, {"gone": {"nodes": -1}}]
+)
+def test_pool_over_its_limits_keeps_no_pod_from_the_others(
+    remaining: dict[str, dict[str, int]], weight: int
+) -> None:
+    others = [option(pool="other"), option("c5.large", pool="other", zone=B, cost=1.1)]
+    over = [option(pool="full", cost=0.1, weight=weight)] if "full" in remaining else []
+    result = packed(many(3), [*over, *others], room={}, limits=remaining)
+    assert {item.option.pool for item in result.bins} == {"other"} and not result.reasons
+    assert not result.unsolved  # one program for all pods, as without the limit
+    alone = packed(many(1), over, room={}, limits=remaining)
+    assert not over or alone.reasons == {"default/p-0": NO_ROOM}
+
+
+@pytest.mark.covers("FLT-60")
+@pytest.mark.parametrize("answer", ["INFEASIBLE", "ABNORMAL", "NOT_SOLVED"])
+def test_pods_get_machines_whatever_the_solver_answers(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(self: patterns.PatternMaster) -> None:
+        raise patterns.PatternsUnsolved(answer)
+
+    monkeypatch.setattr(patterns.PatternMaster, "solve", no_answer)
+    gang = many(2, "g", cpu="2", gang="g")
+    result = packed([*many(3, cpu="500m"), *gang], [LARGE], room={}, limits={"default": {"cpu": 6000}})
+    assert bins(result) == [("m5.large", A, 1), ("m5.large", A, 1), ("m5.large", A, 3)]
+    assert result.unsolved == answer and not result.reasons
+
+
+@pytest.mark.covers("FLT-60")
+def test_limit_is_kept_to_the_byte() -> None:
+    """SCIP's numbers hold within its tolerance, which is more than a byte."""
+    memory = 8 * 2**30
+    result = packed(many(2, cpu="2"), [LARGE], room={}, limits={"default": {"memory": 2 * memory - 1}})
+    assert len(result.bins) == 1 and [*result.reasons.values()] == [NO_ROOM]
+
+
+@pytest.mark.covers("FLT-60")
+def test_pod_with_a_request_beyond_64_bits_keeps_no_machine_from_the_others() -> None:
+    huge = pending("huge", cpu=str(2**63 - 1))
+    result = packed([huge, *many(2)], [option(), option(pool="wide", cpu=str(2**63 - 1))], room={})
+    assert [*result.reasons] == ["default/huge"] and bins(result) == [("m5.large", A, 2)]
 
 
 @pytest.mark.covers("KRP-35")
@@ -295,7 +345,7 @@ def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> No
     for pool, left in limits.items():
         for name, most in left.items():
             used = [item.option.capacity[name] for item in result.bins if item.option.pool == pool]
-            assert sum(used) <= most
+            assert sum(used) <= max(0, most)
     for gang in {pod.gang for pod in pods if pod.gang}:
         members = {pod.key for pod in pods if pod.gang == gang}
         assert len(members & {*placed}) in (0, len(members))
