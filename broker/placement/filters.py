@@ -6,7 +6,7 @@ looks at this node only. A node is rejected by the first filter that rejects it,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
@@ -89,15 +89,22 @@ def prepare(
     return PreparedFilters(tuple(checks), pod.named_nodes)
 
 
-def fits(pod: PodInfo, snapshot: PlacementSnapshot, *, enough: int = 0, start: int = 0) -> Fits:
-    """The nodes of the snapshot, sorted into those that fit the pod and the others.
+def fits(
+    pod: PodInfo,
+    snapshot: PlacementSnapshot,
+    *,
+    enough: int = 0,
+    start: int = 0,
+    only: Collection[str] | None = None,
+) -> Fits:
+    """The nodes of the snapshot, or these of them `only`, sorted into those that fit the pod and the others.
 
     The check ends once `enough` nodes fit; 0 checks all. `start`: the place of the first node to check.
     """
     prepared = prepare(pod, snapshot)
     nodes: list[str] = []
     rejected: dict[str, tuple[str, ...]] = {}
-    states = [*snapshot.states.values()]
+    states = [state for name, state in snapshot.states.items() if only is None or name in only]
     first = start % len(states) if states else 0
     for state in chain(islice(states, first, None), islice(states, first)):
         reasons = prepared.reasons(state)

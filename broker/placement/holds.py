@@ -10,7 +10,7 @@ the other. Sources: Koordinator, pkg/scheduler/plugins/reservation; Gödel, rese
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -113,6 +113,11 @@ class HoldState:
 
     def with_owner(self, owner: HoldOwner) -> HoldState:
         return replace(self, owners={**self.owners, owner.uid: owner})
+
+    def without_owners(self, uids: Container[str]) -> HoldState:
+        """The same state if none of them is an owner."""
+        owners = {uid: owner for uid, owner in self.owners.items() if uid not in uids}
+        return self if len(owners) == len(self.owners) else replace(self, owners=owners)
 
 
 def placeholder(state: HoldState) -> PodInfo | None:

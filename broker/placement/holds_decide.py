@@ -7,7 +7,7 @@ whole hold is a preference: if its room does not fit, the pod goes elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -48,9 +48,14 @@ class HoldDecision:
 
 
 def decide(
-    request: HoldRequest, snapshot: PlacementSnapshot, ledger: HoldLedger, *, node_fallback: bool = False
+    request: HoldRequest,
+    snapshot: PlacementSnapshot,
+    ledger: HoldLedger,
+    *,
+    node_fallback: bool = False,
+    only: Collection[str] | None = None,
 ) -> HoldDecision:
-    """The place of a pod. The snapshot must have the ledger's placeholders."""
+    """The place of a pod, of these nodes `only`. The snapshot must have the ledger's placeholders."""
     whole: list[HoldState] = []
     partial: list[HoldState] = []
     for state in ledger.matching(request):
@@ -58,6 +63,8 @@ def decide(
             (whole if state.hold.consumption is Consumption.WHOLE else partial).append(state)
     rejected: dict[str, tuple[str, ...]] = {}
     for state in (*preferred(request.requests, partial), *whole):
+        if only is not None and state.hold.node not in only:
+            continue
         reasons = _through(request, state, snapshot)
         if not reasons:
             return HoldDecision(node=state.hold.node, hold=state.hold, fits=Fits((state.hold.node,), {}))
@@ -66,7 +73,7 @@ def decide(
         return _waits(snapshot, rejected, NO_MATCH)
     if not node_fallback and any(state.hold.restricted for state in partial):
         return _waits(snapshot, rejected, RESTRICTED)
-    return _on_a_node(request, snapshot)
+    return _on_a_node(request, snapshot, only)
 
 
 def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot) -> tuple[str, ...]:
@@ -87,8 +94,11 @@ def _waits(snapshot: PlacementSnapshot, rejected: dict[str, tuple[str, ...]], re
     return HoldDecision(fits=Fits((), reasons), only_holds=True)
 
 
-def _on_a_node(request: HoldRequest, snapshot: PlacementSnapshot) -> HoldDecision:
-    fitting = fits(request.pod, snapshot, enough=ENOUGH, start=crc32(request.pod.uid.encode()))
+def _on_a_node(
+    request: HoldRequest, snapshot: PlacementSnapshot, only: Collection[str] | None
+) -> HoldDecision:
+    start = crc32(request.pod.uid.encode())
+    fitting = fits(request.pod, snapshot, enough=ENOUGH, start=start, only=only)
     if not fitting.nodes:
         return HoldDecision(fits=fitting)
     states = (snapshot.states[name] for name in fitting.nodes)

@@ -7,7 +7,7 @@ confirmed owner consumed counts no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -74,6 +74,16 @@ class HoldLedger:
     def assume(self, id_: str, owner: HoldOwner) -> HoldLedger:
         """With an owner of a hold that `matching` returned. Raises KeyError for an unknown hold."""
         return HoldLedger({**self.states, id_: self.states[id_].with_owner(owner)}, self.by_key)
+
+    def left(self, uids: Container[str], kept: Iterable[Hold]) -> HoldLedger:
+        """Without these owners, which leave their room to their holds, and with new holds without owners."""
+        states = {id_: state.without_owners(uids) for id_, state in self.states.items()}
+        by_key = {**self.by_key}
+        for hold in kept:
+            states[hold.id] = HoldState(hold)
+            for key in hold.matcher.index_keys():
+                by_key[key] = (*by_key.get(key, ()), hold.id)
+        return HoldLedger(states, by_key)
 
 
 def matches_hold(request: HoldRequest, hold: Hold) -> bool:

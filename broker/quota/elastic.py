@@ -113,6 +113,19 @@ class ElasticTotals:
             return ElasticRefusal.OVER_TOTAL_MIN
         return None
 
+    def missing(self, namespace: str, requests: Amounts) -> dict[str, int]:
+        """How much must come free before a pod may be placed, by resource; empty if it may."""
+        share = self.share_of(namespace)
+        if share is None:
+            return {}
+        used, guaranteed = self._totals(share)
+        limits = [(added(share.used, requests), share.max or {}), (added(used, requests), guaranteed)]
+        missing: dict[str, int] = {}
+        for amounts, limit in limits:
+            for name in limit.keys() & requests.keys():
+                missing[name] = max(missing.get(name, 0), amounts[name] - limit[name])
+        return {name: amount for name, amount in missing.items() if amount > 0}
+
     def guaranteed_overquota(self, id_: str) -> dict[str, int]:
         """The part of the unused min of all quotas that this one may keep while it borrows.
 

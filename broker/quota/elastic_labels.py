@@ -1,4 +1,4 @@
-"""Which running pods are within the min of their quota, and the sum that its status shows.
+"""Which pods are within the min of their quota, and the sum that its status shows.
 
 Pods count in the order of their creation, then of priority from low to high, of size and of name. A pod is
 within quota if the sum up to it is within min. Source: nos, internal/controllers/elasticquota.
@@ -21,7 +21,8 @@ OVER_QUOTA: Final = "over-quota"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticPod:
-    """A pod of a quota. `borrowed`: it is labelled over quota. `protected`: a budget forbids its eviction."""
+    """A pod of a quota. `borrowed`: it is over quota by `labels`. `protected`: a budget forbids its
+    eviction."""
 
     uid: str
     namespace: str
@@ -42,7 +43,7 @@ def in_order(pods: Iterable[ElasticPod]) -> list[ElasticPod]:
 
 
 def labels(pods: Iterable[ElasticPod], min_: Amounts) -> dict[str, QuotaLabel]:
-    """The label of each running pod by uid. Resources that min does not name are left out."""
+    """The label of each pod by uid, of all that take room. Resources that min does not name are left out."""
     used: dict[str, int] = {}
     result: dict[str, QuotaLabel] = {}
     for pod in in_order(pods):

@@ -190,7 +190,7 @@ class Rooms:
                 version=version,
                 kind=body["kind"],
                 plural=f"{body['kind'].lower()}s",
-                namespaced=body["kind"] != "Reservation",
+                namespaced=body["kind"] not in ("Reservation", "Node", "Namespace"),
             )
             if kind.namespaced:
                 body["metadata"].setdefault("namespace", "default")

@@ -1,7 +1,8 @@
 """Status of elastic quotas, and the labels of their pods.
 
-One run reads all quotas, since a namespace may have only one. Only running pods count, so that the label
-and the sum follow each change of phase. A pod that ended keeps its last label. Source: nos,
+One run reads all quotas, since a namespace may have only one. The sum in the status counts running pods
+only. Labels are those of all pods that take room, also before they run: the pods that the scheduler may
+reclaim are the pods with the label over-quota. A pod that ended keeps its last label. Source: nos,
 internal/controllers/elasticquota.
 """
 
@@ -21,6 +22,7 @@ from broker.controllers.elasticquota.reading import (
     namespaces_of,
     quota_id,
 )
+from broker.controllers.occupancy import holds_room
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
@@ -62,14 +64,15 @@ class ElasticQuotaController:
             pod
             for namespace in namespaces_of(quota)
             for pod in self._pods.by(BY_NAMESPACE, namespace)
-            if pod.status.phase == RUNNING
+            if holds_room(pod)
         ]
-        counted = [self._reading.read(pod) for pod in pods]
+        counted = {pod.uid: self._reading.read(pod) for pod in pods}
         if problem is None:
-            pod_labels = labels(counted, declared.min)
+            pod_labels = labels(counted.values(), declared.min)
             for pod in pods:
                 self._label(pod, pod_labels[pod.uid])
-        self._status(quota, used_amounts(counted, declared.min, declared.max), problem)
+        running = [counted[pod.uid] for pod in pods if pod.status.phase == RUNNING]
+        self._status(quota, used_amounts(running, declared.min, declared.max), problem)
 
     def _label(self, pod: Pod, label: QuotaLabel) -> None:
         if pod.labels.get(nos.CAPACITY) == label:

@@ -12,7 +12,7 @@ from broker.apis.units import units
 from broker.kube.cache import Cache
 from broker.placement.quantities import PODS, pod_requests
 from broker.quota.elastic_gpu import with_gpu_memory
-from broker.quota.elastic_labels import OVER_QUOTA, ElasticPod
+from broker.quota.elastic_labels import ElasticPod
 from broker.quota.elastic_resolve import ElasticDeclaration
 
 Quota = nos.ElasticQuota | nos.CompositeElasticQuota
@@ -51,7 +51,7 @@ class ElasticPods:
     def __init__(self, nodes: Cache[Node], *, gpu_gb: int) -> None:
         self._nodes, self._gpu_gb = nodes, gpu_gb
 
-    def read(self, pod: Pod, *, protected: bool = False) -> ElasticPod:
+    def read(self, pod: Pod) -> ElasticPod:
         return ElasticPod(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -59,8 +59,6 @@ class ElasticPods:
             created=pod.metadata.creation_timestamp or _FIRST,
             requests=self.requests(pod),
             priority=pod.spec.priority,
-            borrowed=pod.labels.get(nos.CAPACITY) == OVER_QUOTA,
-            protected=protected,
         )
 
     def requests(self, pod: Pod) -> dict[str, int]:

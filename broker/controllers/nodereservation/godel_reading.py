@@ -45,6 +45,17 @@ class GodelAnnotations:
         """Whether a reservation may keep the room of the pod, which is gone."""
         return godel.FINALIZER in pod.metadata.finalizers or self.keeps_room(pod)
 
+    def left_hold(self, pod: Pod) -> Hold:
+        """The hold that the pod leaves behind, before its reservation exists."""
+        return Hold(
+            id=pod.uid,
+            name=pod.key,
+            node=pod.spec.node_name,
+            amount=pod_requests(pod.spec),
+            matcher=IndexMatcher(pod.namespace, self.index(pod)),
+            consumption=Consumption.WHOLE,
+        )
+
     def ttl(self, pod: Pod) -> int:
         """Seconds, at most `LONGEST_TTL`. A value that is no positive number counts as none."""
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)

@@ -124,14 +124,18 @@ class PlacementWriter:
         )
         self._recorder.event(pod, "Warning", FAILED, message)
 
-    def nominate(self, pod: Pod, node: str, victims: Sequence[Pod]) -> None:
-        """Shows the node that becomes free for the pod, and the evicted pods in kube-scheduler's words.
+    def nominate(self, pod: Pod, node: str) -> None:
+        """Shows the node that becomes free for the pod."""
+        if pod.status.nominated_node_name != node:
+            write_nomination(self._client, pod, node)
+
+    def preempted(self, victims: Sequence[Pod], *, by: Pod, node: str) -> None:
+        """Reports the evicted pods in kube-scheduler's words.
 
         The text has no name of another namespace. Source: pkg/scheduler/framework/preemption/executor.go.
         """
-        write_nomination(self._client, pod, node)
         for victim in victims:
-            text = f"Preempted by pod {pod.uid} on node {node}"
+            text = f"Preempted by pod {by.uid} on node {node}"
             self._recorder.event(victim, "Normal", "Preempted", text)
 
     def unnominate(self, pod: Pod) -> None:

@@ -13,20 +13,14 @@ from typing import Final
 import structlog
 
 from broker.apis import koordinator as koord
-from broker.apis.core import UNSCHEDULABLE, Node, Pod
+from broker.apis.core import Node, Pod
 from broker.controllers.elasticquota.reading import ElasticPods
 from broker.controllers.nodereservation.conditions import INVALID
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations, godel_holds
 from broker.controllers.occupancy import koordinator_holds
 from broker.controllers.scheduler.assumed import AssumedPlacements, AssumedPod
-from broker.controllers.scheduler.binder import (
-    INVALID_ANNOTATION,
-    QUOTA_EXCEEDED,
-    RESERVATION_REQUIRED,
-    OutcomeUnknown,
-    PlacementWriter,
-)
-from broker.controllers.scheduler.elastic import ElasticReclaim, rejection, totals_of, with_pod
+from broker.controllers.scheduler.binder import INVALID_ANNOTATION, OutcomeUnknown, PlacementWriter
+from broker.controllers.scheduler.elastic import ElasticUse
 from broker.controllers.scheduler.kept_room import KeptRoom
 from broker.controllers.scheduler.preallocation import pre_allocated
 from broker.controllers.scheduler.queue import (
@@ -38,18 +32,20 @@ from broker.controllers.scheduler.queue import (
     waits,
 )
 from broker.controllers.scheduler.reads import SchedulerReads
+from broker.controllers.scheduler.reclaim import ElasticReclaim
 from broker.controllers.scheduler.state import SchedulerState
+from broker.controllers.scheduler.trial import FoundPlace, NoPlace, QueuedPod, try_places
 from broker.controllers.scheduler.view import SchedulerView
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Unavailable
-from broker.placement.filters import Fits
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import HoldDecision, decide
 from broker.placement.holds_ledger import HoldLedger
 from broker.placement.holds_match import HoldRequest
 from broker.placement.holds_reading import deadline, hold_request, koordinator_hold, reserve_pod
+from broker.placement.message import message
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
 from broker.placement.selectors import Labels
@@ -81,7 +77,14 @@ class PodScheduler:
         self._godel = GodelAnnotations(
             reads.deployments.cache, reads.replica_sets.cache, ttl=settings.reservation_ttl
         )
-        self._reclaim = ElasticReclaim(context.client, context.clock, self._elastic)
+        self._use = ElasticUse()
+        self._reclaim = ElasticReclaim(
+            context.client,
+            context.clock,
+            godel=self._godel,
+            keeps_room=lambda: reads.godel.served,
+            node_fallback=settings.restricted_node_fallback,
+        )
         self._writer = PlacementWriter(context)
         self._assumed = AssumedPlacements()
         self._kept = KeptRoom(context.client, reads.godel, context.clock)
@@ -160,14 +163,14 @@ class PodScheduler:
         if holds:
             links = [*view.links.values(), *(link for item in assumed if (link := item.link))]
             ledger = HoldLedger.of(holds, links, self._clock.now())
-        totals = totals_of(
+        self._use = ElasticUse.of(
             self._reads.all_quotas(),
             (*view.holding.values(), *(item.pod for item in assumed)),
             self._elastic,
             absent_is_zero=self._settings.quota_absent_is_zero,
         )
         snapshot = replace(view.snapshot, namespaces=self._namespaces())
-        return SchedulerState.of(snapshot, ledger, totals, [item.info for item in assumed])
+        return SchedulerState.of(snapshot, ledger, self._use.totals, [item.info for item in assumed])
 
     def _waiting(
         self, pods: Iterable[Pod], reservations: Iterable[koord.KoordinatorReservation]
@@ -179,65 +182,81 @@ class PodScheduler:
 
     def _placed(self, item: Waiting, state: SchedulerState) -> SchedulerState:
         if isinstance(item, Pod):
-            return self._place_pod(item, state)
+            return self._place_pods((item,), state)
         return self._place_reservation(item, state)
 
-    def _place_pod(self, pod: Pod, state: SchedulerState) -> SchedulerState:
+    def _place_pods(self, pods: Sequence[Pod], state: SchedulerState) -> SchedulerState:
+        """Binds all of the pods, or none."""
+        queued = [item for pod in pods if (item := self._queued(pod)) is not None]
+        if len(queued) < len(pods):
+            return state
+        trial = try_places(queued, state, node_fallback=self._settings.restricted_node_fallback)
+        if trial.rejected:
+            for rejected in trial.rejected:
+                self._reject(rejected, state)
+            return self._reclaimed(queued, state)
+        for place in trial.found:
+            self._bind(place)
+        return trial.state
+
+    def _queued(self, pod: Pod) -> QueuedPod | None:
         try:
-            request = hold_request(pod, self._godel.index(pod))
+            return QueuedPod(pod, hold_request(pod, self._godel.index(pod)), self._elastic.read(pod))
         except ValueError as error:
             self._writer.reject(pod, str(error), INVALID_ANNOTATION)
-            return state
-        elastic = self._elastic.read(pod)
-        refusal = rejection(state.totals, elastic)
-        if refusal is not None:
-            reason = QUOTA_EXCEEDED
-            rejected = dict.fromkeys(state.snapshot.states, (refusal,))
-            decision = HoldDecision(fits=Fits((), rejected, refusal))
-        else:
-            fallback = self._settings.restricted_node_fallback
-            decision = decide(request, state.snapshot, state.ledger, node_fallback=fallback)
-            reason = RESERVATION_REQUIRED if decision.only_holds else UNSCHEDULABLE
-        if not decision.node:
-            self._writer.reject(pod, decision.message, reason)
-            info = request.pod  # its terms about other pods may be met by a pod that comes
-            if not (info.affinity or info.spread or state.totals.share_of(pod.namespace)):
-                self._unfit.rejected(pod, self._view.freed)
-            return self._reclaimed(pod, request, state)
-        hold = decision.hold
+            return None
+
+    def _reject(self, place: NoPlace, state: SchedulerState) -> None:
+        pod, info = place.queued.pod, place.queued.request.pod
+        self._writer.reject(pod, message(place.fits), place.reason)
+        # its terms about other pods may be met by a pod that comes
+        if not (info.affinity or info.spread or state.totals.share_of(pod.namespace)):
+            self._unfit.rejected(pod, self._view.freed)
+
+    def _bind(self, place: FoundPlace) -> None:
+        pod, hold = place.queued.pod, place.hold
         try:
-            self._writer.bind(pod, decision.node, hold)
+            self._writer.bind(pod, place.node, hold)
         except OutcomeUnknown:
-            self._unknown[pod.uid] = AssumedPod.of(pod, decision.node, hold.id if hold else "")
+            self._unknown[pod.uid] = AssumedPod.of(pod, place.node, hold.id if hold else "")
             raise
-        self._assumed.assume_pod(pod, decision.node, hold.id if hold else "")
+        self._assumed.assume_pod(pod, place.node, hold.id if hold else "")
         self._backoff.succeeded(pod.uid)
-        placed = state.placed(request, decision.node, hold)
-        return replace(placed, totals=with_pod(state.totals, elastic))
 
-    def _reclaimed(self, pod: Pod, request: HoldRequest, state: SchedulerState) -> SchedulerState:
-        """Evicts pods that borrow the guarantee of the pod's namespace, and keeps their room for it.
+    def _reclaimed(self, queued: Sequence[QueuedPod], state: SchedulerState) -> SchedulerState:
+        """Evicts pods that borrow the guarantee of the pods' namespace, and keeps their room for these pods.
 
-        While victims of an earlier run end, no other pod is evicted.
+        While pods end that leave enough, no other pod is evicted.
         """
-        if pod.spec.preemption_policy == "Never" or state.totals.share_of(pod.namespace) is None:
-            self._writer.unnominate(pod)
+        reclaim = None
+        if self._may_reclaim(queued, state):
+            reclaim = self._reclaim.choose(
+                queued, state, self._use, self._view.by_uid(), self._reads.served_names()
+            )
+        if reclaim is None:
+            for item in queued:
+                self._writer.unnominate(item.pod)
             return state
-        nominated = pod.status.nominated_node_name
-        elastic, bound = self._elastic.read(pod), self._view.on_nodes()
-        if not (nominated in state.snapshot.states and any(o.deleting for o in bound.get(nominated, ()))):
-            choice = self._reclaim.choose(request, elastic, state.totals, state.snapshot, bound)
-            if choice is None:
-                self._writer.unnominate(pod)
-                return state
-            nominated, chosen = choice
-            if kept := self._reclaim.evict(chosen):
-                self._report_blocked(pod, kept)
-                self._backoff.failed(pod.uid, self._clock.monotonic())
-                return state
-            self._writer.nominate(pod, nominated, chosen)
-        placed = state.placed(request, nominated, None)
-        return replace(placed, totals=with_pod(state.totals, elastic))
+        if kept := self._reclaim.evict(reclaim.victims):
+            for item in queued:
+                self._report_blocked(item.pod, kept)
+                self._backoff.failed(item.pod.uid, self._clock.monotonic())
+            return state
+        for (pod, request, elastic), node, hold in reclaim.places:
+            self._writer.nominate(pod, node)
+            there = hold if hold is not None and hold.id in state.ledger.states else None
+            state = state.placed(request, node, there, elastic)
+        first = reclaim.places[0]
+        self._writer.preempted(reclaim.victims, by=first.queued.pod, node=first.node)
+        return state
+
+    @staticmethod
+    def _may_reclaim(queued: Sequence[QueuedPod], state: SchedulerState) -> bool:
+        return all(
+            item.pod.spec.preemption_policy != "Never"
+            and state.totals.share_of(item.pod.namespace) is not None
+            for item in queued
+        )
 
     def _report_blocked(self, pod: Pod, kept: Sequence[Pod]) -> None:
         """Reports each protected pod once, since the tries go on for as long as the budget lasts."""

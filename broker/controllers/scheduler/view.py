@@ -155,12 +155,9 @@ class SchedulerView:
             if link := hold_link(pod):
                 self.links[key] = link
 
-    def on_nodes(self) -> Mapping[str, list[Pod]]:
-        """The pods that take room, by node."""
-        bound: dict[str, list[Pod]] = {}
-        for pod in self.holding.values():
-            bound.setdefault(pod.spec.node_name, []).append(pod)
-        return bound
+    def by_uid(self) -> Mapping[str, Pod]:
+        """The pods that take room, by uid."""
+        return {pod.uid: pod for pod in self.holding.values()}
 
 
 def _room(pod: Pod) -> tuple[object, ...]:

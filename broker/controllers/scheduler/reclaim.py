@@ -1,0 +1,243 @@
+"""The evictions that give a namespace the minimum that its elastic quota guarantees.
+
+Evictions go through the Eviction API. A pod that a PodDisruptionBudget protects is tried last for a minute.
+
+Invariant: no eviction is in vain. Victims are chosen by the trial that precedes a bind, on the state after
+their end: room that returns to a hold, or that stays closed to the pod, frees nothing. Pods that end already
+count as gone, so that no other pod is evicted in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis.core import Pod
+from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.nodereservation.godel_reading import GodelAnnotations
+from broker.controllers.scheduler.elastic import ElasticUse
+from broker.controllers.scheduler.state import SchedulerState
+from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, try_places
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import NotFound, TooManyRequests
+from broker.placement.disruption_pods import over_budget, owned_by, static
+from broker.placement.holds import Hold
+from broker.placement.holds_decide import ENOUGH
+from broker.placement.quantities import PODS
+from broker.quota.elastic import Amounts, ElasticTotals, added
+from broker.quota.elastic_labels import ElasticPod
+from broker.quota.elastic_reclaim import victims
+
+PROTECTED: Final = 60.0
+# A pod whose grace period ended longer ago may never end: its node may be lost.
+OVERDUE: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Where pods will have room, and the pods to evict for it: none if the room comes free anyway."""
+
+    places: tuple[FoundPlace, ...]
+    victims: tuple[Pod, ...] = ()
+
+
+class ElasticReclaim:
+    """Chooses victims and evicts them. Used by one thread, that of the scheduler."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        godel: GodelAnnotations,
+        keeps_room: Callable[[], bool],
+        node_fallback: bool,
+    ) -> None:
+        """`keeps_room`: whether Gödel's reservations keep the room of deleted pods."""
+        self._client, self._clock, self._godel = client, clock, godel
+        self._keeps_room, self._node_fallback = keeps_room, node_fallback
+        self._protected: dict[str, float] = {}
+        self._evicted: dict[str, float] = {}  # by uid, when: the caches may not show it yet
+
+    def choose(
+        self,
+        pods: Sequence[QueuedPod],
+        state: SchedulerState,
+        use: ElasticUse,
+        bound: Mapping[str, Pod],
+        schedulers: Collection[str],
+    ) -> Reclaim | None:
+        """The victims after which all these pods have a place; None if no evictions help.
+
+        `pods`: of one namespace. `bound`: all pods that take room, by uid. `schedulers`: the names that the
+        broker serves.
+        """
+        now = self._clock.now()
+        ending = [pod for pod in bound.values() if self._ends(pod, now)]
+        base = self._after(state, ending, use)
+        trial = try_places(pods, base, node_fallback=self._node_fallback)
+        if not trial.rejected:
+            return Reclaim(trial.found)
+        ends = {pod.uid for pod in ending}
+        candidates = [
+            pod
+            for uid, pod in bound.items()
+            if uid not in ends and uid in use.marked and not _comes_back(pod, schedulers)
+        ]
+        return _Search(self, pods, base, use, candidates).best()
+
+    def protected(self, uid: str) -> bool:
+        """Whether a budget kept the pod from being evicted a moment ago."""
+        return self._protected.get(uid, float("-inf")) > self._clock.monotonic()
+
+    def places(
+        self,
+        pods: Sequence[QueuedPod],
+        free: SchedulerState,
+        gone: Iterable[Pod],
+        only: Collection[str] | None = None,
+    ) -> tuple[FoundPlace, ...] | None:
+        """The places of all pods once others are gone; None if one of them has none."""
+        without = self._after(free, gone, ElasticUse())
+        trial = try_places(pods, without, node_fallback=self._node_fallback, only=only)
+        return None if trial.rejected else trial.found
+
+    def evict(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Evicts the pods; returns those that a budget protects. Raises ApiError.
+
+        Several pods are tried without effect first, and counted against their budgets together: if one is
+        protected, the others are not evicted in vain.
+        """
+        if len(pods) > 1 and (kept := self._over_budget(pods) or self._evict(pods, dry_run=True)):
+            return kept
+        return self._evict(pods, dry_run=False)
+
+    def _ends(self, pod: Pod, now: datetime) -> bool:
+        """Whether the pod is about to leave its room: it ended, it is being deleted, or it was evicted."""
+        ends = pod.metadata.deletion_timestamp
+        if ends is not None:
+            self._evicted.pop(pod.uid, None)
+            return now <= ends + OVERDUE
+        evicted = self._evicted.get(pod.uid)
+        return pod.ended or (evicted is not None and self._clock.monotonic() < evicted + PROTECTED)
+
+    def _after(self, state: SchedulerState, gone: Iterable[Pod], use: ElasticUse) -> SchedulerState:
+        """The state without these pods. Holds take back their room, and Gödel's rules keep it."""
+        pods = [*gone]
+        kept: list[Hold] = []
+        if self._keeps_room():
+            kept = [self._godel.left_hold(pod) for pod in pods if self._godel.may_leave_room(pod)]
+        counted = (use.marked[pod.uid] for pod in pods if pod.uid in use.marked)
+        return state.without({pod.uid: pod.spec.node_name for pod in pods}, kept, counted)
+
+    def _over_budget(self, pods: Sequence[Pod]) -> list[Pod]:
+        """The API server judges each eviction by itself: two pods may share the last one of a budget."""
+        budgets = [
+            PodDisruptionBudget.decode(body)
+            for namespace in sorted({pod.namespace for pod in pods})
+            for body in self._client.list(PodDisruptionBudget.KIND, namespace=namespace)[0]
+        ]
+        kept = over_budget(pods, budgets)
+        for pod in kept:
+            self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
+        return kept
+
+    def _evict(self, pods: Sequence[Pod], *, dry_run: bool) -> list[Pod]:
+        kept: list[Pod] = []
+        for pod in pods:
+            try:
+                self._client.evict(pod.name, pod.namespace, dry_run=dry_run)
+            except NotFound:
+                continue
+            except TooManyRequests:
+                self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
+                kept.append(pod)
+                break
+            if not dry_run:
+                self._evicted[pod.uid] = self._clock.monotonic()
+        return kept
+
+
+class _Search:
+    """The search for the fewest and least important victims, over all nodes and then node by node."""
+
+    def __init__(
+        self,
+        reclaim: ElasticReclaim,
+        pods: Sequence[QueuedPod],
+        base: SchedulerState,
+        use: ElasticUse,
+        candidates: Sequence[Pod],
+    ) -> None:
+        self._reclaim, self._pods, self._totals = reclaim, pods, base.totals
+        self._free = replace(base, totals=ElasticTotals())  # `victims` judges quotas
+        self._preemptor = _together(pods)
+        self._bound = {pod.uid: pod for pod in candidates}
+        self._candidates = [replace(use.marked[uid], protected=reclaim.protected(uid)) for uid in self._bound]
+
+    def best(self) -> Reclaim | None:
+        found = self._victims()
+        if found is None:
+            return None
+        choices = [(found, self._places(found))]
+        if len(self._pods) == 1 and not self._places(()):
+            for node in self._nodes():
+                if local := self._victims(node):
+                    choices.append((local, self._places(local, node)))
+        chosen, places = min(choices, key=lambda choice: (_cost(choice[0]), choice[1] and choice[1][0].node))
+        return None if places is None else Reclaim(places, tuple(self._bound[pod.uid] for pod in chosen))
+
+    def _nodes(self) -> list[str]:
+        """The nodes on which the pod would have room without all candidates."""
+        nodes = {pod.spec.node_name for pod in self._bound.values()}
+        return [node for node in sorted(nodes) if self._places(self._candidates, node)][:ENOUGH]
+
+    def _victims(self, node: str | None = None) -> tuple[ElasticPod, ...] | None:
+        near = {uid for uid, pod in self._bound.items() if pod.spec.node_name == node}
+        return victims(
+            self._totals,
+            self._preemptor,
+            self._candidates,
+            lambda removed: self._places(removed, node) is not None,
+            near=near,
+            lacks=self._lacks(node),
+        )
+
+    def _places(
+        self, removed: Iterable[ElasticPod], node: str | None = None
+    ) -> tuple[FoundPlace, ...] | None:
+        gone = [self._bound[pod.uid] for pod in removed]
+        return self._reclaim.places(self._pods, self._free, gone, None if node is None else (node,))
+
+    def _lacks(self, node: str | None) -> Amounts:
+        state = None if node is None else self._free.snapshot.states.get(node)
+        if state is None:
+            return {}
+        room = state.node.allocatable
+        needs = added(state.requested, self._preemptor.requests)
+        over = {name: amount - room.get(name, 0) for name, amount in needs.items() if name != PODS}
+        return {name: amount for name, amount in over.items() if amount > 0}
+
+
+def _comes_back(pod: Pod, schedulers: Collection[str]) -> bool:
+    """Whether the pod would be there again at once: its kubelet or another scheduler puts it back."""
+    return static(pod) or (owned_by(pod, "DaemonSet") and pod.spec.scheduler_name not in schedulers)
+
+
+def _together(pods: Sequence[QueuedPod]) -> ElasticPod:
+    """The pods as one preemptor, with the lowest of their priorities."""
+    requests: Amounts = {}
+    for item in pods:
+        requests = added(requests, item.elastic.requests)
+    lowest = min(item.elastic.priority for item in pods)
+    return replace(pods[0].elastic, requests=requests, priority=lowest)
+
+
+def _cost(evicted: Sequence[ElasticPod]) -> tuple[int, int, int, int]:
+    """Protected pods, the highest priority, and the number of victims; then what they free in all."""
+    highest = max((pod.priority for pod in evicted), default=0)
+    size = sum(sum(pod.requests.values()) for pod in evicted)
+    return (sum(pod.protected for pod in evicted), highest, len(evicted), size)

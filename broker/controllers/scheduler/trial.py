@@ -1,0 +1,93 @@
+"""Tries where pods would go, by the rules of the bind: quota, holds and filters, in this order.
+
+Invariant: a pod is bound, and another pod is evicted for it, only after this same trial found it a place. The
+trial of an eviction runs on the state in which the victims are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.controllers.scheduler.binder import QUOTA_EXCEEDED, RESERVATION_REQUIRED
+from broker.controllers.scheduler.elastic import rejection
+from broker.controllers.scheduler.state import SchedulerState
+from broker.placement.filters import Fits
+from broker.placement.holds import Hold
+from broker.placement.holds_decide import decide
+from broker.placement.holds_match import HoldRequest
+from broker.quota.elastic_labels import ElasticPod
+
+
+class QueuedPod(NamedTuple):
+    """A waiting pod as holds and quotas see it."""
+
+    pod: Pod
+    request: HoldRequest
+    elastic: ElasticPod
+
+
+class FoundPlace(NamedTuple):
+    queued: QueuedPod
+    node: str
+    hold: Hold | None
+
+
+class NoPlace(NamedTuple):
+    """`fits`: the reasons by node."""
+
+    queued: QueuedPod
+    reason: str
+    fits: Fits
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTrial:
+    """The pods with a place, those without one, and the state in which the first are placed."""
+
+    state: SchedulerState
+    found: tuple[FoundPlace, ...] = ()
+    rejected: tuple[NoPlace, ...] = ()
+
+
+def try_places(
+    pods: Sequence[QueuedPod],
+    state: SchedulerState,
+    *,
+    node_fallback: bool,
+    only: Collection[str] | None = None,
+) -> PlacementTrial:
+    """The places of pods that are tried one after another, on these nodes `only`.
+
+    Pods without a place are tried again as long as others get one: an affinity may need it.
+    """
+    trial = PlacementTrial(state)
+    while True:
+        waiting = [item.queued for item in trial.rejected] if trial.found or trial.rejected else pods
+        before, trial = len(trial.found), replace(trial, rejected=())
+        for queued in waiting:
+            trial = _with(trial, _place(queued, trial.state, node_fallback, only))
+        if not trial.rejected or len(trial.found) == before:
+            return trial
+
+
+def _with(trial: PlacementTrial, place: FoundPlace | NoPlace) -> PlacementTrial:
+    if isinstance(place, NoPlace):
+        return replace(trial, rejected=(*trial.rejected, place))
+    queued, node, hold = place
+    state = trial.state.placed(queued.request, node, hold, queued.elastic)
+    return replace(trial, state=state, found=(*trial.found, place))
+
+
+def _place(
+    queued: QueuedPod, state: SchedulerState, node_fallback: bool, only: Collection[str] | None
+) -> FoundPlace | NoPlace:
+    if refusal := rejection(state.totals, queued.elastic):
+        rejected = dict.fromkeys(state.snapshot.states, (refusal,))
+        return NoPlace(queued, QUOTA_EXCEEDED, Fits((), rejected, refusal))
+    decision = decide(queued.request, state.snapshot, state.ledger, node_fallback=node_fallback, only=only)
+    if decision.node:
+        return FoundPlace(queued, decision.node, decision.hold)
+    return NoPlace(queued, RESERVATION_REQUIRED if decision.only_holds else UNSCHEDULABLE, decision.fits)
