@@ -302,7 +302,8 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
         return
     rows = inventory.format_rows(odcrs)
     nothing = f"{account}: no capacity reservation"
-    show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
+    shown = inventory.columns(odcrs)
+    show(rows, columns=shown, extra=inventory.EXTRA, format_=output, nothing=nothing)
     if odcrs:
         typer.echo(inventory.total(odcrs, account=account))
 

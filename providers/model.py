@@ -145,6 +145,9 @@ class Odcr:
     state: str = "active"
     reservation_type: ReservationType = "default"
     interruptible: bool = False
+    source_id: str = ""  # of an interruptible one: the reservation that it was allocated from
+    lent: int = 0  # instances allocated to an interruptible one; `total` no longer has them
+    lent_to: str = ""
     created: datetime | None = None
     start: datetime | None = None
     end: datetime | None = None
@@ -154,6 +157,11 @@ class Odcr:
     unlaunchable: bool = False  # EC2's LaunchStatus, which only reservations of UltraServers have
     tags: Mapping[str, str] = field(default_factory=dict)
     ownership: Ownership = "owned"
+
+    @property
+    def reserved(self) -> int:
+        """All instances that are reserved by it, also those that it lent."""
+        return self.total + self.lent
 
     @property
     def idle(self) -> int:

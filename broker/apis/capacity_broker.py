@@ -29,6 +29,15 @@ class OnDemandCapacityReservationStatus(Model):
     zone: Annotated[str, crd("Its availability zone.")] = ""
     total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
     available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
+    lent: Annotated[
+        int,
+        crd(
+            "Instances that its owner lent to an interruptible reservation; `total` is without them.",
+            format="int32",
+            minimum=0,
+        ),
+    ] = 0
+    lent_to: Annotated[str, crd("The interruptible reservation that it lends to.")] = ""
     state: Annotated[str, crd("Its state in EC2, such as active, pending, cancelled or expired.")] = ""
     start: Annotated[Time | None, crd("When it starts, or started.")] = None
     end: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None

@@ -173,6 +173,7 @@ DEFINITIONS = (
             Column(name="Zone", path=".status.zone"),
             Column(name="Total", path=".status.total", type="integer"),
             Column(name="Available", path=".status.available", type="integer"),
+            Column(name="Lent", path=".status.lent", type="integer"),
             Column(name="State", path=".status.state"),
             # A date column shows an age, and nothing for a future date.
             Column(name="End", path=".status.end"),
@@ -180,6 +181,7 @@ DEFINITIONS = (
             Column(name="NodeClasses", path=".status.nodeClassNames"),
             Column(name="Idle-USD/h", path=".status.idleCostPerHour"),
             Column(name="Stale", path=".status.staleSince", type="date"),
+            Column(name="Lent-To", path=".status.lentTo", priority=1),
             Column(name="Kind", path=".status.reservationType", priority=1),
             Column(name="Match", path=".status.matchCriteria", priority=1),
             Column(name="Platform", path=".status.platform", priority=1),

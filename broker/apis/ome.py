@@ -216,6 +216,15 @@ class CloudReservation(Model):
     state: Annotated[str, crd("Its state in EC2, such as active or scheduled.")] = ""
     total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
     available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
+    lent: Annotated[
+        int,
+        crd(
+            "Instances that it lent to an interruptible reservation; `total` is without them.",
+            format="int32",
+            minimum=0,
+        ),
+    ] = 0
+    lent_to: Annotated[str, crd("The interruptible reservation that it lends to.")] = ""
     kind: Annotated[str, crd("default, capacity-block or interruptible.")] = ""
     owner_id: Annotated[str, crd("The account that owns it.")] = Field(default="", alias="ownerID")
     start: Annotated[Time | None, crd("When it starts, or started.")] = None

@@ -313,7 +313,7 @@ def _valued(option: Option, unreserved: Option) -> Skipped:
 def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
     why = (
         f"{': '.join(filter(None, (shortage.code, shortage.message)))} "
-        f"at {format_time(shortage.since)}, not tried again before {format_time(until)}"
+        f"at {format_time(shortage.last)}, not tried again before {format_time(until)}"
     )
     return option.skipped(BACKING_OFF, why, shortage.class_)
 

@@ -1,12 +1,14 @@
 """Pools that recently refused a launch, remembered until a time.
 
 Invariant: a pool that refused is not requested before its `next_try`, and repeated refusals lengthen the
-shortage: three minutes, doubled at each repeat up to thirty. A claim that has another pool leaves a short one
-out until the end. A claim with only short fallbacks tries pools without capacity after six minutes at
-most: one call tries all of them again, so a retry is cheap, and capacity that returns is found soon. Both
-times are published. A shortage of a reservation ends earlier only if a later EC2 description
-shows slots that were not there at the refusal. A type that is not offered waits for hours, an account's vCPU
-limit a quarter of an hour. A type with a reservation is offered, so a refusal there ends as any other.
+shortage: three minutes, doubled at each repeat up to thirty. A shortage keeps the time of its first refusal
+until the pool launches, or until it is not requested for as long as its back-off after that has ended. A
+claim that has another pool leaves a short one out until the end. A claim with only short fallbacks tries
+pools without capacity after six minutes at most: one call tries all of them again, so a retry is cheap, and
+capacity that returns is found soon. Both times are published. A shortage of a reservation ends earlier only
+if a later EC2 description shows slots that were not there at the refusal. A type that is not offered waits
+for hours, an account's vCPU limit a quarter of an hour. A type with a reservation is offered, so a refusal
+there ends as any other.
 
 The scope of a shortage is the resource that refused: a reservation, a (capacity type, instance type, zone),
 such a pool as one class requests it, a placement group in a zone, a subnet, a quota. A refusal in a placement
@@ -72,13 +74,15 @@ class Scope:
 class Shortage:
     """A scope that refused, with EC2's code and message.
 
-    `step` counts repeats; `free` is the room that the reservation was expected to have.
+    `since` is the first refusal, `last` the latest. `step` counts repeats; `free` is the room that the
+    reservation was expected to have.
     """
 
     scope: Scope
     class_: ErrorClass
     code: str
     since: datetime
+    last: datetime
     until: datetime
     step: int = 0
     free: int = 0
@@ -89,12 +93,26 @@ class Shortage:
         """The earliest request: by a claim with only short fallbacks."""
         if self.scope.kind != "pool" or self.class_ is not ErrorClass.CAPACITY:
             return self.until
-        return min(self.until, self.since + LAST_RESORT)
+        return min(self.until, self.last + LAST_RESORT)
 
     def plausible(self, now: datetime) -> bool:
         """Whether a refusal before now can have made it."""
-        longest = _length(self.scope, self.class_, self.step)
-        return self.class_ in SHORTAGE_CLASSES and self.since <= now and self.until - self.since <= longest
+        ordered = self.since <= self.last <= now
+        return self.class_ in SHORTAGE_CLASSES and ordered and self.until - self.last <= self._back_off
+
+    @property
+    def forgotten_at(self) -> datetime:
+        """The time from which another refusal is a new shortage."""
+        return self.until + max(MEMORY, self._back_off)
+
+    @property
+    def _back_off(self) -> timedelta:
+        """Its length, also if a description ended it early."""
+        return _length(self.scope, self.class_, self.step)
+
+    def continues(self, now: datetime) -> bool:
+        """Whether a refusal now is one more of the same shortage."""
+        return now <= self.until + self._back_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ class Shortages:
         known = self.by_scope.get(scope)
         step = 0
         if known is not None and known.next_try > now:
-            if _length(scope, class_, known.step) <= known.until - known.since:
+            if _length(scope, class_, known.step) <= known.until - known.last:
                 return self
             step = known.step
         elif known is not None and known.until + MEMORY > now:
@@ -131,7 +149,8 @@ class Shortages:
             scope=scope,
             class_=class_,
             code=code,
-            since=now,
+            since=known.since if known is not None and known.continues(now) else now,
+            last=now,
             until=now + _length(scope, class_, step),
             step=step,
             free=0 if class_ is ErrorClass.RESERVATION_FULL and not _misled(known) else free,
@@ -155,7 +174,7 @@ class Shortages:
         for shortage in self.by_scope.values():
             if shortage.scope.kind != "reservation" or shortage.until <= now:
                 continue
-            if inventory.described <= shortage.since or shortage.scope.key not in inventory.odcrs:
+            if inventory.described <= shortage.last or shortage.scope.key not in inventory.odcrs:
                 continue
             free = inventory.free(shortage.scope.key)
             if free > shortage.free:
@@ -211,12 +230,18 @@ class Shortages:
         """Every current shortage, ordered by scope."""
         return (self.by_scope[scope] for scope in sorted(self.by_scope) if self.by_scope[scope].until > now)
 
+    def remembered(self, now: datetime) -> Iterator[Shortage]:
+        """Every current shortage, and those that the next refusal continues or repeats, ordered by scope."""
+        return (
+            self.by_scope[scope] for scope in sorted(self.by_scope) if self.by_scope[scope].forgotten_at > now
+        )
+
     def _each(self, kind: str, keys: Iterable[str], now: datetime) -> list[Shortage | None]:
         named: ScopeKind = "reservation" if kind == "reservation" else "subnet"
         return [self.get(Scope(named, key), now) for key in keys]
 
     def _with(self, changed: Iterable[Shortage], now: datetime) -> Shortages:
-        kept = {scope: shortage for scope, shortage in self.by_scope.items() if shortage.until + MEMORY > now}
+        kept = {shortage.scope: shortage for shortage in self.remembered(now)}
         return Shortages(kept | {shortage.scope: shortage for shortage in changed})
 
 
@@ -272,4 +297,4 @@ def _misled(known: Shortage | None) -> bool:
     """
     if known is None:
         return False
-    return known.free > 0 or known.until - known.since < _length(known.scope, known.class_, known.step)
+    return known.free > 0 or known.until - known.last < _length(known.scope, known.class_, known.step)

@@ -11,7 +11,7 @@ own name is unknown, every name counts as another's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -38,6 +38,7 @@ COLUMNS = {
     "type": "TYPE",
     "zone": "ZONE",
     "free_of": "FREE",
+    "lent_text": "LENT",
     "state": "STATE",
     "usd_hour": "IDLE-$/H",
     "owner": "OWNER",
@@ -143,6 +144,9 @@ def _row(
         "total": odcr.total,
         "free": odcr.available,
         "idle": odcr.idle,
+        "lent": odcr.lent,
+        "lent_to": odcr.lent_to,
+        "lent_by": odcr.source_id,
         "usd_hour": None if cost is None else round(cost, 2),
         "since": since and format_time(since),
         "idle_for": age(now - since) if since else None,
@@ -173,6 +177,7 @@ def format_rows(rows_: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             **row,
             "free_of": f"{row['free']}/{row['total']}",
+            "lent_text": f"{row['lent']} to {row['lent_to']}" if row["lent"] else "",
             "idle_of": f"{row['idle']}/{row['total']}",
             "usd_hour": "unknown" if row["usd_hour"] is None else f"{row['usd_hour']:.2f}",
             "idle_for": row["idle_for"] or ("unknown" if row["idle"] else None),
@@ -181,6 +186,12 @@ def format_rows(rows_: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in rows_
     ]
+
+
+def columns(rows_: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns of a table: LENT only if a reservation lends."""
+    lends = any(row["lent"] for row in rows_)
+    return {key: heading for key, heading in COLUMNS.items() if lends or key != "lent_text"}
 
 
 def _owner(row: Mapping[str, Any]) -> str:
@@ -198,6 +209,8 @@ def total(rows_: Sequence[Mapping[str, Any]], *, account: str) -> str:
     unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
     idle, slots = (sum(row[key] for row in active) for key in ("idle", "total"))
     where = counted(len(active), "reservation")
-    others = f"; {len(rows_) - len(active)} not active" if len(rows_) > len(active) else ""
+    rest = f"; {len(rows_) - len(active)} not active" if len(rows_) > len(active) else ""
     cost = sum(price or 0 for price in prices)
-    return f"{account}: {idle} of {counted(slots, 'slot')} idle in {where}{unpriced}; {cost:.2f} $/h{others}"
+    lent = sum(row["lent"] for row in active)
+    rest += f"; {lent} lent" if lent else ""
+    return f"{account}: {idle} of {counted(slots, 'slot')} idle in {where}{unpriced}; {cost:.2f} $/h{rest}"

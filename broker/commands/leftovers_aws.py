@@ -15,6 +15,7 @@ from typing import Final
 from broker.apis import names
 from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan, apply
 from broker.controllers.advisor.terms import tag_key, tag_prefix
+from broker.reservations.purchase_obstacles import lent_text
 from broker.text import abridged, counted
 from providers.base import CapacityProvider
 from providers.launch import ProfileRef
@@ -118,7 +119,8 @@ def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
     for odcr in account.provider.reservations():
         if odcr.id in own_tags and odcr.state not in ENDED_STATES:
             slots = counted(odcr.total, "instance")
-            why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled"
+            lent = f"; {lent_text(odcr)}" if odcr.lent else ""
+            why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled{lent}"
             command = f"cancel-capacity-reservation --capacity-reservation-id {odcr.id}"
             yield RemainingResource(
                 kind="reservation", name=odcr.id, why=why, command=account.aws("ec2", command)

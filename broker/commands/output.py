@@ -74,6 +74,7 @@ def shortage_row(shortage: Shortage) -> dict[str, Any]:
         "class": shortage.class_.value,
         "message": shortage.message,
         "since": timestamp(shortage.since),
+        "last": timestamp(shortage.last),
         "next_try": timestamp(shortage.next_try),
         "until": timestamp(shortage.until),
     }

@@ -89,10 +89,10 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
     ids = {attempt_id(attempt) for attempt in attempts}
     problems = [_of_attempt(attempt) for attempt in attempts]
     for shortage in situation.shortages:
-        if (timestamp(shortage.since), shortage.code) not in recorded_:
+        if (timestamp(shortage.last), shortage.code) not in recorded_:
             problems.append(
                 Problem(
-                    at=shortage.since,
+                    at=shortage.last,
                     pool=shortage.scope.key,
                     outcome=Outcome.REFUSED,
                     class_=shortage.class_.value,

@@ -94,8 +94,9 @@ def _shortages(live: LiveState) -> Iterator[FiringAlert]:
             yield _alert(
                 "CapacityBrokerShortage",
                 {"scope": shortage.key},
-                f"{shortage.scope} refused {counted(shortage.failed_retries + 1, 'time')} in a row, last at "
-                f"{format_time(shortage.since)} with {shortage.code}: {shortage.message} {shortage.way_out}",
+                f"{shortage.scope} is short since {format_time(shortage.since)}: refused "
+                f"{counted(shortage.failed_retries + 1, 'time')} in a row, last at "
+                f"{format_time(shortage.last)} with {shortage.code}: {shortage.message} {shortage.way_out}",
                 shortage.since,
             )
 

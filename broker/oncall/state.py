@@ -18,7 +18,7 @@ from broker.oncall.metrics import GaugeTable, Rows
 _SCOPE: Final = ("kind", "scope", "class", "code")
 _SINCE: Final = GaugeTable(
     "capacity_broker_shortage_since_timestamp_seconds",
-    "When a pool, reservation, subnet or quota last refused a launch, while that is remembered.",
+    "When a pool, reservation, subnet or quota began to refuse launches, while that is remembered.",
     _SCOPE,
 )
 _UNTIL: Final = GaugeTable(

@@ -65,7 +65,7 @@ def fulfilment_of(
     cluster: str,
 ) -> FlavorFulfilment:
     """The fulfilment of one flavor. `held` have not ended."""
-    held = tuple(held)
+    held = counted_once(held)
     kinds = {*demand.flavor.instance_types, *(odcr.instance_type for odcr in held)}
     needs = {
         name: needed(types[name], demand.nominal, sizing=demand.sizing) if name in types else Fraction(0)
@@ -85,8 +85,8 @@ def fulfilment_of(
         active=_share(active, needs),
         placed=tuple(odcr for odcr in own if odcr not in strays),
         strays=strays,
-        obtained=sum(odcr.total for odcr in active),
-        pending=sum(odcr.total for odcr in counted if odcr.state != ACTIVE),
+        obtained=sum(odcr.reserved for odcr in active),
+        pending=sum(odcr.reserved for odcr in counted if odcr.state != ACTIVE),
         unlike=tuple(odcr for odcr in strays if _as_requested(odcr, demand, terms)),
     )
 
@@ -101,6 +101,8 @@ def surplus(
             continue  # EC2 modifies no other
         needs = fulfilment.needs[odcr.instance_type]
         back = min(unused(odcr, inventory), max(0, math.floor(over * needs)))
+        if odcr.lent:  # at least one instance stays: what it lent returns to it
+            back = min(back, max(0, odcr.total - 1))
         end = desired.terms.end if _second(odcr) != desired.terms.end else UNCHANGED
         if back:
             over -= back / needs
@@ -132,11 +134,11 @@ def given_back(
     flavor: str = "",
     moved_to: str = "",
 ) -> list[OdcrChange]:
-    """Reduces each ODCR to its running instances; cancels it if there are none."""
+    """Reduces each ODCR to its running instances; cancels it if there are none. One that lends stays."""
     changes = []
     for odcr in odcrs:
         used = odcr.total - unused(odcr, inventory)
-        if used == 0 or (used < odcr.total and odcr.state == ACTIVE):
+        if not odcr.lent and (used == 0 or (used < odcr.total and odcr.state == ACTIVE)):
             changes.append(
                 OdcrChange(
                     reserved=desired.reserved,
@@ -150,6 +152,13 @@ def given_back(
     return changes
 
 
+def counted_once(odcrs: Iterable[Odcr]) -> tuple[Odcr, ...]:
+    """The ODCRs without the interruptible ones that another of them lends to: their instances count there."""
+    odcrs = tuple(odcrs)
+    lenders = {odcr.id for odcr in odcrs if odcr.lent}
+    return tuple(odcr for odcr in odcrs if odcr.source_id not in lenders)
+
+
 def unused(odcr: Odcr, inventory: Inventory) -> int:
     """Slots that are certainly free, by EC2's count and by launches since."""
     return max(0, min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0))
@@ -157,7 +166,8 @@ def unused(odcr: Odcr, inventory: Inventory) -> int:
 
 def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
     return sum(
-        (odcr.total / needs[odcr.instance_type] for odcr in odcrs if needs[odcr.instance_type]), Fraction(0)
+        (odcr.reserved / needs[odcr.instance_type] for odcr in odcrs if needs[odcr.instance_type]),
+        Fraction(0),
     )
 
 
@@ -181,7 +191,7 @@ def _release_order(odcr: Odcr, demand: FlavorDemand) -> tuple[int, int, int, str
     """Sort key: the greatest is released first, the last in order of purchase, of equals the smallest."""
     zones = demand.flavor.zones
     zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)
-    return demand.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id
+    return demand.flavor.instance_types.index(odcr.instance_type), zone, -odcr.reserved, odcr.id
 
 
 def _second(odcr: Odcr) -> object:

@@ -27,6 +27,7 @@ from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import Reserved
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
+from broker.reservations.purchase_obstacles import lent_text
 from broker.reservations.sizing import ACCELERATORS, supply
 from broker.text import exact, format_time
 from providers.model import InstanceType, Odcr
@@ -106,6 +107,8 @@ class MachineReader:
             type_ = types.get(odcr.instance_type) if odcr is not None else None
             if odcr is not None and type_ is not None and odcr.state == "active":
                 owner = ownership.owner[id_]
+                if odcr.lent and ownership.owner.get(odcr.lent_to) != owner:
+                    machines.append(_lent(odcr, flavor, owner, type_))
                 machines += slots(
                     odcr, flavor, owner, type_, inside[id_], joining[id_], now, starting=self._starting
                 )
@@ -160,6 +163,18 @@ def slots(
             out_of_service=ending or f"an instance in {odcr.id} is no node of this cluster",
             sudden=bool(ending),
         )
+
+
+def _lent(odcr: Odcr, flavor: str, owner: Reserved, type_: InstanceType) -> Machine:
+    """The instances that a reservation lends: still its own, and of no use to it until they return."""
+    return Machine(
+        name=f"{odcr.id}/lent",
+        flavor=flavor,
+        resources=whole(supply(type_)),
+        owner=owner,
+        out_of_service=lent_text(odcr),
+        count=odcr.lent,
+    )
 
 
 def _unusable(node: Node, now: datetime, starting: timedelta) -> str:

@@ -15,7 +15,14 @@ from broker.text import counted, format_time
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # Reasons that keep a deleted reservation's purchases from being released.
 DELETION_BLOCKERS = frozenset(
-    {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
+    {
+        "CapacityLent",
+        "InstancesRunning",
+        "PurchaseSkipped",
+        "ChangeRefused",
+        "GroupUnreadable",
+        "ReservationNotDescribed",
+    }
 )
 # Reasons why a flavor means no EC2 instances: no failure if nothing is to be bought.
 FLAVOR_REASONS = frozenset(

@@ -183,6 +183,8 @@ def resolve_ownership(
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
     """Whether this cluster's broker made the ODCR, and so may change and end it."""
+    if odcr.interruptible:  # the broker makes none: its tags are copies
+        return False
     if odcr.tags.get(names.TAG_MANAGED) != names.MANAGER or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.

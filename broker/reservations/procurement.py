@@ -36,6 +36,7 @@ from broker.reservations.fulfilment import (
     ACTIVE,
     UNAVAILABLE,
     FlavorFulfilment,
+    counted_once,
     fulfilment_of,
     given_back,
     surplus,
@@ -46,6 +47,7 @@ from broker.reservations.purchase_obstacles import (
     ADVICE,
     RESULT_UNKNOWN,
     UNDESCRIBED,
+    lent_text,
     misfit,
     not_adopted,
     retained,
@@ -114,8 +116,9 @@ def observed(
 
 def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
     """Counts all ODCRs of the flavor, including those that others made."""
-    active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
-    begins = sum(odcr.total for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
+    held = counted_once(held)
+    active = sum(odcr.reserved for odcr in held if odcr.state == ACTIVE)
+    begins = sum(odcr.reserved for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
     return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
 
 
@@ -236,10 +239,15 @@ class _Planner:
         self.changes += changes
         if not odcrs and desired.group is not None:
             self.regroups.append(GroupChange(reserved=desired.reserved, drop=True))
-        waiting = {odcr.id for odcr in odcrs} - {change.odcr_id for change in changes if not change.count}
-        problems = (
-            [ReservationProblem(reason="InstancesRunning", message=running(waiting))] if waiting else []
-        )
+        lending = [odcr for odcr in odcrs if odcr.lent]
+        waiting = {odcr.id for odcr in odcrs if not odcr.lent}
+        waiting -= {change.odcr_id for change in changes if not change.count}
+        problems = [
+            ReservationProblem(reason="CapacityLent", message=f"{lent_text(odcr)}: it is kept until then")
+            for odcr in lending
+        ]
+        if waiting:
+            problems.append(ReservationProblem(reason="InstancesRunning", message=running(waiting)))
         lost = [record.id for record in self._lost.get(desired.reserved, ()) if record.bought]
         if lost:  # once the object is gone, an ODCR that EC2 describes again would never be released
             problems.append(
@@ -380,7 +388,7 @@ class _Planner:
                 for odcr in fulfilment.placed
                 if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.state == ACTIVE
             ),
-            key=lambda odcr: (odcr.total, odcr.id),
+            key=lambda odcr: (odcr.reserved, odcr.id),
             default=None,
         )
         self._spending.add(desired.reserved, name, desired.terms, count)
@@ -392,7 +400,7 @@ class _Planner:
                 zone=zone,
                 count=count,
                 odcr_id=grown.id if grown else "",
-                total=grown.total + count if grown else count,
+                total=grown.reserved + count if grown else count,
             )
         )
 

@@ -16,6 +16,7 @@ from broker.reservations.fulfilment import FlavorFulfilment
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import LEDGER, HeldRecord
 from broker.reservations.spending import costs
+from broker.text import counted
 from providers.model import ErrorClass, InstanceType, Odcr
 
 # Advice to people about a refusal of a place. The broker retries there later.
@@ -89,6 +90,15 @@ def retained(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Reserv
         reason="Retained",
         message=f"{named}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
         f"{names.DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",
+    )
+
+
+def lent_text(odcr: Odcr) -> str:
+    """The instances that an ODCR lends, the borrower, and the way to get them back."""
+    borrower = odcr.lent_to or "an interruptible reservation"
+    return (
+        f"{odcr.id} lends {counted(odcr.lent, 'instance')} to {borrower}: "
+        "lower the target of its interruptible allocation to get them back"
     )
 
 

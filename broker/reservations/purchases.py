@@ -25,7 +25,7 @@ UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
-    """More instances: a new EC2 reservation, or with `odcr_id` one that grows to `total`."""
+    """More instances: a new EC2 reservation, or with `odcr_id` one that grows to `total`, with lent ones."""
 
     reserved: Reserved
     flavor: str
@@ -60,7 +60,7 @@ class PurchaseIntent(Purchase):
         odcr = odcrs.get(self.odcr_id)
         if odcr is None:
             return self.count
-        return 0 if odcr.state in ENDED_STATES else max(0, self.total - odcr.total)
+        return 0 if odcr.state in ENDED_STATES else max(0, self.total - odcr.reserved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def held_now(
             instance_type=odcr.instance_type,
             zone=odcr.zone,
             zone_id=odcr.zone_id,
-            total=odcr.total,
+            total=odcr.reserved,
             platform=odcr.platform,
             tenancy=odcr.tenancy,
             bought=bought,

@@ -50,12 +50,12 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
     """The instances of these ODCRs and their cost, as text."""
     count, dollars, unpriced = 0, 0.0, set[str]()
     for odcr in odcrs:
-        count += odcr.total
+        count += odcr.reserved
         unit_price = price(types, odcr.instance_type, odcr)
         if unit_price is None:
             unpriced.add(product_text(odcr.instance_type, odcr))
         else:
-            dollars += odcr.total * unit_price
+            dollars += odcr.reserved * unit_price
     without = f" without the unknown price of {', '.join(sorted(unpriced))}" if unpriced else ""
     return f"{counted(count, 'instance')}, {dollars:.2f} dollars an hour{without}"
 
@@ -86,7 +86,7 @@ class Spending:
         self._unshown: Counter[Scope] = Counter()  # of the instances, those that EC2 does not show
         for odcr in odcrs:
             if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
-                self.add(named_in(odcr) or owner.get(odcr.id), odcr.instance_type, odcr, odcr.total)
+                self.add(named_in(odcr) or owner.get(odcr.id), odcr.instance_type, odcr, odcr.reserved)
 
     def add(
         self,

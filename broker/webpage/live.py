@@ -60,6 +60,9 @@ class OdcrRow:
     owner: str
     owner_url: str
     reservation_type: str = "default"
+    lent: int = 0
+    lent_to: str = ""
+    source: str = ""  # of an interruptible one: the reservation that it was allocated from
 
     @property
     def pool(self) -> str:
@@ -108,6 +111,7 @@ class ShortageRow:
     error_class: str
     message: str
     since: datetime
+    last: datetime
     until: datetime
     failed_retries: int = 0
     pool: str = ""
@@ -214,6 +218,9 @@ def _odcr(odcr: Odcr, cost: float | None, owner: Reserved | None) -> OdcrRow:
         owner=str(owner) if owner else tagged,
         owner_url=reservation_url(owner) if owner else "",
         reservation_type=odcr.reservation_type,
+        lent=odcr.lent,
+        lent_to=odcr.lent_to,
+        source=odcr.source_id,
     )
 
 
@@ -249,6 +256,7 @@ def _shortages(broker: Broker, odcrs: Mapping[str, OdcrRow], now: datetime) -> I
             error_class=shortage.class_,
             message=shortage.message,
             since=shortage.since,
+            last=shortage.last,
             until=shortage.next_try,
             failed_retries=shortage.step,
             pool=_pool(shortage.scope, odcrs),

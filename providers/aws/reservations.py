@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef
 
 PAGE = 1000
+# States of an interruptible allocation without instances (EC2 API, InterruptibleAllocationStatus).
+ALLOCATION_OVER = ("canceled", "failed")
 
 
 def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Odcr]:
@@ -43,6 +45,8 @@ def reservations(listed: ListOperation[Odcr]) -> list[Odcr]:
 def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:
     """One reservation of an answer."""
     carried = tags.from_ec2(item.get("Tags", []))
+    allocation = item.get("InterruptibleCapacityAllocation", {})
+    lends = allocation.get("Status", "active") not in ALLOCATION_OVER
     return Odcr(
         id=item["CapacityReservationId"],
         arn=item.get("CapacityReservationArn", ""),
@@ -59,6 +63,9 @@ def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:
         available=item.get("AvailableInstanceCount", 0),
         reservation_type=item.get("ReservationType", "default"),
         interruptible=item.get("Interruptible", False),
+        source_id=item.get("InterruptionInfo", {}).get("SourceCapacityReservationId", ""),
+        lent=allocation.get("InstanceCount", 0) if lends else 0,
+        lent_to=allocation.get("InterruptibleCapacityReservationId", "") if lends else "",
         created=utc(item.get("CreateDate")),
         start=utc(item.get("StartDate")),
         end=utc(item.get("EndDate")),

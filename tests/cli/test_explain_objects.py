@@ -175,6 +175,7 @@ def _fill(client: Client) -> None:
         class_=ErrorClass.RESERVATION_FULL,
         code="ReservationCapacityExceeded",
         since=SINCE,
+        last=SINCE,
         until=NOW + timedelta(minutes=15),
         step=3,
     )

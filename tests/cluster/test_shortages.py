@@ -16,6 +16,10 @@ from broker.controllers.nodeclaim import published
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
+from broker.notifications.alerts import firing_alerts
+from broker.oncall.journal import recorded
+from broker.oncall.metrics import REGISTRY
+from broker.webpage.live import live_state
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 from tests.cluster.account import A
@@ -63,6 +67,45 @@ def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) ->
     assert explain.shortages(explained(stack, with_ec2=False)) == [row]
     stack.advance(FIRST.total_seconds() + 1)
     assert explain.shortages(explained(stack, with_ec2=False)) == []
+
+
+@pytest.mark.covers("FLT-50")
+def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack) -> None:
+    stack.node_class()
+    stack.start()
+    stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
+    stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
+    (row,) = stack.until(lambda: explain.shortages(explained(stack)), "the shortage is published")
+    (first,) = explained(stack).shortages
+    for repeat in range(1, 4):
+        (before,) = explained(stack).shortages
+        if repeat == 2:  # between the end of the shortage and the next refusal
+            stack.stop()
+            stack.advance((before.next_try - stack.clock.now()).total_seconds() + 1)
+            stack.start()
+        else:
+            stack.advance((before.next_try - stack.clock.now()).total_seconds() + 1)
+        (now,) = stack.until(
+            lambda b=before: [s for s in explained(stack).shortages if s.last > b.last],  # type: ignore[misc]
+            "it refused again",
+        )
+        assert now.since == first.since
+    assert explain.shortages(explained(stack))[0]["since"] == row["since"]
+    assert stack.broker is not None and stack.current is not None
+    live = live_state(stack.broker, stack.current, stack.clock.now())
+    (shown,) = live.shortages
+    (alert,) = (a for a in firing_alerts(live, cluster="blue") if "Shortage" in a.labels["alertname"])
+    labels = {"kind": "pool", "scope": POOL, "class": "capacity", "code": CODE}
+    measured = REGISTRY.get_sample_value("capacity_broker_shortage_since_timestamp_seconds", labels)
+    refused = [
+        attempt.at
+        for attempt in recorded(stack.get(NodeClaim, "c-0"))
+        if attempt.code == CODE and attempt.outcome == "Refused"
+    ]
+    begun = {timestamp(at) for at in (shown.since, alert.since, min(refused))}
+    assert begun == {row["since"]} and measured is not None
+    assert int(measured) == int(first.since.timestamp())
+    assert f"short since {row['since'][:10]}" in alert.description
 
 
 @pytest.mark.covers("CAP-17")

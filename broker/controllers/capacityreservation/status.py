@@ -142,6 +142,8 @@ def _cloud(flavor: str, odcr: Odcr) -> Json:
         "available": odcr.available,
         "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
     }
+    if odcr.lent:
+        entry |= {"lent": odcr.lent, "lentTo": odcr.lent_to}
     if odcr.owner_id:
         entry["ownerID"] = odcr.owner_id
     for name, moment in (("start", odcr.start), ("end", odcr.end)):

@@ -1,9 +1,10 @@
 """The current shortages and the odds of pools in a ConfigMap: for the next leader, for `explain` and `plan`,
 and for a person with kubectl.
 
-Invariant: the ConfigMap has every current shortage of the leader after each pass. It is written only if these
-differ from the written ones that are not over, or if the odds differ. The end of a shortage by time alone
-costs no write: each entry has its end, and readers leave out what is over. A new leader begins with these
+Invariant: the ConfigMap has every shortage that the leader remembers after each pass, since a later refusal
+continues it. It is written only if these differ from the written ones that are still remembered, or if the
+odds differ. The end of a shortage by time alone costs no write: each entry has its end, and readers leave out
+what is over. A new leader begins with these
 shortages, so that a restart neither requests a pool before its time nor forgets why a launch failed. An entry
 that the broker cannot have written is ignored.
 """
@@ -106,6 +107,7 @@ def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
                 class_=ErrorClass(entry["class"]),
                 code=str(entry["code"]),
                 since=decode_time(entry["since"]),
+                last=decode_time(entry.get("last", entry["since"])),  # 0.1.0 wrote the last one as `since`
                 until=decode_time(entry["until"]),
                 step=int(entry.get("step", 0)),
                 free=int(entry.get("free", 0)),
@@ -116,13 +118,14 @@ def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
 
 
 def _entries(shortages: Shortages, now: datetime) -> Entries:
-    """The current shortages; of too many, those that end last."""
-    last = sorted(shortages.lasting(now), key=lambda shortage: shortage.until, reverse=True)[:MOST]
+    """The remembered shortages; of too many, those that end last."""
+    last = sorted(shortages.remembered(now), key=lambda shortage: shortage.until, reverse=True)[:MOST]
     return {
         str(shortage.scope): {
             "class": shortage.class_.value,
             "code": shortage.code,
             "since": timestamp(shortage.since),
+            "last": timestamp(shortage.last),
             "nextTry": timestamp(shortage.next_try),
             "until": timestamp(shortage.until),
             "step": str(shortage.step),

@@ -101,8 +101,8 @@ class OdcrExecutor:
 
     # ---- steps
 
-    def buy(self, purchase: Purchase, reading: ParsedReservation, known: Collection[str]) -> None:
-        """Sends a purchase. `known`: the ids of all ODCRs that EC2 shows.
+    def buy(self, purchase: Purchase, reading: ParsedReservation, known: Mapping[str, Odcr]) -> None:
+        """Sends a purchase. `known`: all ODCRs that EC2 shows, by id.
 
         Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
@@ -111,7 +111,7 @@ class OdcrExecutor:
         self._client.check()
         change = "grow" if intent.odcr_id else "create"
         try:
-            odcr = self._grow(intent) if intent.odcr_id else self._create(intent, reading, known)
+            odcr = self._grow(intent, known) if intent.odcr_id else self._create(intent, reading, known)
         except ProviderError as error:
             CHANGES.labels(change, error.code).inc()
             self._refused(purchase, reading, intent, error)
@@ -238,9 +238,11 @@ class OdcrExecutor:
             )
         return odcr.id
 
-    def _grow(self, intent: PurchaseIntent) -> str:
-        self._provider.resize_reservation(intent.odcr_id, count=intent.total)
-        self._assumed.changes.assume(intent.odcr_id, (intent.total, UNCHANGED))
+    def _grow(self, intent: PurchaseIntent, known: Mapping[str, Odcr]) -> str:
+        odcr = known.get(intent.odcr_id)
+        count = intent.total - (odcr.lent if odcr is not None else 0)  # EC2's count is without lent ones
+        self._provider.resize_reservation(intent.odcr_id, count=count)
+        self._assumed.changes.assume(intent.odcr_id, (count, UNCHANGED))
         return intent.odcr_id
 
     def _call(self, key: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:

@@ -67,6 +67,8 @@ def status_of(
         zone=odcr.zone,
         total=odcr.total,
         available=odcr.available,
+        lent=odcr.lent,
+        lent_to=odcr.lent_to,
         state=odcr.state,
         start=_seconds(odcr.start),
         end=_seconds(odcr.end),

@@ -85,7 +85,7 @@ def allocate(
     )
     world.allocations[source.id] = allocation
     # the source shrinks first, so that no instance outside moves into a slot that is counted twice
-    ledger.change(source, total=source.total - count)
+    ledger.change(source, total=source.total - count, lent=count)
     ledger.add(reservation)
     return allocation
 
@@ -119,7 +119,7 @@ def update(
     allocation.target = target
     if growth > 0:
         _require_free(source, growth)
-        ledger.change(source, total=source.total - growth)
+        ledger.change(source, total=source.total - growth, lent=source.lent + growth)
         ledger.change(allocation.reservation, total=allocation.reservation.total + growth)
     elif growth < 0 or target == 0:
         _reclaim(world, allocation)
@@ -176,7 +176,8 @@ def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
 def _return(world: AwsWorld, allocation: InterruptibleAllocation, count: int) -> None:
     if count > 0:
         world.ledger.change(allocation.reservation, total=allocation.reservation.total - count)
-        world.ledger.change(allocation.source, total=allocation.source.total + count)
+        source = allocation.source
+        world.ledger.change(source, total=source.total + count, lent=source.lent - count)
 
 
 def _ends(allocation: InterruptibleAllocation) -> bool:
@@ -198,10 +199,10 @@ def _finish(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
 # ---- as the API shows it
 
 
-def describe(allocation: InterruptibleAllocation) -> dict[str, Any]:
-    """InterruptibleCapacityAllocation, which the source carries."""
+def describe(allocation: InterruptibleAllocation, *, lent: int) -> dict[str, Any]:
+    """InterruptibleCapacityAllocation, which the source carries. `lent`: in the described view of it."""
     return {
-        "InstanceCount": allocation.reservation.total,
+        "InstanceCount": lent,
         "TargetInstanceCount": allocation.target,
         "Status": allocation.status,
         "InterruptibleCapacityReservationId": allocation.reservation.id,

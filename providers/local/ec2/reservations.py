@@ -113,6 +113,7 @@ class ReservationView(NamedTuple):
     match_criteria: str
     end_date: datetime | None
     end_date_type: str
+    lent: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,6 +140,7 @@ class Ec2Reservation:
     reservation_type: ReservationType = "default"
     interruptible: bool = False
     source_id: str | None = None
+    lent: int = 0  # instances in the interruptible reservation that was allocated from this one
     reclaiming: bool = False  # an interruptible reservation, while its owner takes capacity back
     commitment: timedelta | None = None
     committed: int = 0  # instances that the commitment is for
@@ -208,6 +210,7 @@ class Ec2Reservation:
             match_criteria=self.match_criteria,
             end_date=self.end_date,
             end_date_type=self.end_date_type,
+            lent=self.lent,
         )
 
     def seen(self, at: datetime) -> ReservationView:

@@ -29,6 +29,6 @@ class InterruptibleAllocations(CapacityReservations):
         source = self._reservation()
         self.error_on_dryrun()
         updated = interruptible.update(world(), source, self.current_account, self.params)
-        shown = interruptible.describe(updated)
+        shown = interruptible.describe(updated, lent=source.lent)
         del shown["ZeroSizePreference"]
         return answers.Named({"SourceCapacityReservationId": source.id, **shown})

@@ -80,8 +80,9 @@ class CapacityReservations(Pipeline):
 
     def _describe(self, reservation: Ec2Reservation, view: ReservationView) -> dict[str, Any]:
         shown = reservations.describe(reservation, view, self.tags_of(reservation.id))
-        if allocation := world().allocations.get(reservation.id):
-            shown["InterruptibleCapacityAllocation"] = interruptible.describe(allocation)
+        allocation = world().allocations.get(reservation.id)
+        if allocation is not None and view.at >= allocation.reservation.created:
+            shown["InterruptibleCapacityAllocation"] = interruptible.describe(allocation, lent=view.lent)
         return shown
 
     def modify_capacity_reservation(self) -> ActionResult:

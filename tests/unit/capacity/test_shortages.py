@@ -48,6 +48,33 @@ def test_a_shortage_lasts_three_minutes_and_doubles_up_to_thirty_while_it_repeat
     assert lasted == [minutes(count) for count in (3, 6, 12, 24, 30, 30)]
 
 
+@pytest.mark.covers("FLT-50")
+@pytest.mark.parametrize("scope", [POOL, RESERVATION, quota_scope(on_demand().pool)])
+@pytest.mark.parametrize("class_", [CAPACITY, FULL, ErrorClass.QUOTA, ErrorClass.NOT_OFFERED])
+def test_a_shortage_is_as_old_as_its_first_refusal(scope: Scope, class_: ErrorClass) -> None:
+    known, now = Shortages(), NOW
+    for _ in range(8):
+        known = short(scope, known=known, class_=class_, now=now)
+        shortage = known.by_scope[scope]
+        assert (shortage.since, shortage.last) == (NOW, now)
+        now = shortage.until + timedelta(seconds=30)
+    # A launch ends it; so does a time without a request that is longer than its back-off.
+    back_off = shortage.until - shortage.last
+    late = shortage.until + back_off + timedelta(seconds=1)
+    assert short(scope, known=known, class_=class_, now=late).by_scope[scope].since == late
+    cleared = known.succeeded([scope])
+    assert short(scope, known=cleared, class_=class_, now=now).by_scope[scope].since == now
+
+
+@pytest.mark.covers("FLT-50")
+def test_another_code_and_a_free_slot_between_keep_the_beginning() -> None:
+    known = short(RESERVATION, class_=FULL)
+    known = known.observed(described(1, at=NOW + minutes(1)), NOW + minutes(1))
+    assert known.get(RESERVATION, NOW + minutes(1)) is None
+    known = short(RESERVATION, known=known, class_=GONE, now=NOW + minutes(2), free=1)
+    assert known.by_scope[RESERVATION].since == NOW
+
+
 @pytest.mark.covers("KRP-19")
 def test_a_repeat_long_after_the_last_one_starts_over() -> None:
     known = short(known=short(), now=NOW + FIRST + MEMORY)
@@ -99,7 +126,7 @@ def test_unsupported_launch_in_a_reservation_is_retried_soon() -> None:
     known = short(RESERVATION, class_=ErrorClass.NOT_OFFERED, free=2)
     for length in (3, 6, 12, 24, 30, 30):
         shortage = known.by_scope[RESERVATION]
-        assert shortage.until - shortage.since == minutes(length)
+        assert shortage.until - shortage.last == minutes(length)
         known = short(RESERVATION, known=known, class_=ErrorClass.NOT_OFFERED, free=2, now=shortage.until)
 
 
@@ -323,7 +350,8 @@ def test_shortage_length_is_bounded_by_class_and_step(
             if before is not None:
                 assert after.until >= before.until
         for shortage in known.lasting(now):
-            length = shortage.until - shortage.since
+            length = shortage.until - shortage.last
+            assert shortage.since <= shortage.last <= now
             fixed = shortage.class_ in (ErrorClass.QUOTA, ErrorClass.NOT_OFFERED)
             if not fixed or shortage.scope.kind == "reservation":
                 assert length == min(CAP, FIRST * 2**shortage.step)

@@ -139,7 +139,7 @@ def test_alerts_have_the_facts_of_the_state_and_the_labels_of_the_rules() -> Non
         "reservation": "gpus",
     }
     assert ending.labels["odcr"] == "cr-1" and "for team/gpus) ends at" in ending.description
-    assert "p5.48xlarge in us-east-1a, reserved refused 3 times in a row" in shortage.description
+    assert "refused 3 times in a row" in shortage.description
     assert "InsufficientInstanceCapacity: no capacity Wait, or allow more zones." in shortage.description
     assert shortage.body(live.now)["annotations"]["runbook_url"].endswith("capacity-broker-shortage.md")
 

@@ -171,6 +171,53 @@ def test_missing_capacity_is_bought_once(odcrs: tuple[Odcr, ...], bought: list[t
     assert buys(planned(desired(), odcrs=odcrs)) == bought
 
 
+def lending(total: int, lent: int, **more: Any) -> Odcr:
+    """An ODCR of the broker with an interruptible allocation: `total` is the rest, as in EC2."""
+    return replace(managed("cr-1", total, **more), lent=lent, lent_to="cr-spare")
+
+
+SPARE = replace(managed("cr-spare", 2), interruptible=True, source_id="cr-1")  # with the lender's tags
+
+
+@pytest.mark.covers("FLT-01")
+@pytest.mark.parametrize(
+    ("odcrs", "bought", "changed"),
+    [
+        ((lending(6, 2),), [], {}),
+        ((lending(0, 8),), [], {}),
+        # The borrower's instances count once, in the lender, even if it has the lender's tags.
+        ((lending(6, 2), SPARE), [], {}),
+        ((lending(4, 2), SPARE), [(P5, A, 2)], {}),
+        # More than the quota is given back from the part that is not lent; the ODCR itself stays.
+        ((lending(8, 2),), [], {"cr-1": 6}),
+        ((lending(2, 10),), [], {"cr-1": 1}),
+        ((lending(1, 10),), [], {}),
+    ],
+)
+def test_lent_instances_count_and_nothing_is_bought_in_their_place(
+    odcrs: tuple[Odcr, ...], bought: list[tuple[str, str, int]], changed: dict[str, int]
+) -> None:
+    procurement = planned(desired(), odcrs=odcrs)
+    assert (buys(procurement), changes(procurement)) == (bought, changed)
+
+
+@pytest.mark.covers("FLT-01")
+def test_a_purchase_before_a_loan_is_not_repeated() -> None:
+    grown = intent("p-1", 4, odcr_id="cr-1", total=8)
+    assert grown.unshown({"cr-1": lending(6, 2)}) == 0
+    assert grown.unshown({"cr-1": lending(2, 2)}) == 4
+    (purchase,) = planned(desired(), odcrs=(lending(2, 2),)).purchases
+    assert (purchase.count, purchase.total) == (4, 8), "the target has the lent ones"
+
+
+@pytest.mark.covers("FLT-01")
+def test_a_deleted_reservation_keeps_its_lending_odcr_and_says_why() -> None:
+    procurement = planned(desired(deleted=True, cancels=True), odcrs=(lending(2, 2),))
+    assert changes(procurement) == {}
+    (problem,) = procurement.statuses[TEAM].problems
+    assert (problem.reason, "cr-1 lends 2 instances to cr-spare" in problem.message) == ("CapacityLent", True)
+
+
 @pytest.mark.covers("CAP-03")
 @pytest.mark.parametrize(
     ("label", "odcrs"),

@@ -74,6 +74,7 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
                 error_class="capacity",
                 message="no capacity",
                 since=AT,
+                last=AT,
                 until=NOW + timedelta(minutes=3),
             )
         ],
