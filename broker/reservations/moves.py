@@ -170,7 +170,7 @@ def _alike(odcrs: Mapping[str, Odcr], held: Iterable[HeldRecord]) -> dict[str, O
 
 
 def _total(odcr: Odcr) -> int:
-    return 0 if odcr.state in ENDED_STATES else odcr.total
+    return 0 if odcr.state in ENDED_STATES else odcr.reserved
 
 
 def _size(known: SizeRecord | None, odcr: Odcr, now: datetime) -> SizeRecord:
