@@ -31,9 +31,9 @@ from broker.controllers.provisioning.decide import (
     ProvisioningDecision,
     ProvisioningPlanner,
 )
-from broker.controllers.provisioning.karpenters import karpenter_pools
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
+from broker.controllers.provisioning.other_pools import OtherPools
 from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
@@ -205,12 +205,12 @@ def planned_pods(
     pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims))
     reads = _reads(client, settings, clock)
     room = reads.occupancy.read(clock.now(), pods.all_)
-    pools_of_karpenter = karpenter_pools(every)
+    others = OtherPools(every, provider.instance_types)
     spaces = {space.name: space for space in reads.namespaces.list()}
     pending = _pending(pods, room.infos, spaces, client, reads.group_size)
-    of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in pools_of_karpenter)}
+    of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
-    requesting_pods = [pod for pod in pending if pod.key not in of_karpenter]
+    requesting_pods = [pod for pod in pending if pod.key not in of_others]
     requesting_pods += pending_reservations(room.unplaced, spaces, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,
@@ -248,14 +248,14 @@ def planned_pods(
         seconds=settings.plan_seconds,
         timer=time.thread_time,  # a busy machine changes no answer
     ).decide()
-    return _reported(decision, documents, pods, of_karpenter, pools.faults)
+    return _reported(decision, documents, pods, of_others, pools.faults)
 
 
 def _reported(
     decision: ProvisioningDecision,
     documents: Sequence[Json],
     pods: _Pods,
-    of_karpenter: Collection[str],
+    of_others: Mapping[str, str],
     faults: Mapping[str, str],
 ) -> PodPlan:
     why = "".join(f"; NodePool {name}: {text}" for name, text in faults.items())
@@ -271,7 +271,7 @@ def _reported(
     ]
     assigned = decision.assigned
     fates = {
-        **dict.fromkeys(sorted(of_karpenter), "Karpenter serves it"),
+        **{key: f"{pool} serves it" for key, pool in sorted(of_others.items())},
         **{key: f"NodeClaim {node} is there for it" for key, node in assigned.nominated.items()},
         **{key: f"fits on {node}" for key, node in assigned.taken.items()},
         **reasons,

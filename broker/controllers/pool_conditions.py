@@ -17,15 +17,21 @@ from broker.kube.errors import Conflict
 
 
 def write_conditions(
-    client: Client, pools: Cache[NodePool], pool: NodePool, *changes: ConditionUpdate, now: datetime
+    client: Client,
+    pools: Cache[NodePool],
+    pool: NodePool,
+    *changes: ConditionUpdate,
+    now: datetime,
+    without: str = "",
 ) -> bool:
-    """Whether the conditions were changed. Raises ApiError.
+    """Whether the conditions were changed. `without`: the type of one to remove. Raises ApiError.
 
     After another writer it reads the pool and tries again, three times at most.
     """
     for last in (False, False, True):
         before = pool.status.conditions
         after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
+        after = tuple(item for item in after if item.type != without)
         if after == before:
             return False
         body = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -25,13 +25,20 @@ class FutureNode:
 
     def accepts(self, pod: PodInfo) -> bool:
         """Whether the node could satisfy the pod's taints, selector and required affinity."""
-        if pod.named_nodes is not None or not tolerates_all(pod.tolerations, self.taints):
-            return False
-        if not self._allows(pod.node_selector):
-            return False
-        return pod.node_terms is None or any(self._allows(term.expressions) for term in pod.node_terms)
+        return any(True for _ in self.selections(pod))
 
-    def _allows(self, selector: Selector) -> bool:
+    def selections(self, pod: PodInfo) -> Iterator[Requirements]:
+        """The requirements of a node that satisfies the pod, one for each of its terms that can hold."""
+        if pod.named_nodes is not None or not tolerates_all(pod.tolerations, self.taints):
+            return
+        terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]
+        for expressions in terms:
+            required = self._with((*pod.node_selector, *expressions))
+            if required is not None:
+                yield required
+
+    def _with(self, selector: Selector) -> Requirements | None:
+        """The requirements of the node and the selector; None if no node has both."""
         unknown = [
             item
             for item in selector
@@ -40,12 +47,13 @@ class FutureNode:
             and item.operator not in _WITHOUT
         ]
         if unknown:
-            return False  # a label of the user's own exists only if the pool or claim defines it
+            return None  # a label of the user's own exists only if the pool or claim defines it
         try:
             selected = Requirements(map(required, selector))
         except InvalidRequirement:
-            return False
-        return not (self.requirements & selected).problems()
+            return None
+        both = self.requirements & selected
+        return None if both.problems() else both
 
 
 def requirements_of(spec: NodeClaimTemplateSpec) -> Requirements:

@@ -15,7 +15,8 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import condition
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.controllers.provisioning.pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING, SERVED
+from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING
+from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.report import FAILED, NOMINATED
 from broker.demo import kubelets
 from broker.kube.client import Request

@@ -26,8 +26,6 @@ from broker.text import InvalidText, quantities
 VALIDATION: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
 SERVED: Final = "Served"
-KARPENTER_NOT_RUNNING: Final = "KarpenterNotRunning"
-GROUP_UNKNOWN: Final = "NodeClassGroupUnknown"
 _DOMAINS: Final[Mapping[str, tuple[str, ...]]] = {
     names.KARPENTER: names.KARPENTER_REQUIREMENT_KEYS,
     names.KARPENTER_AWS: names.KARPENTER_AWS_REQUIREMENT_KEYS,
@@ -68,27 +66,6 @@ class PoolNotServed(Exception):
 def of_broker(pool: NodePool) -> bool:
     """Whether the broker makes claims for the pool's pods."""
     return pool.spec.template.spec.node_class_ref.group == names.BROKER
-
-
-def without_server(pool: NodePool, *, karpenter_alive: bool) -> ConditionUpdate | None:
-    """The condition of a pool of another group that no controller serves; None if Karpenter serves it."""
-    group = pool.spec.template.spec.node_class_ref.group
-    if group == names.KARPENTER_AWS:
-        reason, problem = (
-            KARPENTER_NOT_RUNNING,
-            "Karpenter serves it, and Karpenter's Lease is not renewed",
-        )
-        if karpenter_alive:
-            return None
-    else:
-        reason, problem = GROUP_UNKNOWN, "neither Karpenter for AWS nor the broker serves this group"
-    return ConditionUpdate(
-        type=SERVED,
-        status="False",
-        reason=reason,
-        message=f"spec.template.spec.nodeClassRef.group is {group!r}: {problem}; or make a NodePool of group "
-        f"{names.BROKER}, which the broker serves",
-    )
 
 
 def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:

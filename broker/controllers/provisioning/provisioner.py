@@ -3,13 +3,13 @@
 Invariant: no pod gets two machines. Claims in flight count with the pods that they were made for; a created
 claim is in the cache at once; and its name follows from its pods. A run lists pods once, and claims before
 nodes: a pod that is bound meanwhile has its room, and a claim that gets its node meanwhile is one of the two.
-Pods that a ready NodePool of Karpenter accepts are Karpenter's.
+Pods that a Ready NodePool of another controller accepts are that controller's (`other_pools`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, Protocol
@@ -39,9 +39,9 @@ from broker.controllers.provisioning.decide import (
     ProvisioningPlanner,
     of_gangs,
 )
-from broker.controllers.provisioning.karpenters import karpenter_pools
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
+from broker.controllers.provisioning.other_pools import OtherPools, without_controller
 from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
@@ -49,7 +49,6 @@ from broker.controllers.provisioning.pools import (
     class_hashes,
     of_broker,
     served,
-    without_server,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refused import made_for_pods
@@ -59,6 +58,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
 from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
+from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 
 AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
@@ -109,6 +109,7 @@ class Provisioner:
         self._lessees = LeaseHolders()
         self._learner = RoomLearner()
         self._faults: dict[str, str] = {}  # of pools that are not served, by name
+        self._absent: dict[str, str] = {}  # why no controller serves pools of other groups, by name
         self._unresolved: dict[str, float] = {}  # since when, by pool
         self._client, self._clock = context.client, context.clock
         self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
@@ -187,13 +188,16 @@ class Provisioner:
         leases = self._reads.leases.list()
         alive = self._lessees.alive(leases, now=self._clock.monotonic())
         known = bool(leases) or not alive  # a new process learns only in time that there is no Lease
-        self._faults, before, self._unresolved = {}, self._unresolved, {}
+        self._faults, self._absent, before, self._unresolved = {}, {}, self._unresolved, {}
         for pool in sorted(self._caches.pools.list(), key=lambda pool: pool.name):
             if pool.deleting:
                 continue
             if not of_broker(pool):
+                absent = without_controller(pool, karpenter_alive=alive) if known else None
+                if absent is not None:
+                    self._absent[pool.name] = absent.message
                 if known:
-                    self._pools.other(pool, without_server(pool, karpenter_alive=alive))
+                    self._pools.other(pool, absent)
                 continue
             try:
                 served_pools.append(served(pool, self._nodeclasses.ready))
@@ -218,13 +222,11 @@ class Provisioner:
         room = self._reads.occupancy.read(self._clock.now(), pods)
         infos = room.infos
         by_name = {namespace.name: namespace for namespace in self._reads.namespaces.list()}
-        karpenters = karpenter_pools(self._caches.pools.list())
         pending = [
             pending_pod(pod, by_name, self._reads.group_size, infos[pod.key])
-            for pod in waiting
-            if pod.key in infos and not any(pool.accepts(infos[pod.key]) for pool in karpenters)
+            for pod in self._without_others([pod for pod in waiting if pod.key in infos], infos)
         ]
-        # Karpenter knows no reservations.
+        # Other controllers know no reservations.
         pending += pending_reservations(room.unplaced, by_name, self._reads.group_size)
         daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
@@ -249,6 +251,16 @@ class Provisioner:
         ).decide()
         self._log(decision)
         return self._act(decision, pending, {**{pod.key: pod for pod in waiting}, **room.unplaced})
+
+    def _without_others(self, waiting: Iterable[Pod], infos: Mapping[str, PodInfo]) -> Iterator[Pod]:
+        """The pods that no pool of another controller accepts."""
+        others = OtherPools(self._caches.pools.list(), self._ec2.provider.instance_types)
+        for pod in waiting:
+            pool = others.of(infos[pod.key])
+            if pool is None:
+                yield pod
+            elif pool.name in self._absent:
+                self._pods.failed(pod, f"{pool.shown} accepts it: {self._absent[pool.name]}")
 
     def _launch_state(self, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]) -> LaunchState:
         supply = Ec2Supply(

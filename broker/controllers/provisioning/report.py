@@ -71,16 +71,17 @@ class PoolReporter:
             self._recorder.event(pool, "Warning", error.reason, error.message)
 
     def other(self, pool: NodePool, update: ConditionUpdate | None) -> None:
-        """Of a pool of another group: the condition that no controller serves it; None once one does."""
+        """Of a pool of another group: the condition that no controller serves it; None once one may."""
         if update is not None:
             self._set(pool, update)
-        elif (known := condition(pool.status.conditions, SERVED)) and known.status != "True":
-            self._set(pool, ConditionUpdate(type=SERVED, status="True", reason=SERVED))
+        elif condition(pool.status.conditions, SERVED) is not None:
+            self._set(pool, without=SERVED)
 
-    def _set(self, pool: NodePool, *changes: ConditionUpdate) -> bool:
+    def _set(self, pool: NodePool, *changes: ConditionUpdate, without: str = "") -> bool:
         """Whether the conditions were changed."""
+        now = self._clock.now()
         try:
-            return write_conditions(self._client, self._pools, pool, *changes, now=self._clock.now())
+            return write_conditions(self._client, self._pools, pool, *changes, now=now, without=without)
         except ApiError as failure:
             _log.warning("pool not written", nodepool=pool.name, error=str(failure))
             return False

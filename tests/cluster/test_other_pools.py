@@ -1,0 +1,90 @@
+"""NodePools of EKS Auto Mode and of other controllers stand beside the broker's."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.provisioning.other_pools import KARPENTER_NOT_RUNNING
+from broker.controllers.provisioning.pools import SERVED
+from broker.controllers.provisioning.report import FAILED
+from tests.cluster import cases
+from tests.cluster.objects import Json
+from tests.cluster.stack import Stack
+from tests.cluster.test_provisioning import bound, claims, pods, pool, start
+
+AUTO = "general-purpose"
+
+
+def state(status: str) -> Json:
+    return {
+        "type": names.READY,
+        "status": status,
+        "reason": names.READY,
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+
+def set_ready(stack: Stack, name: str, status: str, *more: Json) -> None:
+    stack.edit(NodePool, name, {"status": {"conditions": [state(status), *more]}}, subresource="status")
+
+
+@pytest.mark.covers("FLT-04")
+def test_pod_that_auto_mode_accepts_gets_no_machine_until_its_pool_is_not_ready(stack: Stack) -> None:
+    ids = cases.reservations(stack, "ec2-05-auto-mode")
+    *others, waiting = cases.objects_of(stack, "ec2-05-auto-mode", ids)
+    cases.create(stack, others)
+    set_ready(stack, AUTO, "True")
+    cases.create(stack, [waiting])
+    start(stack)
+    pods(stack, 1, "ours", cpu="1500m", spec={"nodeSelector": {names.NODEPOOL: "team"}})
+    stack.until(lambda: bound(stack, ["ours-0"]), "the broker's pod is bound", step=0.2)
+    assert [claim.annotations[names.PODS] for claim in claims(stack)] == ["default/ours-0"]
+    before = stack.get(NodePool, AUTO).metadata.resource_version
+    stack.advance(120)
+    stack.passes()
+    assert stack.get(NodePool, AUTO).metadata.resource_version == before
+    assert [item.type for item in stack.get(NodePool, AUTO).status.conditions] == [names.READY]
+    stack.delete(NodeClaim, claims(stack)[0].name)  # its slot is the only one
+    set_ready(stack, AUTO, "False")
+    stack.until(
+        lambda: any(c.annotations[names.PODS] == "default/p" for c in claims(stack)), "a claim", step=2.0
+    )
+
+
+@pytest.mark.covers("FLT-04")
+def test_pool_of_another_group_without_conditions_gets_none_and_loses_an_old_one(stack: Stack) -> None:
+    cases.apply(stack, "ec2-05-auto-mode")
+    old = {**state("False"), "type": SERVED, "reason": "NodeClassGroupUnknown"}
+    set_ready(stack, AUTO, "False", old)
+    start(stack)
+    stack.until(lambda: stack.condition(NodePool, AUTO, SERVED) is None, "the old condition goes", step=1.0)
+    stack.until(lambda: bound(stack, ["p"]), "pod bound", step=0.2)
+    assert [item.type for item in stack.get(NodePool, AUTO).status.conditions] == [names.READY]
+
+
+@pytest.mark.covers("FLT-04")
+def test_pod_of_a_pool_whose_controller_is_absent_is_told_so(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    pool(stack)
+    pool(stack, "karpenters", group=names.KARPENTER_AWS)
+    set_ready(stack, "karpenters", "True")
+    start(stack)
+    pods(stack, 1)
+    stack.until(
+        lambda: (c := stack.condition(NodePool, "karpenters", SERVED)) and c.reason == KARPENTER_NOT_RUNNING,
+        "Karpenter is missed",
+        step=2.0,
+    )
+    stack.until(
+        lambda: any(
+            "NodePool karpenters" in event.message and "Lease" in event.message
+            for event in stack.events("p-0", kind="Pod")
+            if event.reason == FAILED
+        ),
+        "the pod's event",
+        step=2.0,
+    )
+    assert claims(stack) == []
