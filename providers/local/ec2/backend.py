@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
 from moto.core.resource_tagging import TaggedResource
 from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError, OperationNotPermitted4
@@ -26,6 +26,14 @@ from providers.local.ec2.reservations import Ec2Reservation, Occupant
 from providers.local.ec2.world import LOCK, AwsWorld, world
 
 ENDED = ("terminated", "shutting-down")
+
+# Of a template: whether and how its instances stop and terminate. moto's names to EC2's.
+LIFE_FIELDS: Final = {
+    "disable_api_stop": "DisableApiStop",
+    "disable_api_termination": "DisableApiTermination",
+    "instance_initiated_shutdown_behavior": "InstanceInitiatedShutdownBehavior",
+    "hibernation_options": "HibernationOptions",
+}
 
 
 class LocalEC2Backend(QuickLookups):
@@ -76,6 +84,8 @@ class LocalEC2Backend(QuickLookups):
             if launch is None:
                 launch = self._launch_of(here, image_id, count, kwargs)
                 self._complete(launch, kwargs, bool(security_group_names))
+            given = {name: launch.data.get(field) for name, field in LIFE_FIELDS.items()}
+            kwargs |= {name: value for name, value in given.items() if value is not None}
             profile = None if _names_profile(kwargs) else launches.profile_of(self, launch.data)
             kwargs.setdefault("is_instance_type_default", False)
 
@@ -154,6 +164,8 @@ class LocalEC2Backend(QuickLookups):
             kwargs["monitoring_state"] = "enabled"
         if data.get("EbsOptimized"):
             kwargs["ebs_optimized"] = True
+        if data.get("BlockDeviceMappings"):
+            kwargs["block_device_mappings"] = templates.volumes_of(self, data)
         if kwargs.get("instance_market_options") != SPOT:
             kwargs["instance_market_options"] = None  # moto takes every market type for spot
         volume_tags = templates.tags_of(data.get("TagSpecifications")).get("volume")

@@ -16,8 +16,6 @@ from providers.local.ec2.launches import Launch
 from providers.local.ec2.pools import FleetPool
 from providers.local.ec2.world import world
 
-ROOT_GIB = 8
-
 
 @dataclass(frozen=True)
 class Run:
@@ -57,14 +55,10 @@ class Run:
             nics=interfaces,
             private_ip=data.get("PrivateIpAddress"),
             ebs_optimized=bool(data.get("EbsOptimized")),
-            disable_api_stop=bool(data.get("DisableApiStop")),
-            disable_api_termination=bool(data.get("DisableApiTermination")),
-            instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior"),
-            hibernation_options=data.get("HibernationOptions"),
             metadata_options=data.get("MetadataOptions") or {},
             monitoring_state="enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
             instance_market_options=SPOT if needs.market == SPOT else None,
-            block_device_mappings=_volumes(self.backend, data),
+            block_device_mappings=templates.volumes_of(self.backend, data),
             tags=tags,
             fleet_id=self.fleet_id,
         )
@@ -115,14 +109,3 @@ def _security_groups(backend: Any, data: Mapping[str, Any], subnet_id: str) -> l
         default = backend.get_security_group_from_name("default", vpc_id)
         groups = [default] if default is not None else []
     return groups
-
-
-def _volumes(backend: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The template's volumes, and the image's root volume if the template does not have it."""
-    mappings = templates.block_devices_of(data)
-    image = backend.amis.get(data.get("ImageId"))
-    root = (image.root_device_name if image else None) or "/dev/sda1"
-    if not any(mapping.get("DeviceName") == root for mapping in mappings):
-        default = {"DeviceName": root, "Ebs": {"VolumeSize": ROOT_GIB, "DeleteOnTermination": True}}
-        mappings.insert(0, default)
-    return mappings

@@ -19,6 +19,8 @@ from providers.local.ec2.launch_needs import MARKETS, ON_DEMAND, SPOT, CapacityT
 
 LaunchData = dict[str, Any]
 
+ROOT_GIB = 8
+
 # RunInstances parameters that describe the call, not the instance
 NOT_LAUNCH_DATA = frozenset(
     {"MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate", "AdditionalInfo"}
@@ -124,6 +126,17 @@ def block_devices_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         if "Ebs" in mapping and mapping.get("NoDevice") is None:
             out.append({**mapping, "Ebs": {"DeleteOnTermination": True, **mapping["Ebs"]}})
     return out
+
+
+def volumes_of(backend: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The template's volumes, and the image's root volume if the template does not have it."""
+    mappings = block_devices_of(data)
+    image = backend.amis.get(data.get("ImageId"))
+    root = (image.root_device_name if image else None) or "/dev/sda1"
+    if not any(mapping.get("DeviceName") == root for mapping in mappings):
+        default = {"DeviceName": root, "Ebs": {"VolumeSize": ROOT_GIB, "DeleteOnTermination": True}}
+        mappings.insert(0, default)
+    return mappings
 
 
 def user_data_of(data: Mapping[str, Any]) -> Any:

@@ -223,3 +223,61 @@ def test_template_is_created_at_the_clocks_time(aws: Aws, ec2: Any) -> None:
     (shown,) = ec2.describe_launch_templates(LaunchTemplateIds=[template_id])["LaunchTemplates"]
     aws.control.advance(86400)
     assert (aws.control.now() - shown["CreateTime"]).total_seconds() >= 86400
+
+
+LIVES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two interfaces": {"NetworkInterfaces": [{"DeviceIndex": 0}, {"DeviceIndex": 1}]},
+    "a kept interface": {"NetworkInterfaces": [{"DeviceIndex": 0, "DeleteOnTermination": False}]},
+    "a profile": {"IamInstanceProfile": {"Name": "node"}},
+    "a kept volume": {
+        "BlockDeviceMappings": [
+            {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 7, "DeleteOnTermination": False}}
+        ]
+    },
+    "no volume of its own": {
+        "BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}]
+    },
+    "explicitly unprotected": {"DisableApiTermination": False, "DisableApiStop": False},
+    "protected": {"DisableApiTermination": True, "DisableApiStop": True},
+}
+
+
+def _launched_by_template(ec2: Any, way: str, template_id: str) -> str:
+    if way == "fleet":
+        return launched(fleet(ec2, pool(template_id, {"InstanceType": TYPE})))[0]
+    by = {"LaunchTemplateId": template_id}
+    reply = ec2.run_instances(LaunchTemplate=by, InstanceType=TYPE, MinCount=1, MaxCount=1)
+    return str(reply["Instances"][0]["InstanceId"])
+
+
+@pytest.mark.covers("FLT-72")
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize("way", ["fleet", "run"])
+def test_instance_of_a_template_is_stopped_started_and_terminated(
+    ec2: Any, profile: str, way: str, life: str
+) -> None:
+    template_id = template(ec2, **LIVES[life])
+    instance_id = _launched_by_template(ec2, way, template_id)
+    ec2.delete_launch_template(LaunchTemplateId=template_id)  # its instances outlive it
+
+    def state() -> str:
+        return str(instances(ec2, [instance_id])[0]["State"]["Name"])
+
+    if life == "protected":
+        with refused("OperationNotPermitted"):
+            ec2.stop_instances(InstanceIds=[instance_id])
+        with refused("OperationNotPermitted"):
+            ec2.terminate_instances(InstanceIds=[instance_id])
+        assert state() == "running"
+        ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiStop={"Value": False})
+        ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
+    ec2.stop_instances(InstanceIds=[instance_id])
+    assert state() == "stopped"
+    ec2.start_instances(InstanceIds=[instance_id])
+    assert state() == "running"
+    ec2.stop_instances(InstanceIds=[instance_id])
+    ec2.terminate_instances(InstanceIds=[instance_id])
+    assert state() == "terminated"
+    ec2.terminate_instances(InstanceIds=[instance_id])
+    assert state() == "terminated"
