@@ -110,8 +110,8 @@ class CapacityProvider(Protocol):
     def kubelet_not_applied(self, *, family: str, kubelet: Collection[str]) -> Sequence[str]:
         """The kubelet's fields that the family's user data leaves out."""
 
-    def instance_profile(self, *, role: str, profile: str) -> str:
-        """The instance profile to launch with: `profile` as given, or the one named by the role."""
+    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
+        """The instance profile to launch with: `profile` as given, or the role's, tagged with `labels`."""
 
     def instance_profiles(self) -> Sequence[ProfileRef]:
         """The instance profiles that the broker made for this cluster in this Region."""

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 PREFIX = "capacity-broker/"
 PAGE = 200
 # Raised when the same content would make another template than before.
-FORMAT = 2
+FORMAT = 3
+SPOT_REQUEST = "spot-instances-request"
 # Markets that a template must name; spot and on-demand are the fleet's to choose.
 TEMPLATE_MARKETS = ("capacity-block", "interruptible-capacity-reservation")
 
@@ -102,6 +103,8 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
             {"ResourceType": "instance", "Tags": listed},
             {"ResourceType": "volume", "Tags": listed},
             {"ResourceType": "network-interface", "Tags": listed},
+            # Only a template can tag it (Karpenter, pkg/providers/launchtemplate).
+            *([_choice({"ResourceType": SPOT_REQUEST, "Tags": listed})] if template.market == "spot" else []),
         ]
     return data
 
@@ -225,7 +228,7 @@ class LaunchTemplates:
         with self._lock:
             if name in self._known:
                 return self._known[name]
-        ref = self._create(name, template_data(template), owner=owner)
+        ref = self._create(name, template, owner=owner)
         with self._lock:
             self._known[name] = ref
         return ref
@@ -259,13 +262,14 @@ class LaunchTemplates:
         with self._lock:
             self._known.pop(ref.name, None)
 
-    def _create(self, name: str, data: RequestLaunchTemplateDataTypeDef, *, owner: str) -> TemplateRef:
-        labels = {**self._cluster.labels(), tags.NODE_CLASS: owner, "Name": name}
+    def _create(self, name: str, template: Template, *, owner: str) -> TemplateRef:
+        own = {**self._cluster.labels(), tags.NODE_CLASS: owner, "Name": name}
+        labels = {**tags.checked(template.tags), **own}
         try:
             answer = self._aws.call(
                 self._aws.ec2.create_launch_template,
                 LaunchTemplateName=name,
-                LaunchTemplateData=data,
+                LaunchTemplateData=template_data(template),
                 # New for each making: EC2 answers an old token with the template that was deleted since.
                 ClientToken=str(uuid.uuid4()),
                 TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags.to_ec2(labels)}],

@@ -11,8 +11,8 @@ a profile has one role).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from providers.aws import errors, tags
 from providers.aws.cache import TtlCache
@@ -20,7 +20,12 @@ from providers.aws.clients import Aws
 from providers.launch import ProfileRef
 from providers.model import ErrorClass, ProviderError, owned_prefix
 
+if TYPE_CHECKING:
+    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef, TagTypeDef
+
 PAGE = 1000
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]  # role, tags
 
 
 class Profiles:
@@ -29,11 +34,11 @@ class Profiles:
     def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
         self._aws = aws
         self._cluster = cluster
-        self._found: TtlCache[str, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
+        self._found: TtlCache[_Key, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
         self._emptied: dict[str, str] = {}  # to be deleted, and without its role by now: name -> role
 
-    def resolve(self, *, role: str, profile: str) -> str:
-        """The profile's name (or ARN, as given)."""
+    def resolve(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
+        """The profile's name (or ARN, as given). `labels`: the class's tags, for a profile of a role."""
         if profile:
             return profile
         if not role:
@@ -43,7 +48,8 @@ class Profiles:
                 operation="instance_profile",
             )
         name = role.rpartition("/")[2]
-        return self._found.get(name, lambda: self._of_role(name))
+        given = tuple(sorted(tags.checked(labels).items()))
+        return self._found.get((name, given), lambda: self._of_role(name, labels))
 
     def forget(self) -> None:
         """EC2 does not know one of the profiles: each is read again."""
@@ -72,11 +78,10 @@ class Profiles:
     def delete(self, ref: ProfileRef) -> bool:
         """False while an instance runs with it. Raises ProviderError if it has not the cluster's tags."""
         try:
-            held = self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=ref.name)
+            profile = self._read(ref.name)
         except ProviderError as error:
             self._emptied.pop(ref.name, None)
             return _gone(error)
-        profile = held["InstanceProfile"]
         marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
         if self._cluster.ownership_of(marks) != "owned":
             labels = ", ".join(f"{key}={value}" for key, value in self._cluster.labels().items())
@@ -87,7 +92,7 @@ class Profiles:
             )
         if self._runs(profile["Arn"]):
             return False
-        self._found.drop(ref.role)
+        self._found.clear()
         self._emptied[ref.name] = ref.role
         for role in profile["Roles"]:
             self._aws.call(
@@ -110,33 +115,56 @@ class Profiles:
         answer = self._aws.call(self._aws.ec2.describe_instances, Filters=chosen, MaxResults=5)
         return bool(answer["Reservations"])
 
-    def _of_role(self, role: str) -> str:
+    def _of_role(self, role: str, labels: Mapping[str, str]) -> str:
         answer = self._aws.call(self._aws.iam.list_instance_profiles_for_role, RoleName=role)
         names = sorted(item["InstanceProfileName"] for item in answer["InstanceProfiles"])
         profile_name = self._name(role)
-        return profile_name if profile_name in names else self._make(profile_name, role=role)
+        if profile_name not in names:
+            return self._make(profile_name, role=role, labels=labels)
+        if labels:
+            self._tag(self._read(profile_name), labels)
+        return profile_name
+
+    def _read(self, name: str) -> InstanceProfileTypeDef:
+        return self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=name)["InstanceProfile"]
+
+    def _tag(self, held: InstanceProfileTypeDef, labels: Mapping[str, str]) -> None:
+        """Adds the tags that the profile lacks; of classes that share it, the first value stays."""
+        # IAM ignores the case of a key.
+        present = {tag["Key"].casefold() for tag in held.get("Tags", [])}
+        if missing := {key: value for key, value in labels.items() if key.casefold() not in present}:
+            self._aws.call(
+                self._aws.iam.tag_instance_profile,
+                InstanceProfileName=held["InstanceProfileName"],
+                # A policy may allow the call for the cluster's own tag only.
+                Tags=_listed({**missing, **self._cluster.labels()}),
+            )
 
     def _name(self, role: str) -> str:
         uid = self._cluster.uid
         unique = "/".join((self._cluster.name, self._aws.region, role, *((uid,) if uid else ())))
         return owned_prefix(self._cluster.name) + hashlib.sha256(unique.encode()).hexdigest()[:10]
 
-    def _make(self, name: str, *, role: str) -> str:
+    def _make(self, name: str, *, role: str, labels: Mapping[str, str]) -> str:
         try:
             self._aws.call(
                 self._aws.iam.create_instance_profile,
                 InstanceProfileName=name,
-                Tags=[{"Key": key, "Value": value} for key, value in self._cluster.labels().items()],
+                Tags=_listed({**labels, **self._cluster.labels()}),
             )
         except ProviderError as error:
             if not errors.already_exists(error):
                 raise
-        held = self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=name)
-        if not any(item["RoleName"] == role for item in held["InstanceProfile"]["Roles"]):
+        held = self._read(name)
+        if not any(item["RoleName"] == role for item in held["Roles"]):
             self._aws.call(
                 self._aws.iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=role
             )
         return name
+
+
+def _listed(labels: Mapping[str, str]) -> list[TagTypeDef]:
+    return [{"Key": key, "Value": value} for key, value in labels.items()]
 
 
 def _gone(error: ProviderError) -> bool:

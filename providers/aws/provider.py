@@ -206,8 +206,8 @@ class AwsProvider:
     def kubelet_not_applied(self, *, family: str, kubelet: Collection[str]) -> Sequence[str]:
         return userdata.not_applied(family=family, kubelet=kubelet)
 
-    def instance_profile(self, *, role: str, profile: str) -> str:
-        return self._profiles.resolve(role=role, profile=profile)
+    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
+        return self._profiles.resolve(role=role, profile=profile, labels=labels)
 
     def instance_profiles(self) -> Sequence[ProfileRef]:
         return self._profiles.managed()

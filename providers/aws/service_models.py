@@ -53,6 +53,7 @@ USED: Mapping[str, Collection[str]] = {
         "ListInstanceProfiles",
         "ListInstanceProfilesForRole",
         "RemoveRoleFromInstanceProfile",
+        "TagInstanceProfile",
     ),
     "ssm": ("GetParameters",),
 }

@@ -60,7 +60,7 @@ def limited(guard: Guard, endpoint: str) -> Callable[[str], Any]:
     return client
 
 
-@pytest.mark.covers("CAP-12")
+@pytest.mark.covers("CAP-12", "FLT-08")
 def test_all_that_the_broker_does_is_allowed(
     local_aws: LocalAws, owner: Owner, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +83,7 @@ def test_all_that_the_broker_does_is_allowed(
     team.client.patch(EC2NodeClass.KIND, "gpu", as_role)
     team.claim("c-0", types=(P5,), capacity=(RESERVED,), annotations={names.DRAWS_FROM: "default/training"})
     process.until(lambda: len(team.instances()) == 1, "it is launched")
+    assert all(tags.get("team") == "blue" for tags in tags_of_the_class(owner))
     team.change_quota(2)
     process.until(lambda: team.held() == {A: 2}, "it has shrunk")
 
@@ -115,6 +116,21 @@ def test_all_that_the_broker_does_is_allowed(
     assert guard.refused == []
     never = {statement["Sid"] for statement in guard.statements} - guard.used
     assert never == {"TagOwnInstances", "LaunchFromGroups", "ReadPrices"}
+
+
+def tags_of_the_class(owner: Owner) -> list[dict[str, str]]:
+    """The tags of each template, profile, instance and volume that was made."""
+    templates = owner.ec2.describe_launch_templates()["LaunchTemplates"]
+    iam_client = owner.client("iam")
+    profiles = [
+        iam_client.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        for name in created_profiles(owner)
+    ]
+    instances = [i for r in owner.ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+    volumes = owner.ec2.describe_volumes()["Volumes"]
+    assert templates and profiles and instances and volumes
+    made = (*templates, *profiles, *instances, *volumes)
+    return [{tag["Key"]: tag["Value"] for tag in item.get("Tags", [])} for item in made]
 
 
 def created_profiles(owner: Owner) -> list[str]:

@@ -181,7 +181,7 @@ def read_surroundings(
         profile = (
             f"(of role {spec.role})"
             if dry_run and spec.role
-            else provider.instance_profile(role=spec.role, profile=spec.instance_profile)
+            else provider.instance_profile(role=spec.role, profile=spec.instance_profile, labels=spec.tags)
         )
     except (Unresolved, ProviderError) as error:
         return around, error

@@ -116,10 +116,13 @@ locals {
       }
     },
     {
-      # A launch gives interfaces the tags of the EC2NodeClass only.
-      Sid       = "TagInterfacesAtLaunch"
-      Action    = local.actions.tag
-      Resource  = ["${local.ec2}:${var.account_id}:network-interface/*"]
+      # A launch gives interfaces and spot requests the tags of the EC2NodeClass only.
+      Sid    = "TagInterfacesAtLaunch"
+      Action = local.actions.tag
+      Resource = [
+        "${local.ec2}:${var.account_id}:network-interface/*",
+        "${local.ec2}:${var.account_id}:spot-instances-request/*",
+      ]
       Condition = { StringEquals = { "ec2:CreateAction" = ["CreateFleet", "RunInstances"] } }
     },
     {

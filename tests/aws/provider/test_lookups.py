@@ -109,10 +109,10 @@ def test_types_with_their_zones(world: World) -> None:
 def test_a_profile_is_made_for_a_role_once(world: World) -> None:
     iam = world.client("iam")
     iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
-    name = world.aws.instance_profile(role="nodes", profile="")
+    name = world.aws.instance_profile(role="nodes", profile="", labels={})
     held = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
     assert [role["RoleName"] for role in held["Roles"]] == ["nodes"]
-    assert world.provider().instance_profile(role="nodes", profile="") == name
+    assert world.provider().instance_profile(role="nodes", profile="", labels={}) == name
     assert len(iam.list_instance_profiles()["InstanceProfiles"]) == 1
 
 
@@ -122,7 +122,7 @@ def test_foreign_profile_of_the_role_is_not_used(world: World) -> None:
     iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
     iam.create_instance_profile(InstanceProfileName="theirs")
     iam.add_role_to_instance_profile(InstanceProfileName="theirs", RoleName="nodes")
-    name = world.aws.instance_profile(role="nodes", profile="")
+    name = world.aws.instance_profile(role="nodes", profile="", labels={})
     assert name != "theirs"
     held = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
     assert [role["RoleName"] for role in held["Roles"]] == ["nodes"]
@@ -130,5 +130,5 @@ def test_foreign_profile_of_the_role_is_not_used(world: World) -> None:
 
 def test_a_role_that_is_not_there_is_not_found(world: World) -> None:
     with pytest.raises(ProviderError, match="nobody") as caught:
-        world.aws.instance_profile(role="nobody", profile="")
+        world.aws.instance_profile(role="nobody", profile="", labels={})
     assert caught.value.class_ is ErrorClass.NOT_FOUND

@@ -98,7 +98,8 @@ def test_each_cluster_uid_has_its_own_instance_profile_of_a_role(world: World) -
     iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
     this_cluster, other_cluster = of(world, "uid-of-this"), of(world, "uid-of-another")
     own_profile, other_profile = (
-        provider.instance_profile(role="nodes", profile="") for provider in (this_cluster, other_cluster)
+        provider.instance_profile(role="nodes", profile="", labels={})
+        for provider in (this_cluster, other_cluster)
     )
     assert own_profile != other_profile
     assert [ref.name for ref in this_cluster.instance_profiles()] == [own_profile]
@@ -112,7 +113,7 @@ def test_each_cluster_uid_has_its_own_instance_profile_of_a_role(world: World) -
 def test_instance_profile_of_a_version_without_uids_stays(world: World) -> None:
     """It may be that of another cluster of the same name."""
     world.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
-    name = of(world, "").instance_profile(role="nodes", profile="")
+    name = of(world, "").instance_profile(role="nodes", profile="", labels={})
     this_cluster = of(world, "uid-of-this")
     assert this_cluster.instance_profiles() == []
     with pytest.raises(ProviderError, match="cluster-uid=uid-of-this"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -59,7 +59,7 @@ class Ec2:
     def images(self, _terms: Sequence[Selector]) -> Sequence[Image]:
         return [Image(id="ami-1")]
 
-    def instance_profile(self, *, role: str, profile: str) -> str:
+    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
         return profile or role
 
 

@@ -221,8 +221,8 @@ def test_a_group_that_is_no_arn_is_refused_with_the_form() -> None:
 
 def test_a_class_without_role_or_profile_is_refused() -> None:
     with pytest.raises(ProviderError, match="instanceProfile"):
-        provider().instance_profile(role="", profile="")
-    assert provider().instance_profile(role="nodes", profile="mine") == "mine"
+        provider().instance_profile(role="", profile="", labels={})
+    assert provider().instance_profile(role="nodes", profile="mine", labels={}) == "mine"
 
 
 def test_a_placement_group_by_its_name() -> None:
