@@ -141,7 +141,7 @@ class EC2NodeClassSpec(Model):
     tags: Annotated[
         dict[str, str],
         crd(
-            "Tags of all that is made for the class: instances, volumes, network interfaces, fleets, spot requests, launch templates and the instance profile of its role.",
+            "Tags of all that is made for the class, its instance profile and spot requests too.",
             SchemaRule("self.all(k, k != '')", "a tag needs a key"),
             SchemaRule(
                 f"self.all(k, !(k in {list(names.RESTRICTED_TAGS)}))",
