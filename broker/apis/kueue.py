@@ -21,6 +21,11 @@ from broker.apis.ome import PreemptionRule, QuotaGroup
 from broker.apis.schema import crd
 
 KUEUE: Final = "kueue.x-k8s.io"
+# On a Workload of an elastic job: `namespace/name` of the Workload that it replaces (KEP-77).
+REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+# On pods: their Workload, by name; and that of a group of plain pods.
+OF_WORKLOAD: Final = "kueue.x-k8s.io/workload"
+OF_POD_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 # The supported versions, the preferred first.
 VERSIONS: Final = ("v1beta2", "v1beta1")
 

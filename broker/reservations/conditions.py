@@ -24,7 +24,7 @@ from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import BLOCKERS
-from broker.reservations.sizing import ACCELERATORS, Sizing, deciding_resources
+from broker.reservations.sizing import Sizing, deciding_resources
 from providers.model import Odcr
 
 READY: Final = "Ready"
@@ -82,8 +82,6 @@ RATIO: Final = (
 OUT_OF_SERVICE: Final = (
     "it counts again once it can be used: uncordon the nodes, or end or replace broken machines"
 )
-# Resources that EC2 sells. The amount of any other, such as a licence, is known only from a node that has it.
-SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
 MOST_NAMED: Final = 10  # entries that a message lists
 
 

@@ -9,14 +9,14 @@ is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from broker.capacity.model import Inventory
 from broker.reservations.desired import DesiredCapacity, FlavorCount, FlavorDemand, OdcrChange, PurchaseSpec
-from broker.reservations.ownership import made_here
-from broker.reservations.sizing import needed
+from broker.reservations.ownership import Ownership, made_here
+from broker.reservations.sizing import needed, size
 from providers.model import UNCHANGED, InstanceType, Odcr
 
 ACTIVE = "active"
@@ -89,6 +89,26 @@ def fulfilment_of(
         pending=sum(odcr.reserved for odcr in counted if odcr.state != ACTIVE),
         unlike=tuple(odcr for odcr in strays if _as_requested(odcr, demand, terms)),
     )
+
+
+def observed(
+    desired: DesiredCapacity, ownership: Ownership, *, types: Mapping[str, InstanceType]
+) -> Mapping[str, FlavorCount]:
+    """The number of existing instances of each flavor, for a reservation without purchases."""
+    counts = {}
+    for name, demand in desired.demands.items():
+        sized = size(demand.flavor, demand.nominal, types, sizing=demand.sizing)
+        held = ownership.of(desired.reserved).get(name, ())
+        counts[name] = observed_count(held, sized.count)
+    return counts
+
+
+def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
+    """Counts all ODCRs of the flavor, including those that others made."""
+    held = counted_once(held)
+    active = sum(odcr.reserved for odcr in held if odcr.state == ACTIVE)
+    begins = sum(odcr.reserved for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
+    return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
 
 
 def surplus(

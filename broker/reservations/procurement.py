@@ -13,7 +13,7 @@ refused ones are requested elsewhere, then in halves, then later. EC2 creates an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,7 +25,6 @@ from broker.reservations.desired import (
     MOST,
     Caps,
     DesiredCapacity,
-    FlavorCount,
     FlavorDemand,
     FulfilmentStatus,
     GroupChange,
@@ -34,11 +33,11 @@ from broker.reservations.desired import (
 )
 from broker.reservations.fulfilment import (
     ACTIVE,
-    UNAVAILABLE,
     FlavorFulfilment,
-    counted_once,
     fulfilment_of,
     given_back,
+    observed,
+    observed_count,
     surplus,
 )
 from broker.reservations.moves import MovedCapacity
@@ -100,26 +99,6 @@ def plan(
         statuses=statuses,
         retry_at=planner.retry_at,
     )
-
-
-def observed(
-    desired: DesiredCapacity, ownership: Ownership, *, types: Mapping[str, InstanceType]
-) -> Mapping[str, FlavorCount]:
-    """The number of existing instances of each flavor, for a reservation without purchases."""
-    counts = {}
-    for name, demand in desired.demands.items():
-        sized = size(demand.flavor, demand.nominal, types, sizing=demand.sizing)
-        held = ownership.of(desired.reserved).get(name, ())
-        counts[name] = observed_count(held, sized.count)
-    return counts
-
-
-def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
-    """Counts all ODCRs of the flavor, including those that others made."""
-    held = counted_once(held)
-    active = sum(odcr.reserved for odcr in held if odcr.state == ACTIVE)
-    begins = sum(odcr.reserved for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
-    return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
 
 
 class _Planner:

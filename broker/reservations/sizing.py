@@ -53,6 +53,9 @@ ACCELERATORS: Final = (
     "aws.amazon.com/neuron",
     "aws.amazon.com/neuroncore",
 )
+# Resources that EC2 sells. The amount of any other (a licence, volumes, hugepages, shares of a GPU, credits)
+# is known only from a node that has it, so its lack is no lack of machines.
+SOLD: Final = frozenset({*ACCELERATORS, CPU, MEMORY, PODS})
 # Labels of a single node, not of its type: the rest of the well-known labels choose types.
 _NOT_OF_TYPE: Final = frozenset(
     {CAPACITY_TYPE, ZONE, ZONE_ID, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE}
@@ -267,8 +270,8 @@ def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fract
 
 
 def _known(has: Mapping[str, float]) -> frozenset[str]:
-    """Resources that EC2 supplies; a licence or a volume is not one."""
-    return frozenset((*has, *ACCELERATORS, CPU, MEMORY, PODS))
+    """Resources that EC2 supplies."""
+    return SOLD.union(has)
 
 
 def _is(type_: InstanceType, wanted: Mapping[str, str]) -> bool:

@@ -42,7 +42,7 @@ from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
-from broker.reservations.sizing import Sizing
+from broker.reservations.sizing import SOLD, Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
 from providers.model import InstanceType, Odcr, ProviderError
@@ -92,7 +92,7 @@ class JointFactsBuilder:
         self._steadied, machines = steady(self._steadied, machine_snapshot.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
         shared = bisection.bisected(
-            lambda group: shares(group, machines, sold=conditions.SOLD),
+            lambda group: shares(group, machines, sold=SOLD),
             claimants,
             lambda claimant: str(claimant.reserved),
         )

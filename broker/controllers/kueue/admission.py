@@ -1,6 +1,7 @@
 """Answers the admission check of all workloads that wait for reserved capacity, in one pass.
 
-Invariant: Ready requires room that no earlier answer has promised. Workloads are answered in the order of
+Invariant: Ready requires room that no earlier answer has promised, and is taken back (Retry) if the promised
+instances are gone before any pod runs. Workloads are answered in the order of
 priority, then of the time of their quota reservation. Each request is answered once. A write applies only to
 the version of the workload that was decided about. It is forced, since Kueue's own managers (kueue,
 kueue-admission) own the entry too.
@@ -20,8 +21,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
-from broker.apis.meta import condition
+from broker.apis.kueue import AdmissionCheckState, Workload
 from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.answers import (
@@ -30,6 +30,7 @@ from broker.controllers.kueue.answers import (
     CheckAnswer,
     backoff,
     body,
+    increase,
     is_evicted,
     is_parked,
     parked_body,
@@ -38,9 +39,10 @@ from broker.controllers.kueue.answers import (
     refused,
     retry,
 )
+from broker.controllers.kueue.promises import Demand, Promise, broken, promises, replaced_demand, turn
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.room import PodGroup
-from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
+from broker.controllers.kueue.running import running_workloads
+from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launchable_instances
 from broker.kube.controller import Result
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import WAITING, owner_of
@@ -57,7 +59,7 @@ class CheckRejection:
     """A refused request: the reservation, and the pods of each flavor."""
 
     reserved: Reserved
-    demand: Mapping[str, tuple[PodGroup, ...]]
+    demand: Demand
 
 
 class AdmissionCheckController:
@@ -65,13 +67,15 @@ class AdmissionCheckController:
 
     def __init__(self, shared: ReservationDependencies) -> None:
         self._client, self._clock = shared.client, shared.clock
-        self._nodes, self._claims = shared.caches.nodes, shared.caches.claims
+        self._caches = shared.caches
         self._reads = shared.reads
         self._provider = shared.provider
         self._unattributed = UnattributedSlots()
         # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
         self._demands = DemandCache(shared.reads.clusters.cache)
+        self._settled: object = None  # the instances that all promises fitted
+        self._outside: set[str] = set()  # workloads whose pods are outside of reservations
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         snapshot = self._reads.snapshot()
@@ -86,19 +90,53 @@ class AdmissionCheckController:
             if reserves(workload) and not is_evicted(workload)
         ]
         parked = workloads.by(PARKED, CHECK)
-        if not requesting and not parked:
-            return None
-        supply = SupplySnapshot(
+        instances = launchable_instances(ownership, self._clock.now())
+        held = self._keep_promises(instances, again=bool(parked) or instances != self._settled)
+        due = RECHECK_SECONDS if self._settled is None else float("inf")
+        if requesting or parked:
+            supply = self._supply(unattributed)
+            for promise in held:
+                supply.hold(promise.reserved, promise.demand)
+            due = min(due, self._answer_all([*requesting, *parked], supply))
+        self._forget()
+        return Result(requeue_after=due) if due < float("inf") else None
+
+    def _supply(self, unattributed: Mapping[str, int]) -> SupplySnapshot:
+        snapshot = self._reads.snapshot()
+        return SupplySnapshot(
             self._reads,
             self._provider,
-            ownership,
+            snapshot.odcrs.owned,
             snapshot.unqueued_clusters,
             unattributed=unattributed,
             now=self._clock.now(),
-            demands=self._demands,
         )
+
+    def _keep_promises(self, instances: object, *, again: bool) -> list[Promise]:
+        """Takes back promises whose instances are gone; returns the others.
+
+        Instances that are used by others are not gone: they may be this workload's own, and unknown yet.
+        """
+        held = promises(self._reads, self._demands)
+        if again:
+            runs = running_workloads((promise.workload for promise in held), self._caches)
+            self._outside = runs.outside
+            held = [promise for promise in held if promise.workload.key not in self._outside]
+            lost, fits = broken(held, self._supply({}), runs)
+            self._settled = instances if fits and not lost else None
+            for promise, short in lost:
+                self._refuse(promise.workload, promise.reserved, promise.demand)
+                answer = retry(short, was_ready=True)
+                self._apply(body(promise.workload, CHECK, answer, self._clock.now()))
+                held.remove(promise)
+        return [promise for promise in held if promise.workload.key not in self._outside]
+
+    def _answer_all(self, waiting: Sequence[Workload], supply: SupplySnapshot) -> float:
+        """Answers requests, and releases parked workloads that have room; returns the seconds to the next
+        time.
+        """
         due = float("inf")
-        for workload in sorted([*requesting, *parked], key=_turn):
+        for workload in sorted(waiting, key=turn):
             if refused(workload, CHECK):
                 due = min(due, self._park(workload, supply))
                 continue
@@ -107,15 +145,14 @@ class AdmissionCheckController:
                 due = min(due, RECHECK_SECONDS)
             if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
                 self._apply(body(workload, CHECK, answer, self._clock.now()))
-        self._forget()
-        return Result(requeue_after=due) if due < float("inf") else None
+        return due
 
     def _instances(self) -> Mapping[str, int]:
         """The instances of this cluster by ODCR: Nodes, and claims with an instance that is no Node yet."""
-        known = Counter(node.labels.get(names.RESERVATION_ID, "") for node in self._nodes.list())
+        known = Counter(node.labels.get(names.RESERVATION_ID, "") for node in self._caches.nodes.list())
         known.update(
             claim.labels.get(names.RESERVATION_ID, "")
-            for claim in self._claims.list()
+            for claim in self._caches.claims.list()
             if claim.status.provider_id and not claim.status.node_name
         )
         return known
@@ -131,11 +168,18 @@ class AdmissionCheckController:
                 "admissionChecksStrategy"
             )
         demand = self._demands.demands(workload)
-        short, used = supply.place(reserved, demand)
+        short, used = supply.place(reserved, self._beyond_replaced(workload, demand))
         if not short:
             return ready(workload, used, supply.labels(used))
-        self._refused[workload.uid] = CheckRejection(reserved=reserved, demand=demand)
+        self._refuse(workload, reserved, demand)
         return retry(short)
+
+    def _refuse(self, workload: Workload, reserved: Reserved, demand: Demand) -> None:
+        self._refused[workload.uid] = CheckRejection(reserved=reserved, demand=demand)
+
+    def _beyond_replaced(self, workload: Workload, demand: Demand) -> Demand:
+        """The pods that need room: those of a workload that it replaces have theirs."""
+        return increase(demand, replaced_demand(workload, self._reads, self._demands))
 
     def _park(self, workload: Workload, supply: SupplySnapshot) -> float:
         """Keeps an evicted workload out of Kueue's queue while there is no room; returns the seconds.
@@ -150,7 +194,9 @@ class AdmissionCheckController:
         if not is_new and until is None:
             return float("inf")  # released: Kueue has it in its queue
         known = self._refused.get(workload.uid)
-        short, _ = supply.place(known.reserved, known.demand) if known else ([], {})
+        short: list[str] = []
+        if known is not None:
+            short, _ = supply.place(known.reserved, self._beyond_replaced(workload, known.demand))
         if is_new:
             seconds = backoff(_entry(workload).retry_count) if short else 0
             why = "; ".join([*short, f"checked again as soon as there is room, and in {seconds} s"])
@@ -184,12 +230,6 @@ class AdmissionCheckController:
         if len(self._refused) > 2 * len(workloads) + 100:
             alive = {workload.uid for workload in workloads.list()}
             self._refused = {uid: known for uid, known in self._refused.items() if uid in alive}
-
-
-def _turn(workload: Workload) -> tuple[int, float, str]:
-    since = condition(workload.status.conditions, QUOTA_RESERVED)
-    at = since.last_transition_time if since is not None else None
-    return (-workload.spec.priority, at.timestamp() if at else float("inf"), workload.key)
 
 
 def _entry(workload: Workload) -> AdmissionCheckState:

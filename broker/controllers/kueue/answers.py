@@ -16,8 +16,9 @@ workload is `parked`: `requeueAt` is the time of its next turn, and the broker r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, Workload
 from broker.apis.meta import condition, is_true
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
+from broker.reservations.sizing import amount_text
 from broker.reservations.workloads import assigned
 from broker.text import counted, quantity
 
@@ -53,6 +55,7 @@ class CheckAnswer:
 def demands(workload: Workload, *, dedicated: bool = False) -> Mapping[str, tuple[PodGroup, ...]]:
     """The pods that an admission needs in each flavor, without those that were given back.
 
+    Beside pods with accelerators, those without are optional: a launcher or driver may run elsewhere.
     `dedicated`: the Workload is a dedicated cluster's. Its pod sets are shares of instances, which are
     counted by their accelerators.
     """
@@ -75,7 +78,34 @@ def demands(workload: Workload, *, dedicated: bool = False) -> Mapping[str, tupl
             flavor: [group for group in pods if is_accelerated(group)] or pods
             for flavor, pods in groups.items()
         }
+    if any(is_accelerated(group) for pods in groups.values() for group in pods):
+        groups = {
+            flavor: [replace(group, optional=not is_accelerated(group)) for group in pods]
+            for flavor, pods in groups.items()
+        }
     return {flavor: tuple(pods) for flavor, pods in groups.items()}
+
+
+def increase(
+    demand: Mapping[str, Sequence[PodGroup]], replaced: Mapping[str, Sequence[PodGroup]]
+) -> Mapping[str, tuple[PodGroup, ...]]:
+    """The pods that a workload needs beyond those of the workload that it replaces, which go on."""
+    more: dict[str, tuple[PodGroup, ...]] = {}
+    for flavor, pods in demand.items():
+        going_on = Counter[object]()
+        for group in replaced.get(flavor, ()):
+            going_on[_equal(group)] += group.count
+        groups = []
+        for group in pods:
+            kept = min(group.count, going_on[_equal(group)])
+            going_on[_equal(group)] -= kept
+            groups.append(replace(group, count=group.count - kept))
+        more[flavor] = tuple(groups)
+    return more
+
+
+def _equal(pods: PodGroup) -> object:
+    return tuple(sorted(pods.deciding.items()))
 
 
 def ready(
@@ -106,9 +136,10 @@ def ready(
     return CheckAnswer(state="Ready", message=message, updates=updates)
 
 
-def retry(short: Iterable[str]) -> CheckAnswer:
-    """Retry: there is no room. `short`: the shortages as text, by flavor."""
-    return CheckAnswer(state="Retry", message="; ".join(short))
+def retry(short: Iterable[str], *, was_ready: bool = False) -> CheckAnswer:
+    """Retry: there is no room. `short`: the shortages as text, by flavor; `was_ready`: there was room."""
+    gone = "the reserved instances that it was promised are gone: " if was_ready else ""
+    return CheckAnswer(state="Retry", message=gone + "; ".join(short))
 
 
 def backoff(retried: int) -> int:
@@ -120,15 +151,25 @@ def pending(why: str) -> CheckAnswer:
     return CheckAnswer(state="Pending", message=f"{WAITS}: {why}")
 
 
-def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots], *, borrows: bool) -> str:
-    """The shortage of a flavor, as text."""
+def shortage(
+    flavor: str,
+    pods: Sequence[PodGroup],
+    own: Sequence[InstanceSlots],
+    *,
+    borrows: bool = False,
+    promised: bool = False,
+) -> str:
+    """The shortage of a flavor, as text. `promised`: other members of the cohort have the room."""
     requested = ", ".join(
         f"{counted(group.count, 'pod')} of "
-        + ", ".join(f"{amount:g} {name}" for name, amount in group.deciding.items())
+        + ", ".join(f"{amount_text(name, amount)} {name}" for name, amount in group.deciding.items())
         for group in pods
+        if group.count and not group.optional
     )
     has = sum(instances.count for instances in own)
     where = "it and its cohort's idle ones have" if borrows else "they have"
+    if promised:
+        where = "beside the workloads of its cohort that use them they have"
     active = counted(has, "reserved instance is active", "reserved instances are active")
     return f"flavor {flavor}: {active}, and {where} no room for {requested}"
 

@@ -1,19 +1,17 @@
 """Decides whether pods fit the reserved instances of a flavor.
 
-Invariant: a reservation uses its own instances first. Its workloads fit if its instances have room for them
-beside its other workloads, even if other reservations have borrowed the instances (borrowers make room). A
-reservation that may borrow also fits if the instances of its cohort tree have room beside the workloads of
-all members. Pods are counted by their accelerator if they request one, as quota is sized. An instance's other
-resources are its raw amounts, which are rarely short.
+Invariant: pods are counted by the resources that EC2 sells, as quota is sized: by their accelerator if they
+request one. An instance's other resources are its raw amounts, which are rarely short. Nothing else that pods
+request is a lack of machines.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from broker.reservations.sizing import ACCELERATORS
+from broker.reservations.sizing import ACCELERATORS, SOLD
 
 Amount = Mapping[str, float]
 Left = tuple[tuple[str, float], ...]  # the free amounts of an instance, by resource
@@ -30,15 +28,16 @@ class InstanceSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """A number of equal pods, and the requests of each."""
+    """A number of equal pods, and the requests of each. `optional`: they take room and are not waited for."""
 
     count: int
     requests: Amount
+    optional: bool = False
 
     @property
     def deciding(self) -> Amount:
-        """The requests that decide the fit: the accelerators if there are any, else all."""
-        requested = {name: amount for name, amount in self.requests.items() if amount > 0}
+        """The requests that decide the fit: the accelerators if there are any, else all that EC2 sells."""
+        requested = {name: amount for name, amount in self.requests.items() if amount > 0 and name in SOLD}
         return {name: requested[name] for name in ACCELERATORS if name in requested} or requested
 
 
@@ -62,17 +61,18 @@ class InstanceRoom:
         for instances in slots:
             self._free[tuple(sorted(instances.resources.items()))] += instances.count
 
-    def fill(self, pods: Iterable[PodGroup]) -> Placed:
-        """Takes as much room as exists, for pods that run already or are promised the room."""
-        return [move for group in pods for move in self._take(group)[0]]
+    def fill(self, pods: Iterable[PodGroup]) -> tuple[PodGroup, ...]:
+        """Takes as much room as exists; returns the pods that have it."""
+        taken = ((group, self._take(group)[1]) for group in pods)
+        return tuple(replace(group, count=group.count - left) for group, left in taken)
 
     def place(self, pods: Iterable[PodGroup]) -> Placed | None:
         """Takes the room for all pods; returns None, and takes nothing, if they do not all fit."""
         done: Placed = []
-        for group in sorted(pods, key=lambda pods_: -max(pods_.deciding.values(), default=0.0)):
+        for group in sorted(pods, key=_order):
             moves, left = self._take(group)
             done += moves
-            if left:
+            if left and not group.optional:
                 self.free(done)
                 return None
         return done
@@ -112,6 +112,11 @@ class InstanceRoom:
         if not self._free[before]:
             del self._free[before]
         self._free[after] += count
+
+
+def _order(pods: PodGroup) -> tuple[bool, float]:
+    """The largest first, after them those that nothing waits for."""
+    return pods.optional, -max(pods.deciding.values(), default=0.0)
 
 
 def _less(free: Amount, request: Amount, pods: int) -> Left:

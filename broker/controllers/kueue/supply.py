@@ -1,13 +1,17 @@
 """The reserved instances for a workload, and their present use.
 
-Invariant: a snapshot lasts one pass. Rooms are computed once, when needed, and filled by each placement, so
-that two workloads of a pass never get the same instance. A workload that needs several flavors gets all of
-them or takes none. A reservation that may borrow gets the idle instances of its whole cohort tree.
+Invariant: there is one count of promised instances. Every workload that was answered Ready holds its pods'
+room, on the instances of its reservation or, if that may borrow, of its cohort tree; a new one fits only
+beside all of them. Kueue reclaims lent quota before it reserves an owner's: what still holds room then leaves
+for nobody, such as a workload of a member that has quota and no instances. Rooms are computed once a pass and
+filled by each placement. A workload that needs several flavors gets all of them or takes none. One that
+replaces another holds the other's pods until it is Ready itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +21,6 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import base
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
@@ -25,16 +28,16 @@ from broker.quota.model import Queue, QuotaCohort
 from broker.quota.tree import Tree
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_admission import by_flavor
-from broker.reservations.kueue_objects import BY_QUEUE, owning_cluster, queue_name
+from broker.reservations.kueue_objects import owning_cluster
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
-from broker.reservations.workloads import reserves
 from providers.base import CapacityProvider
 
 # Flavors with these problems are not reserved in EC2: no workload waits for them.
 _NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 
-Pool = tuple[frozenset[Reserved], str]  # the owners of the instances, and the flavor
+Owners = frozenset[Reserved]
+Pool = tuple[Owners, str]  # the owners of the instances, and the flavor
 
 
 class DemandCache:
@@ -57,6 +60,17 @@ class DemandCache:
             self._demands = {key: demand for key, demand in self._demands.items() if workloads.find(key)}
 
 
+def launchable_instances(ownership: Ownership, now: datetime) -> object:
+    """The instances of all reservations: equal as long as none is gone or new."""
+    return {
+        (reserved, flavor, odcr.id, odcr.total)
+        for reserved, flavors in ownership.odcrs.items()
+        for flavor, odcrs in flavors.items()
+        for odcr in odcrs
+        if launchable(odcr, now)
+    }
+
+
 def _version(item: Object) -> str:
     return f"{item.uid}/{item.metadata.resource_version}"
 
@@ -73,12 +87,10 @@ class SupplySnapshot:
         *,
         unattributed: Mapping[str, int],
         now: datetime,
-        demands: DemandCache,
     ) -> None:
         """`unattributed`: the number of slots with unattributed instances, by ODCR id."""
         self._unattributed = unattributed
         self._now = now
-        self._demands = demands
         self._reads = reads
         self._types = provider.instance_types()
         self._ownership = ownership
@@ -98,43 +110,77 @@ class SupplySnapshot:
         )
 
     def place(
-        self, reserved: Reserved, demand: Mapping[str, tuple[PodGroup, ...]]
+        self, reserved: Reserved, demand: Mapping[str, Sequence[PodGroup]]
     ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
         """Places the pods; returns the shortages, and the instances that they may use by reserved flavor."""
-        own = frozenset({reserved})
-        node = self._tree.queues.get(reserved.queue) if reserved.queue in self._borrows else None
-        wider = own.union(self._members[peer.name] for peer in node.root().members()) if node else own
+        own, tree = frozenset({reserved}), self._tree_of(reserved)
+        borrows = reserved.queue in self._borrows and tree != own
         short: list[str] = []
         used: dict[str, tuple[InstanceSlots, ...]] = {}
         done: list[tuple[InstanceRoom, Placed]] = []
         for flavor, pods in sorted(demand.items()):
-            if not self._is_waited_for(flavor, wider):
+            if not self._is_waited_for(flavor, tree if borrows else own):
                 continue
-            for owners in dict.fromkeys((own, wider)):
-                room = self._room(owners, flavor)
-                placed = room.place(pods)
-                if placed is not None:
-                    done.append((room, placed))
-                    used[flavor] = self._slots(owners, flavor)
-                    other = self._room(wider if owners == own else own, flavor)
-                    if other is not room:  # the present users of these instances make room
-                        done.append((other, other.fill(pods)))
-                    break
-            else:
-                short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
-                if lost := sum(
-                    self._unattributed.get(instances.odcr, 0) for instances in self._slots(wider, flavor)
-                ):
-                    short[-1] += f"; instances that are no nodes of this cluster have {lost} more"
-        for room, placed in done if short else ():
-            room.free(placed)
+            optional = all(group.optional for group in pods)  # then all of them are placed, or none
+            pods = tuple(replace(group, optional=False) for group in pods) if optional else tuple(pods)
+            placed = [(room, room.place(pods)) for room in self._rooms_of(own, tree, flavor)]
+            fits = {room: moves for room, moves in placed if moves is not None}
+            in_own, in_tree = placed[0][1] is not None, placed[-1][1] is not None
+            if in_tree and (in_own or borrows):
+                done += fits.items()
+                used[flavor] = self._slots(own if in_own else tree, flavor)
+                continue
+            for room, moves in fits.items():
+                room.free(moves)
+            if not optional:
+                short.append(self._shortage(flavor, pods, own, tree, borrows=borrows, in_own=in_own))
+        for room, moves in done if short else ():
+            room.free(moves)
         return short, used
+
+    def hold(self, reserved: Reserved, demand: Mapping[str, Sequence[PodGroup]]) -> bool:
+        """Takes room for pods that were promised it, as far as it exists; returns whether it is enough."""
+        own, tree = frozenset({reserved}), self._tree_of(reserved)
+        borrows, enough = reserved.queue in self._borrows, True
+        for flavor, pods in demand.items():
+            if not self._is_waited_for(flavor, tree if borrows else own):
+                continue
+            rooms = self._rooms_of(own, tree, flavor)
+            held = rooms[0].fill(pods)
+            for room in rooms[1:]:  # a member that may not borrow has nothing beyond its own
+                held = room.fill(pods if borrows else held)
+            wanted = zip(pods, held, strict=True)
+            enough = enough and all(group.optional or has.count == group.count for group, has in wanted)
+        return enough
+
+    def clear(self) -> None:
+        """Forgets all placements."""
+        self._rooms = {}
+
+    def _rooms_of(self, own: Owners, tree: Owners, flavor: str) -> tuple[InstanceRoom, ...]:
+        return tuple(self._room(owners, flavor) for owners in dict.fromkeys((own, tree)))
+
+    def _tree_of(self, reserved: Reserved) -> Owners:
+        """The reservation, and all members of its cohort tree."""
+        node = self._tree.queues.get(reserved.queue)
+        members = (self._members[peer.name] for peer in node.root().members()) if node else ()
+        return frozenset({reserved}).union(members)
+
+    def _shortage(
+        self, flavor: str, pods: Sequence[PodGroup], own: Owners, tree: Owners, *, borrows: bool, in_own: bool
+    ) -> str:
+        slots = self._slots(own, flavor)
+        text = shortage(flavor, pods, slots, borrows=borrows, promised=in_own)
+        usable = self._slots(tree if borrows else own, flavor)
+        if lost := sum(self._unattributed.get(instances.odcr, 0) for instances in usable):
+            text += f"; instances that are no nodes of this cluster have {lost} more"
+        return text
 
     def labels(self, flavors: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
         flavors_ = {name: self._reads.flavors.cache.get(name) for name in flavors}
         return {name: flavor.spec.node_labels for name, flavor in flavors_.items() if flavor is not None}
 
-    def _is_waited_for(self, flavor: str, owners: frozenset[Reserved]) -> bool:
+    def _is_waited_for(self, flavor: str, owners: Owners) -> bool:
         """Whether a workload waits for this flavor: it has ODCRs, or could have some."""
         if self._slots(owners, flavor):
             return True
@@ -144,7 +190,7 @@ class SupplySnapshot:
         resolved = flavor_of(flavor, resource_flavor.spec.node_labels, self._types)
         return not (isinstance(resolved, FlavorProblem) and resolved.reason in _NOT_RESERVED)
 
-    def _slots(self, owners: frozenset[Reserved], flavor: str) -> tuple[InstanceSlots, ...]:
+    def _slots(self, owners: Owners, flavor: str) -> tuple[InstanceSlots, ...]:
         return tuple(
             InstanceSlots(
                 odcr=odcr.id,
@@ -156,30 +202,15 @@ class SupplySnapshot:
             if launchable(odcr, self._now) and odcr.instance_type in self._types
         )
 
-    def _room(self, owners: frozenset[Reserved], flavor: str) -> InstanceRoom:
+    def _room(self, owners: Owners, flavor: str) -> InstanceRoom:
         room = self._rooms.get((owners, flavor))
         if room is None:
             room = self._rooms[owners, flavor] = InstanceRoom(self._slots(owners, flavor))
             for reserved in sorted(owners):
-                room.fill(self._present_pods(reserved, flavor))
+                for holder in self._other_holders.get(reserved, ()):
+                    amounts = base(by_flavor(holder.usage).get(flavor, {}))
+                    room.fill(_whole(amounts, self._slots(frozenset({reserved}), flavor)))
         return room
-
-    def _present_pods(self, reserved: Reserved, flavor: str) -> Iterable[PodGroup]:
-        """Pods that use the reservation's instances: of workloads past the check, and of other holders."""
-        for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
-            if reserves(workload) and not _check_is_open(workload):
-                yield from self._demands.demands(workload).get(flavor, ())
-        for holder in self._other_holders.get(reserved, ()):
-            amounts = base(by_flavor(holder.usage).get(flavor, {}))
-            yield from _whole(amounts, self._slots(frozenset({reserved}), flavor))
-
-
-def _check_is_open(workload: Workload) -> bool:
-    """Whether the broker's check is open. Retry counts as open: the workload is about to lose its quota."""
-    return any(
-        check.name == CHECK and check.state in ("Pending", "Retry")
-        for check in workload.status.admission_checks
-    )
 
 
 def _whole(amounts: Mapping[str, float], slots: Sequence[InstanceSlots]) -> Iterable[PodGroup]:

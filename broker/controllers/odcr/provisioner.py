@@ -34,12 +34,12 @@ from broker.reservations.desired import (
     OdcrChange,
     ProcurementPlan,
 )
-from broker.reservations.fulfilment import unused
+from broker.reservations.fulfilment import observed, unused
 from broker.reservations.idle_release import IdleTracker
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, detect_moves, open_moves, record_moves
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot, OdcrStatus
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
-from broker.reservations.procurement import observed, plan
+from broker.reservations.procurement import plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
 from broker.text import group_name

@@ -3,7 +3,7 @@ threads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import (
+    REPLACES,
     VERSIONS,
     AdmissionCheckState,
     ClusterQueue,
@@ -83,6 +84,7 @@ class World:
         self.owned_odcrs: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.pods: Cache[Pod] = Cache(Pod)
         self.reads = ReservationReads(Client(self.transport), clock=self.clock)
         self.leads()
         for reserved, cohort in zip((A, B), cohorts, strict=True):
@@ -107,7 +109,7 @@ class World:
                 self.clock,
                 reads=self.reads,
                 provider=Types(),
-                caches=claim_caches(self.claims, self.nodes),
+                caches=claim_caches(self.claims, self.nodes, self.pods),
             )
         )
 
@@ -158,16 +160,24 @@ class World:
         flavor: str = "h100",
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
+        pods: int = 1,
+        replaces: str = "",
+        owner: Json | None = None,
     ) -> None:
-        """A workload of one pod, for which Kueue has reserved quota."""
+        """A workload of pods with so many GPUs each, for which Kueue has reserved quota."""
         try:
             self.kueue.workload(name, "team")
         except NotFound:
-            pod_sets = [{"name": "main", "count": 1, "template": {"spec": {}}}]
-            meta = {"name": name, "namespace": "team", "labels": dict(labels or {})}
+            pod_sets = [{"name": "main", "count": pods, "template": {"spec": {}}}]
+            meta: Json = {"name": name, "namespace": "team", "labels": dict(labels or {})}
+            if replaces:
+                meta["annotations"] = {REPLACES: replaces}
+            if owner:
+                meta["ownerReferences"] = [owner]
             spec = {"queueName": reserved.name, "priority": priority, "podSets": pod_sets}
             self.client.create(self.kind(Workload), {"metadata": meta, "spec": spec})
-        self.kueue.reserves(name, reserved.queue, {flavor: {GPU: str(gpus)}}, namespace="team")
+        usage = {flavor: {GPU: str(gpus * pods)}}
+        self.kueue.reserves(name, reserved.queue, usage, namespace="team", pods=pods)
 
     def check_states(self, *workloads: str) -> list[str]:
         """Runs one pass. Returns the states of these workloads' checks."""
@@ -256,11 +266,14 @@ def test_idle_instances_of_the_cohort_are_for_borrowers() -> None:
     assert selectors == [{names.CAPACITY_TYPE: "reserved"}]
     world.submit("third")
     assert world.check_states("third") == ["Retry"]
-    # B's own instance is for B first, whichever workload holds it: B's is Ready, and the borrower is drained.
+    # Kueue evicts nobody for B, since A is within its quota: B's instance is promised.
     world.submit("b", B)
-    assert world.check_states("b") == ["Ready"]
-    world.submit("b-too", B)
-    assert world.check_states("b-too") == ["Retry"]
+    assert world.check_states("b") == ["Retry"]
+    assert "beside the workloads of its cohort that use them they have no room" in world.check_of("b").message
+    is_parked(world, "b")
+    world.kueue.finishes("second", namespace="team")
+    world.check_states()
+    assert not parked(world, "b")
 
 
 @pytest.mark.covers("SAF-73")
@@ -471,6 +484,11 @@ def parked(world: World, name: str) -> bool:
 def sent_back(world: World, name: str) -> None:
     """Refused, evicted, parked, and stopped by the reconciler of its job."""
     assert world.check_states(name) == ["Retry"]
+    is_parked(world, name)
+
+
+def is_parked(world: World, name: str) -> None:
+    """After its Retry."""
     assert world.kueue.decides(name, namespace="team") == "evicted"
     assert world.check_states(name) == ["Pending"]
     world.kueue.stops(name, namespace="team")
@@ -618,3 +636,228 @@ def test_a_reservation_that_is_invalid_under_strict_lends_and_borrows_nothing(
 
     snapshot = world.reads.snapshot()
     assert (wrong in snapshot.barred, wrong not in snapshot.specs) == (strict, strict)
+
+
+# ---- promises
+
+
+def pod_of(world: World, name: str, *, node: str = "n", phase: str = "Running", **meta: Any) -> None:
+    world.pods.observe(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": f"u-{name}",
+                "resourceVersion": str(len(world.pods) + 1),
+                **meta,
+            },
+            "spec": {"nodeName": node},
+            "status": {"phase": phase},
+        }
+    )
+
+
+def cancelled(world: World) -> None:
+    world.holds(A, 2, state="cancelled")
+
+
+def shrunk(world: World) -> None:
+    world.holds(A, 1)
+
+
+def ended(world: World) -> None:
+    world.holds(A, 2, state="expired")
+
+
+def not_described(world: World) -> None:
+    world.owned_odcrs[A] = {}
+
+
+@pytest.mark.covers("FLT-06")
+@pytest.mark.parametrize(("gone", "kept"), [(cancelled, 0), (shrunk, 1), (ended, 0), (not_described, 0)])
+@pytest.mark.parametrize("restarted", [False, True], ids=["same broker", "next leader"])
+def test_promise_whose_instances_are_gone_is_taken_back(
+    gone: Callable[[World], None], kept: int, restarted: bool
+) -> None:
+    world = World()
+    world.holds(A, 2)
+    world.submit("low")
+    world.submit("high", priority=5)
+    assert world.check_states("low", "high") == ["Ready", "Ready"]
+    world.kueue.decides("low", namespace="team")
+    gone(world)
+    if restarted:
+        world.leads()
+    states = world.check_states("high", "low")
+    assert states == ["Ready"] * kept + ["Retry"] * (2 - kept)
+    message = world.check_of("low").message
+    assert "the reserved instances that it was promised are gone: flavor h100" in message
+    assert world.kueue.decides("low", namespace="team") == "evicted"
+    world.check_states()
+    world.kueue.stops("low", namespace="team")
+    assert parked(world, "low")
+    # Its place is free, and it comes back with the instances.
+    world.holds(A, 2)
+    world.check_states()
+    assert not parked(world, "low")
+
+
+RUNS: list[dict[str, Any]] = [
+    {"annotations": {"kueue.x-k8s.io/workload": "one"}},
+    {"labels": {"kueue.x-k8s.io/pod-group-name": "one"}},
+    {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "u-job"}]},
+    {"labels": {"jobset.sigs.k8s.io/jobset-name": "job"}},
+    {"labels": {"kueue.x-k8s.io/podset": "main"}},
+]
+IDLE: list[dict[str, Any]] = [
+    {"annotations": {"kueue.x-k8s.io/workload": "other"}, "labels": {"app": "x"}, "namespace": "others"},
+    {"labels": {"app": "x"}},
+    {"annotations": {"kueue.x-k8s.io/workload": "one"}, "node": ""},
+    {"annotations": {"kueue.x-k8s.io/workload": "one"}, "phase": "Failed"},
+]
+
+
+@pytest.mark.covers("FLT-06")
+@pytest.mark.parametrize(
+    ("pod", "expected"), [*((pod, "Ready") for pod in RUNS), *((pod, "Retry") for pod in IDLE)]
+)
+def test_workload_with_a_pod_on_a_node_is_left_alone(pod: dict[str, Any], expected: str) -> None:
+    world = World()
+    world.holds(A, 1)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "u-job"}
+    world.submit("one", owner=owner)
+    assert world.check_states("one") == ["Ready"]
+    pod_of(world, "p", **pod)
+    cancelled(world)
+    assert world.check_states("one") == [expected]
+    before = world.kueue.raw(Workload, "one", "team")
+    world.clock.advance(300)
+    world.check_states()
+    if expected == "Ready":
+        assert world.kueue.raw(Workload, "one", "team") == before
+        # Once its pods have ended without the workload, it is looked at again.
+        world.pods.replace([], 9)
+        assert world.check_states("one") == ["Retry"]
+
+
+@pytest.mark.covers("FLT-06", "FLT-45")
+def test_pods_that_run_on_demand_hold_no_reserved_instance() -> None:
+    """Instances of a cancelled reservation go on outside of it."""
+    world = World(a=True)
+    world.holds(A, 1)
+    world.holds(B, 1)
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    pod_of(world, "p", annotations={"kueue.x-k8s.io/workload": "one"})
+    labels = {names.CAPACITY_TYPE: "reserved"}
+    node: Json = {"metadata": {"name": "n", "uid": "n", "resourceVersion": "1", "labels": labels}}
+    world.nodes.observe(node)
+    world.holds(A, 1, state="cancelled")
+    world.submit("b", B)
+    assert world.check_states("one", "b") == ["Ready", "Retry"]
+    is_parked(world, "b")
+    node["metadata"] |= {"resourceVersion": "2", "labels": {names.CAPACITY_TYPE: "on-demand"}}
+    world.nodes.observe(node)
+    world.check_states()
+    assert not parked(world, "b")
+
+
+@pytest.mark.covers("FLT-06")
+def test_instances_whose_pods_fit_in_another_order_keep_their_promises() -> None:
+    world = World()
+    world.holds(A, 2)
+    for name, gpus in (("five", 5), ("three", 3), ("five-too", 5), ("three-too", 3)):
+        world.submit(name, gpus=gpus, priority=-gpus)
+        assert world.check_states(name) == ["Ready"], name
+    world.leads()
+    assert world.check_states("five", "three", "five-too", "three-too") == ["Ready"] * 4
+
+
+@pytest.mark.covers("FLT-07")
+@pytest.mark.parametrize("finished", [False, True], ids=["both have quota", "Kueue has finished the first"])
+def test_elastic_workload_needs_only_the_increase(finished: bool) -> None:
+    world = World()
+    world.holds(A, 2)
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    world.submit("two", pods=2, replaces="team/one")
+    if finished:
+        world.kueue.finishes("one", namespace="team")
+    assert world.check_states("two") == ["Ready"]
+    # Both instances are used: neither counts twice, nor is one lost.
+    world.kueue.finishes("one", namespace="team")
+    world.submit("third")
+    assert world.check_states("third") == ["Retry"]
+    is_parked(world, "third")
+    world.kueue.finishes("two", namespace="team")
+    world.check_states()
+    assert not parked(world, "third")
+
+
+@pytest.mark.covers("FLT-07", "FLT-45")
+@pytest.mark.parametrize("finished", [False, True], ids=["both have quota", "Kueue has finished the first"])
+def test_running_pods_keep_their_room_while_their_replacement_waits(finished: bool) -> None:
+    world = World()
+    world.holds(A, 1)
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    world.submit("two", pods=2, replaces="team/one")
+    if finished:
+        world.kueue.finishes("one", namespace="team")
+    world.submit("rival", priority=10)  # is answered first
+    assert world.check_states("rival", "two") == ["Retry", "Retry"]
+    assert world.check_of("two").message.endswith("no room for 1 pod of 8 nvidia.com/gpu")
+
+
+@pytest.mark.covers("FLT-07")
+def test_chain_of_replacements_needs_the_increase_over_the_running_one() -> None:
+    world = World()
+    world.holds(A, 3)
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    world.submit("two", pods=2, replaces="team/one")
+    world.submit("three", pods=3, replaces="team/two")
+    world.kueue.finishes("two", namespace="team")
+    assert world.check_states("three") == ["Ready"]
+
+
+@pytest.mark.covers("FLT-07")
+@pytest.mark.parametrize("replaces", ["team/none", "other/one", "team/two", "team/stranger"])
+def test_workload_that_replaces_none_of_its_job_needs_all_of_its_pods(replaces: str) -> None:
+    world = World()
+    world.holds(A, 2)
+    world.submit("stranger", owner={"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "x"})
+    assert world.check_states("stranger") == ["Ready"]
+    world.submit("two", pods=2, replaces=replaces)
+    assert world.check_states("two") == ["Retry"]
+
+
+@pytest.mark.covers("FLT-45")
+@pytest.mark.parametrize("first", [A, B], ids=["the owner first", "the member without instances first"])
+@pytest.mark.parametrize("owner_borrows", [False, True])
+def test_no_more_workloads_are_ready_than_instances_can_hold(first: Reserved, owner_borrows: bool) -> None:
+    """B has quota and no instances: Kueue lends it nothing, and reclaims nothing of it."""
+    world = World(a=owner_borrows, b=True)
+    world.holds(A, 4)
+    order = [*([A] * 3), B, B, A] if first == A else [B, B, *([A] * 4)]
+    for number, reserved in enumerate(order):
+        world.submit(f"w-{number}", reserved)
+        world.check_states()
+    states = world.check_states(*(f"w-{number}" for number in range(6)))
+    assert states == ["Ready"] * 4 + ["Retry"] * 2
+    # The same for a broker that starts now: each answer stands.
+    world.leads()
+    assert world.check_states(*(f"w-{number}" for number in range(4))) == ["Ready"] * 4
+
+
+@pytest.mark.covers("FLT-45")
+def test_workloads_of_a_member_that_lost_its_instances_take_none_of_the_others() -> None:
+    world = World(b=True)
+    world.holds(A, 1)
+    world.holds(B, 1)
+    world.submit("a")
+    assert world.check_states("a") == ["Ready"]
+    pod_of(world, "p", annotations={"kueue.x-k8s.io/workload": "a"})
+    world.holds(A, 1, state="cancelled")
+    world.submit("b", B)
+    assert world.check_states("a", "b") == ["Ready", "Ready"]

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.apis.kueue import Cohort, Workload
-from broker.controllers.kueue.answers import SKEW, backoff, body, demands, pending, ready, retry, shortage
+from broker.controllers.kueue.answers import (
+    SKEW,
+    backoff,
+    body,
+    demands,
+    increase,
+    pending,
+    ready,
+    retry,
+    shortage,
+)
 from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
 from broker.kube.cache import Cache
@@ -52,7 +62,8 @@ def pods(count: int, gpus: float, **more: float) -> PodGroup:
             [PodGroup(count=1, requests={"cpu": 100.0}), PodGroup(count=1, requests={"cpu": 92.0})],
             True,
         ),
-        (1, [], [PodGroup(count=1, requests={"tpu": 1.0})], False),
+        (1, [], [PodGroup(count=1, requests={"tpu": 1.0})], True),  # known only from a node that has it
+        (1, [], [PodGroup(count=1, requests={"nvidia.com/mig-1g.10gb": 1.0, "cpu": 193.0})], False),
         (1, [], [PodGroup(count=5, requests={})], True),
     ],
 )
@@ -89,7 +100,7 @@ def test_pods_that_do_not_fit_take_no_room(sizes: Sequence[tuple[int, float]], i
 @given(SIZES, st.integers(1, 6))
 def test_freed_room_is_available_again(sizes: Sequence[tuple[int, float]], instances: int) -> None:
     room = InstanceRoom([slots(instances)])
-    room.free(room.fill([pods(count, size) for count, size in sizes]))
+    room.free(room.place([pods(count, size) for count, size in sizes]) or [])
     assert room.place([pods(instances, 8.0)]) is not None
 
 
@@ -108,7 +119,10 @@ def workload(
 
 def test_demand_is_by_flavor_and_pod() -> None:
     by_flavor = demands(workload({GPU: "16", "cpu": "4"}, {GPU: "h100", "cpu": "small"}, count=2))
-    assert by_flavor == {"h100": (pods(2, 8),), "small": (PodGroup(count=2, requests={"cpu": 2.0}),)}
+    assert by_flavor == {
+        "h100": (pods(2, 8),),
+        "small": (PodGroup(count=2, requests={"cpu": 2.0}, optional=True),),
+    }
     assert demands(workload({}, {}, count=0)) == {}
 
 
@@ -211,3 +225,76 @@ def cohorts(**parents: str) -> Cache[Cohort]:
 )
 def test_a_cycle_of_cohorts_is_detected(parents: dict[str, str], ring: tuple[str, ...]) -> None:
     assert cycle("ai", cohorts(**parents)) == ring
+
+
+SMALL = InstanceSlots(odcr="cr-1", count=1, resources={"cpu": 4.0, "memory": 2.0**34, "pods": 58.0})
+
+
+@pytest.mark.covers("FLT-43")
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "ephemeral-storage",
+        "example.com/licence",
+        "hugepages-2Mi",
+        "credits",
+        "nvidia.com/mig-1g.24gb",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/gpumem",
+        "aws.amazon.com/neurondevice",
+        "vpc.amazonaws.com/efa",
+        "smarter-devices/fuse",
+    ],
+)
+def test_lack_of_what_ec2_does_not_sell_is_no_lack_of_machines(resource: str) -> None:
+    room = InstanceRoom([SMALL])
+    alone, beside = {resource: 3.0}, {resource: 3.0, "cpu": 4.0}
+    assert room.place([PodGroup(count=9, requests=alone)]) is not None
+    assert room.place([PodGroup(count=1, requests=beside)]) is not None
+    assert room.place([PodGroup(count=1, requests=beside)]) is None, "what it sells still counts"
+
+
+@pytest.mark.covers("FLT-43")
+@pytest.mark.parametrize("flavor", ["h100", "small"], ids=["in the same flavor", "in another"])
+def test_pod_set_of_cpu_alone_does_not_block_a_gpu_job(flavor: str) -> None:
+    raw = workload({GPU: "8"}, {GPU: "h100"}).model_dump(by_alias=True)
+    driver = {"name": "driver", "flavors": {"cpu": flavor}, "resourceUsage": {"cpu": "500"}, "count": 1}
+    raw["status"]["admission"]["podSetAssignments"] += (driver,)
+    by_flavor = demands(Workload.decode(raw))
+    rooms = {"h100": InstanceRoom([slots(1)]), "small": InstanceRoom([SMALL])}
+    assert all(rooms[name].place(groups) is not None for name, groups in by_flavor.items())
+    # The room that it finds is taken all the same; without a GPU beside it, it is waited for.
+    raw["status"]["admission"]["podSetAssignments"] = (driver,)
+    (groups,) = demands(Workload.decode(raw)).values()
+    assert InstanceRoom([slots(1)]).place(groups) is None
+
+
+@pytest.mark.covers("FLT-43")
+@pytest.mark.parametrize(
+    ("requests", "text"),
+    [
+        ({"cpu": 2.0, "memory": 2.0**32}, "1 pod of 2 cpu, 4Gi memory"),
+        ({"cpu": 0.25, "memory": 1.5 * 2**30}, "1 pod of 0.25 cpu, 1.5Gi memory"),
+        ({"memory": 2.0**44, "ephemeral-storage": 9.0}, "1 pod of 16Ti memory"),
+        ({GPU: 8.0, "memory": 2.0**40}, "1 pod of 8 nvidia.com/gpu"),
+    ],
+)
+def test_amounts_of_a_shortage_have_units(requests: dict[str, float], text: str) -> None:
+    groups = [PodGroup(count=1, requests=requests), PodGroup(count=1, requests={"cpu": 1.0}, optional=True)]
+    assert shortage("f", groups, []).endswith(f"no room for {text}")
+
+
+@pytest.mark.covers("FLT-07")
+@pytest.mark.parametrize(
+    ("demand", "replaced", "more"),
+    [
+        ({"f": [pods(3, 8)]}, {"f": [pods(2, 8)]}, {"f": (pods(1, 8),)}),
+        ({"f": [pods(1, 8)]}, {"f": [pods(2, 8)]}, {"f": (pods(0, 8),)}),
+        ({"f": [pods(2, 8)]}, {"g": [pods(2, 8)]}, {"f": (pods(2, 8),)}),
+        ({"f": [pods(2, 8)]}, {"f": [pods(2, 4)]}, {"f": (pods(2, 8),)}),
+        ({"f": [pods(2, 8), pods(1, 8)]}, {"f": [pods(1, 8), pods(1, 8)]}, {"f": (pods(0, 8), pods(1, 8))}),
+        ({"f": [pods(1, 8)]}, {}, {"f": (pods(1, 8),)}),
+    ],
+)
+def test_increase_is_what_the_replaced_pods_do_not_cover(demand: Json, replaced: Json, more: Json) -> None:
+    assert increase(demand, replaced) == more

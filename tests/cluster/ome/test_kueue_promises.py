@@ -1,0 +1,87 @@
+"""The reserved-capacity check counts what EC2 sells, and only promises that can be kept, end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.apis import names
+from broker.apis.kueue import ADMITTED, ResourceFlavor, Workload
+from broker.apis.ome import CapacityReservation
+from tests.cluster.ome.test_kueue import GPU, QUEUE, TEAM, TYPE, World
+from tests.cluster.stack import Stack
+
+CASES = Path(__file__).parents[2] / "cases" / "faults"
+Json = dict[str, Any]
+
+
+class Case(World):
+    """The objects of a case, and an ODCR of the team."""
+
+    def __init__(self, stack: Stack, case: str, kind: str = TYPE, count: int = 1) -> None:
+        super().__init__(stack)
+        self.case = case
+        self.namespace("team")
+        self.create(ResourceFlavor, "flavor")
+        self.client.create(CapacityReservation.KIND, self.body("reservation"))
+        marks = [{"ResourceType": "capacity-reservation", "Tags": [tag(names.TAG_RESERVATION, str(TEAM))]}]
+        self.odcr = stack.aws.odcr(kind, count=count, TagSpecifications=marks)
+        broker = stack.start(kubelets=False)
+        self.until_queue()
+        stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the instances are known")
+
+    def body(self, file: str) -> Json:
+        body: Json = yaml.safe_load((CASES / self.case / f"{file}.yaml").read_text())
+        return body
+
+    def create(self, model: type[Any], file: str) -> None:
+        body = self.body(file) | {"apiVersion": f"kueue.x-k8s.io/{self.kueue.kind(model).version}"}
+        self.client.create(self.kueue.kind(model), body)
+
+    def submit(self, file: str, usage: dict[str, str], *, pods: int = 1) -> str:
+        """A workload of the case, for which Kueue has reserved quota."""
+        self.create(Workload, file)
+        name = str(self.body(file)["metadata"]["name"])
+        self.kueue.reserves(name, QUEUE, {"f": usage}, namespace="team", pods=pods)
+        return name
+
+
+def tag(key: str, value: str) -> Json:
+    return {"Key": key, "Value": value}
+
+
+@pytest.mark.covers("FLT-43")
+def test_workload_that_needs_ephemeral_storage_is_admitted_on_its_reserved_instances(stack: Stack) -> None:
+    world = Case(stack, "quota-7", "m5.xlarge", count=2)
+    usage = {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "10Gi"}
+    world.until_state(world.submit("workload", usage), "Ready")
+    world.until_admitted("w")
+
+
+@pytest.mark.covers("FLT-06")
+def test_workload_whose_reservation_is_cancelled_before_it_starts_gives_its_quota_back(stack: Stack) -> None:
+    world = Case(stack, "quota-13")
+    world.until_state(world.submit("workload", {GPU: "8"}), "Ready")
+    world.until_admitted("w")
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
+
+    def parked() -> bool:
+        stack.polls()
+        world.kueue.turns(namespace="team")
+        return world.parked("w")
+
+    stack.until(parked, "it waits without quota")
+    assert not world.is_true("w", ADMITTED)
+    (check,) = world.kueue.workload("w", "team").status.admission_checks
+    assert "flavor f: 0 reserved instances are active" in check.message
+
+
+@pytest.mark.covers("FLT-07")
+def test_elastic_workload_grows_on_the_instances_that_it_has(stack: Stack) -> None:
+    world = Case(stack, "quota-14", count=2)
+    world.until_state(world.submit("first", {GPU: "8"}), "Ready")
+    world.until_state(world.submit("second", {GPU: "16"}, pods=2), "Ready")
+    assert world.parked("two") is False
