@@ -1,21 +1,31 @@
 """An AdmissionReview of the API server, and the answer to it.
 
 Invariant: every readable review is answered under its own uid. A refusal has all problems at once, as a
-Status with a cause for each field. A review never changes an object. Formats:
+Status with a cause for each field, within what an API server shows. An object without readable metadata is
+refused before any rule reads it. A review never changes an object. Formats:
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
+from broker.text import LONGEST_SCALAR, shortened
+
 API_VERSION: Final = "admission.k8s.io/v1"
-_FIELD: Final = re.compile(r"spec[\w.\[\]]*")
+_FIELD: Final = re.compile(r"(?:spec|metadata)[\w.\[\]]*")
 _REFUSED: Final = (422, "Invalid")
 _NO_ROOM: Final = (403, "Forbidden")
+
+# API servers cut warnings at 4 kB in all, and a terminal shows about as many lines.
+MOST_LINES: Final = 20
+MOST_BYTES: Final = 4096
+LONGEST_LINE: Final = 1000  # characters
 
 Json = dict[str, Any]
 
@@ -51,13 +61,14 @@ class ReviewResult:
 def answer(body: Any, judge: Callable[[ReviewRequest], ReviewResult]) -> Json:
     """The AdmissionReview to send back. Raises NotAReview."""
     request = read(body)
-    result = judge(request)
-    refusals = (*result.problems, *result.no_room)
-    response: Json = {"uid": request.uid, "allowed": not refusals}
-    if refusals:
+    malformed = () if request.new is None else tuple(_malformed_metadata(request.new))
+    result = ReviewResult(problems=malformed) if malformed else judge(request)
+    refused = bool(result.problems or result.no_room)
+    response: Json = {"uid": request.uid, "allowed": not refused}
+    if refused:
         response["status"] = _status(request, result)
     if result.warnings:
-        response["warnings"] = [*result.warnings]
+        response["warnings"] = _bounded(result.warnings)
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
@@ -81,8 +92,50 @@ def read(body: Any) -> ReviewRequest:
         namespace=str(request.get("namespace") or ""),
         name=str(request.get("name") or ""),
         new=_object(request, "object"),
-        old=_object(request, "oldObject"),
+        old=_readable(_object(request, "oldObject")),
     )
+
+
+def _readable(old: Json | None) -> Json | None:
+    """None for a stored object without readable metadata: no rule can compare with it."""
+    return None if old is None or any(_malformed_metadata(old)) else old
+
+
+def _malformed_metadata(obj: Json) -> Iterator[str]:
+    """Each field of the metadata that has another type than Kubernetes gives it."""
+    metadata = obj.get("metadata", {})
+    if not isinstance(metadata, dict):
+        yield f"metadata: {_json(metadata)} is no object: write one with the name"
+        return
+    for field in ("name", "namespace", "deletionTimestamp", "resourceVersion", "uid"):
+        if not isinstance(value := metadata.get(field), str | None):
+            yield f"metadata.{field}: {_json(value)} is no text: put it in quotes"
+    for field in ("annotations", "labels"):
+        values = metadata.get(field)
+        if not isinstance(values, dict | None):
+            yield f"metadata.{field}: {_json(values)} is no map of texts"
+            continue
+        for key, value in (values or {}).items():
+            if not isinstance(value, str):
+                yield f"metadata.{field}: {key} is {_json(value)}: put it in quotes"
+
+
+def _json(value: object) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= LONGEST_SCALAR else shortened(text)
+
+
+def _bounded(texts: Sequence[str]) -> list[str]:
+    """The texts within `MOST_LINES` and `MOST_BYTES`; the last one counts those that are left out."""
+    lines: list[str] = []
+    room = MOST_BYTES - len("9999 more")
+    for text in texts:
+        line = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+        room -= len(line.encode()) + len("; ")
+        if room < 0 or (len(lines) == MOST_LINES - 1 and len(texts) > MOST_LINES):
+            return [*lines, f"{len(texts) - len(lines)} more"]
+        lines.append(line)
+    return lines
 
 
 def _object(request: Mapping[str, Any], field: str) -> Json | None:
@@ -94,8 +147,8 @@ def _object(request: Mapping[str, Any], field: str) -> Json | None:
 
 def _status(request: ReviewRequest, result: ReviewResult) -> Json:
     code, reason = _REFUSED if result.problems else _NO_ROOM
-    refusals = (*result.problems, *result.no_room)
-    causes = [_cause(why) for why in result.problems]
+    refusals = _bounded((*result.problems, *result.no_room))
+    causes = [_cause(why) for why in _bounded(result.problems)]
     details: Json = {"name": request.name, "kind": request.kind} | ({"causes": causes} if causes else {})
     status = {"status": "Failure", "code": code, "reason": reason, "message": "; ".join(refusals)}
     return status | {"details": details}

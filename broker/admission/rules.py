@@ -61,7 +61,7 @@ class Rules:
         rule = KINDS.get(request.kind)
         if rule is None or request.new is None:
             return ReviewResult()
-        if (request.new.get("metadata") or {}).get("deletionTimestamp"):
+        if request.new.get("metadata", {}).get("deletionTimestamp"):
             return ReviewResult()  # being deleted: only its finalizers change
         try:
             result = rule(self, request)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from broker.admission.review import NotAReview, answer
-from broker.admission.rules import Rules
+from broker.admission.review import NotAReview, ReviewResult, answer
+from broker.admission.rules import KINDS, Rules
 from tests.unit.admission.reviews import (
     CPU,
     GPU,
@@ -315,3 +316,77 @@ def test_kinds_without_rules_and_fields_of_newer_schemas_are_admitted() -> None:
 def test_a_body_that_is_no_review_is_rejected_with_the_reason(body: Any, words: str) -> None:
     with pytest.raises(NotAReview, match=words.replace("(", r"\(")):
         answer(body, Rules(reads=FakeReads()))
+
+
+JUNK: tuple[Any, ...] = (None, [], [1], "text", 5, -1.5, True, {}, {"a": None}, [[]], "x" * 100_000)
+
+
+def at(obj: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at the path."""
+    if not path:
+        return value
+    copy = list(obj) if isinstance(obj, list) else dict(obj)
+    copy[path[0]] = at(obj[path[0]], path[1:], value)
+    return copy
+
+
+def paths(obj: Any) -> Iterator[tuple[Any, ...]]:
+    items = obj.items() if isinstance(obj, dict) else enumerate(obj) if isinstance(obj, list) else ()
+    for key, value in items:
+        yield (key,)
+        yield from ((key, *rest) for rest in paths(value))
+
+
+def subjects() -> Iterator[Json]:
+    """An object of each kind with rules."""
+    status = {"associationUsages": [{"usage": [{"name": "h100", "resources": []}]}]}
+    meta = {"namespace": "team", "annotations": {"a": "b"}, "labels": {"c": "d"}, "deletionTimestamp": ""}
+    named = {"name": "r", "uid": "u", "resourceVersion": "1", **meta}
+    quota = {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "2"}}, "metadata": named}
+    for kind in KINDS:
+        if kind == "DedicatedAICluster":
+            yield {**cluster(count=1, profile="p", resources={"requests": {"cpu": "1"}}), "metadata": named}
+        elif kind.endswith("ElasticQuota"):
+            api = {"apiVersion": "nos.nebuly.com/v1alpha1", "kind": kind}
+            yield {**quota, "spec": {**quota["spec"], "namespaces": ["team"]}, **api}
+        else:
+            yield {**reservation(status=status, cohort="c"), "kind": kind, "metadata": named}
+
+
+@pytest.mark.covers("FLT-67")
+def test_any_body_is_answered_and_unreadable_metadata_is_refused() -> None:
+    for subject in subjects():
+        for path in paths(subject):
+            if path == ("kind",):
+                continue
+            for junk in JUNK:
+                wrong = at(subject, path, junk)
+                for new, old in ((wrong, None), (wrong, subject), (subject, wrong), (None, wrong)):
+                    body = review(subject)
+                    body["request"] |= {"object": new, "oldObject": old}
+                    response = answer(body, Rules(reads=FakeReads()))["response"]
+                    assert response["uid"] == "u-1"
+                    if path == ("metadata",) and new is wrong and not isinstance(junk, dict):
+                        assert (response["allowed"], response["status"]["code"]) == (False, 422)
+                        (cause,) = response["status"]["details"]["causes"]
+                        assert cause["field"] == "metadata" and "no object" in cause["message"]
+                    if new is None:
+                        assert response["allowed"]  # a delete
+
+
+@pytest.mark.covers("FLT-67")
+@pytest.mark.parametrize("count", [1, 20, 21, 3000])
+@pytest.mark.parametrize("length", [10, 300, 100_000])
+def test_messages_and_warnings_have_at_most_20_lines_and_4_kilobytes(count: int, length: int) -> None:
+    long = tuple(f"spec.x[{n}]: {'ü' * length}" for n in range(count))
+    for result in (ReviewResult(problems=long), ReviewResult(no_room=long), ReviewResult(warnings=long)):
+        response = answer(review(reservation()), lambda _: result)["response"]  # noqa: B023
+        status = response.get("status", {"message": ""})
+        causes = [cause["message"] for cause in status.get("details", {}).get("causes", [])]
+        for lines in (response.get("warnings", []), status["message"].split("; "), causes):
+            assert len(lines) <= 20
+            assert len("; ".join(lines).encode()) <= 4096
+        told = response.get("warnings") or status["message"].split("; ")
+        shown = len(told) - (told[-1].endswith(" more"))
+        assert shown == count or told[-1] == f"{count - shown} more"
+        assert told[0].startswith("spec.x[0]: üüüü")
