@@ -288,13 +288,13 @@ class Broker:
             reads = SchedulerReads(
                 self._client, read.pods.cache, clock=self._clock, names=served, places=False
             )
-            self._manager.follow(*reads.rooms.values())
+            self._manager.follow(*reads.rooms.values(), reads.resource_quotas)
         return OccupancyReader(
             reads,
             read.nodes.cache,
             read.pods.cache,
             self.ome.reads.namespaces,
-            ttl=self._settings.reservation_ttl,
+            bounds=self._settings.room_bounds,
         )
 
     def _watch_disruption(self, ec2: Ec2State, reads: ProvisioningReads) -> None:

@@ -57,7 +57,7 @@ class Scheduler:
             self.reads,
             pods=self._pods,
             nodes=self._nodes,
-            namespaces=self._namespaces.cache,
+            namespaces=self._namespaces,
             synced=self._synced,
         )
 

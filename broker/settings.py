@@ -16,6 +16,7 @@ import typer
 from broker import option_rules as rules
 from broker.capacity.model import LaunchDefaults
 from broker.option_rules import listed
+from broker.placement.holds_bounds import RoomBounds
 from broker.quota.fair import ALLOWED
 from broker.quota.model import Strategy
 from broker.reservations.desired import Caps
@@ -527,6 +528,26 @@ class Settings:
         ),
         rules.whole(noun="a count"),
     ] = 60
+    longest_reservation_ttl: Annotated[
+        int,
+        _option(
+            "Seconds for which any reservation keeps room at most, Koordinator's and Gödel's, whatever its "
+            "own time; 0 sets no bound.",
+            about=PODS,
+            envvar="BROKER_LONGEST_RESERVATION_TTL",
+        ),
+        rules.whole(noun="a count"),
+    ] = 24 * 3600
+    kept_room_share: Annotated[
+        int,
+        _option(
+            "Percent of a namespace's ResourceQuotas that the room of its deleted pods may take, unless its "
+            "annotation has amounts.",
+            about=PODS,
+            envvar="BROKER_KEPT_ROOM_SHARE",
+        ),
+        rules.whole(100, noun="percent"),
+    ] = 50
     web: Annotated[
         bool,
         _option("Serve the web page.", about=WEB, envvar="BROKER_WEB"),
@@ -651,6 +672,13 @@ class Settings:
     def schedulers(self) -> tuple[str, ...]:
         """`scheduler_names`, each by itself."""
         return listed(self.scheduler_names)
+
+    @property
+    def room_bounds(self) -> RoomBounds:
+        """The operator's bounds on kept room."""
+        return RoomBounds(
+            default=self.reservation_ttl, longest=self.longest_reservation_ttl, share=self.kept_room_share
+        )
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:

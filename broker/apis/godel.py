@@ -5,7 +5,6 @@ Fields are those of Gödel, pkg/apis/scheduling/v1alpha1/types.go; `nodename` is
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
@@ -25,6 +24,7 @@ MATCHED: Final = "Matched"
 # Annotations.
 _PREFIX: Final = "godel.bytedance.com"
 RESERVATION: Final = f"{_PREFIX}/reservation"
+OLDER_RESERVATION: Final = "pod.tce.kubernetes.io/reservation"
 INDEX: Final = f"{_PREFIX}/reservation-index"
 TTL: Final = f"{_PREFIX}/reservation-ttl"
 MATCHED_PLACEHOLDER: Final = f"{_PREFIX}/matched-reservation-placeholder"
@@ -88,10 +88,6 @@ class GodelReservation(Object):
 
     spec: GodelReservationSpec = GodelReservationSpec()
     status: GodelReservationStatus = GodelReservationStatus()
-
-    def lives(self, default: int) -> timedelta:
-        """How long the room is kept; `default` is in seconds. Longer than `LONGEST_TTL` counts as that."""
-        return timedelta(seconds=max(0, min(self.spec.ttl or default, LONGEST_TTL)))
 
 
 class GodelDeployment(Object):

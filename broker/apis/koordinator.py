@@ -34,6 +34,12 @@ IGNORED: Final = f"{GROUP}/reservation-ignored"
 ORDER: Final = f"{GROUP}/reservation-order"
 RESTRICTED_OPTIONS: Final = f"{GROUP}/reservation-restricted-options"
 EXACT_MATCH: Final = f"{GROUP}/exact-match-reservation"
+# A pod with this mode is a reservation itself, for the owners in its annotation; the second one names the pod
+# that took its room.
+OPERATING_MODE: Final = f"{GROUP}/operating-mode"
+RESERVATION_MODE: Final = "Reservation"
+POD_OWNERS: Final = f"{GROUP}/reservation-owners"
+CURRENT_OWNER: Final = f"{GROUP}/reservation-current-owner"
 NODE_RESERVATION: Final = "node.koordinator.sh/reservation"
 PRIORITY: Final = "koordinator.sh/priority"
 PREALLOCATION_REQUIRED: Final = f"{GROUP}/pre-allocation-required"

@@ -150,6 +150,8 @@ TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
+# On a Namespace: `true`, or amounts, if the room of its deleted pods may be kept.
+KEPT_ROOM: Final = "capacity-broker.io/kept-room"
 # On the claims and nodes of a DedicatedAICluster, as label and as taint: the cluster.
 DEDICATED: Final = "capacity-broker.io/dedicated-cluster"
 # On a DedicatedAICluster, its profile or its reservation: the EC2NodeClass that its instances launch with.
@@ -229,7 +231,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "EC2NodeClass": (RESERVATION_SPEC, *WRITTEN_BY_BROKER["EC2NodeClass"]),
     "NodeClaim": (*_OF_CLAIMS, *WRITTEN_BY_BROKER["NodeClaim"]),
     "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS),
-    "Namespace": (DRAWS_FROM,),
+    "Namespace": (DRAWS_FROM, KEPT_ROOM),
 }
 # Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
 OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS})

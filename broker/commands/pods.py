@@ -176,12 +176,12 @@ def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningRead
     rooms = SchedulerReads(client, cluster.pods.cache, clock=clock, names=served) if served else None
     namespaces = Informer(client, Namespace, clock=clock)
     occupancy = OccupancyReader(
-        rooms, cluster.nodes.cache, cluster.pods.cache, namespaces, ttl=settings.reservation_ttl
+        rooms, cluster.nodes.cache, cluster.pods.cache, namespaces, bounds=settings.room_bounds
     )
     reads = ProvisioningReads(
         client, occupancy, clock=clock, namespaces=namespaces.cache, leases=cluster.leases.cache
     )
-    kept = (rooms.koordinator, rooms.godel) if rooms is not None else ()
+    kept = (rooms.koordinator, rooms.godel, rooms.resource_quotas) if rooms is not None else ()
     read_once(cluster.nodes, namespaces, *kept, *reads.informers)
     return reads
 

@@ -21,18 +21,17 @@ from broker.apis import koordinator as koord
 from broker.apis.core import UNSCHEDULABLE, Node, Pod
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
-from broker.controllers.nodereservation.godel_reading import godel_holds
+from broker.controllers.nodereservation.node_holds import node_holds
+from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.queue import reservation_waits
 from broker.controllers.scheduler.reads import SchedulerReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.informer import Informer
-from broker.placement.holds import Consumption, Hold
+from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_ledger import HoldLedger
-from broker.placement.holds_match import OwnerMatcher
-from broker.placement.holds_reading import hold_link, koordinator_hold, reserve_pod, template_pod
+from broker.placement.holds_reading import hold_link, template_pod
 from broker.placement.model import PodInfo
-from broker.placement.quantities import amounts
 from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
 from broker.placement.selectors import Labels
 from broker.placement.snapshot import PlacementSnapshot
@@ -61,8 +60,12 @@ class NodeOccupancy:
 
     @cached_property
     def occupied(self) -> tuple[PodInfo, ...]:
-        """The pods on nodes, and placeholders for the idle room of holds."""
-        return (*self.bound, *self.ledger.placeholders())
+        """The pods on nodes, and placeholders for the idle room of holds.
+
+        A pod that is a hold itself is in it as its placeholder only: room that an owner uses counts once.
+        """
+        pods = (pod for pod in self.bound if pod.uid not in self.ledger.states)
+        return (*pods, *self.ledger.placeholders())
 
     @cached_property
     def placement(self) -> PlacementSnapshot:
@@ -92,11 +95,11 @@ class OccupancyReader:
         pods: Cache[Pod],
         namespaces: Informer[Namespace],
         *,
-        ttl: int,
+        bounds: RoomBounds,
     ) -> None:
-        """`ttl`: seconds that a Gödel reservation without its own lasts."""
-        self._reads, self._nodes, self._pods, self._ttl = reads, nodes, pods, ttl
+        self._reads, self._nodes, self._pods = reads, nodes, pods
         self._namespaces = namespaces
+        self._rules = None if reads is None else reads.rules(bounds, namespaces.cache)
         # By uid, with the version. Several loops read; each replaces the whole.
         self._known: Mapping[str, tuple[str, PodInfo]] = {}
 
@@ -114,9 +117,9 @@ class OccupancyReader:
         infos = self._infos(listed)
         taking = [pod for pod in listed if holds_room(pod)]
         ledger = HoldLedger()
-        if self._reads is not None:
+        if self._reads is not None and self._rules is not None:
             koordinator, kept = self._reads.koordinator.cache.list(), self._reads.godel.cache.list()
-            ledger = self._ledger(taking, koordinator, kept, now)
+            ledger = _ledger(taking, koordinator, kept, self._rules, now)
         return NodeOccupancy(
             nodes=self._nodes.list(),
             infos=infos,
@@ -137,7 +140,7 @@ class OccupancyReader:
 
     def keeps_room(self, client: Client, node: str, now: datetime) -> bool:
         """Whether a reservation that the API server has now keeps room on the node. Raises ApiError."""
-        if self._reads is None:
+        if self._reads is None or self._rules is None:
             return False
         pods = [pod for pod in self._pods.list() if holds_room(pod)]
         try:
@@ -145,7 +148,7 @@ class OccupancyReader:
             kept = _listed(client, self._reads.godel, godel.GodelReservation, node)
         except UnreadableReservation:
             return True
-        ledger = self._ledger(pods, koordinator, kept, now)
+        ledger = _ledger(pods, koordinator, kept, self._rules, now)
         return node in NodeOccupancy(pods=pods, ledger=ledger).held
 
     def _infos(self, pods: Iterable[Pod]) -> dict[str, PodInfo]:
@@ -161,21 +164,22 @@ class OccupancyReader:
         self._known = kept
         return infos
 
-    def _ledger(
-        self,
-        pods: Collection[Pod],
-        koordinator: Iterable[koord.KoordinatorReservation],
-        kept: Iterable[godel.GodelReservation],
-        now: datetime,
-    ) -> HoldLedger:
-        present = frozenset(pod.uid for pod in pods)
-        holds = [*koordinator_holds(koordinator), *godel_holds(kept, present, self._ttl)]
-        links = (link for pod in pods if (link := hold_link(pod)))
-        return HoldLedger.of(holds, links, now) if holds else HoldLedger()
-
 
 class UnreadableReservation(Exception):
     """An object of the node cannot be decoded."""
+
+
+def _ledger(
+    pods: Collection[Pod],
+    koordinator: Iterable[koord.KoordinatorReservation],
+    kept: Collection[godel.GodelReservation],
+    rules: RoomRules,
+    now: datetime,
+) -> HoldLedger:
+    present = frozenset(pod.uid for pod in pods)
+    holds = node_holds(koordinator, kept, pods, present, rules)
+    links = (link for pod in pods if (link := hold_link(pod)))
+    return HoldLedger.of(holds, links, now) if holds else HoldLedger()
 
 
 def _listed(client: Client, informer: Informer[T], model: type[T], node: str) -> list[T]:
@@ -223,33 +227,3 @@ def holds_room(pod: Pod) -> bool:
 def _becomes_hold(pod: Pod) -> bool:
     """Whether the pod ends, and a Gödel reservation is about to keep its room."""
     return bool(pod.spec.node_name) and pod.deleting and godel.FINALIZER in pod.metadata.finalizers
-
-
-def koordinator_holds(reservations: Iterable[koord.KoordinatorReservation]) -> Iterable[Hold]:
-    """The holds of placed reservations. One that cannot be read keeps its room, closed to all pods."""
-    for reservation in reservations:
-        status = reservation.status
-        if status.phase != koord.AVAILABLE or not status.node_name:
-            continue
-        room = amounts(status.allocatable)
-        try:
-            yield koordinator_hold(reservation, status.node_name, room)
-        except ValueError:
-            yield Hold(
-                id=reservation.uid,
-                name=reservation.name,
-                node=status.node_name,
-                amount=room,
-                matcher=OwnerMatcher(),
-                # An owner that came before does not end one that is shared.
-                consumption=Consumption.ONCE if reservation.spec.allocate_once else Consumption.SHARED,
-                template=_template(reservation),
-            )
-
-
-def _template(reservation: koord.KoordinatorReservation) -> PodInfo | None:
-    """The pod as which it was placed; None for a template that cannot be read."""
-    try:
-        return reserve_pod(reservation)
-    except ValueError:
-        return None

@@ -25,11 +25,19 @@ Amounts = Mapping[str, int]
 
 
 class Consumption(Enum):
-    """How owners take a hold: the first one only, all that fit, or one that replaces it whole."""
+    """How owners take a hold: the first one only, all that fit, one that replaces it whole, or one at a time.
+
+    `TURNS`: the hold is a pod that runs, so it stays for as long as its pod.
+    """
 
     ONCE = "once"
     SHARED = "shared"
     WHOLE = "whole"
+    TURNS = "turns"
+
+
+# Owners end these holds.
+_ENDED_BY_OWNERS = (Consumption.ONCE, Consumption.WHOLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +111,7 @@ class HoldState:
     @property
     def consumed(self) -> bool:
         """Whether the bind of an owner that leaves nothing to others is confirmed."""
-        exclusive = self.hold.consumption is not Consumption.SHARED
+        exclusive = self.hold.consumption in _ENDED_BY_OWNERS
         return exclusive and any(not owner.assumed for owner in self.owners.values())
 
     @property
@@ -120,16 +128,13 @@ class HoldState:
         return self if len(owners) == len(self.owners) else replace(self, owners=owners)
 
 
-def placeholder(state: HoldState) -> PodInfo | None:
-    """The pod that stands for a hold's idle room in a snapshot; None if the hold keeps nothing.
+def placeholder(state: HoldState) -> PodInfo:
+    """The pod that stands for a hold's idle room in a snapshot.
 
-    It has the labels, anti-affinity and ports of the hold's template, so that filters see them.
+    It has the labels, anti-affinity and ports of the hold's template, so that filters see them. They are kept
+    for as long as the hold lasts, also once owners use all amounts: the next owner needs them too.
     """
     idle = {name: amount for name, amount in state.idle.items() if amount and name != PODS}
-    if not idle and not state.places:
-        return None
     hold = state.hold
     base = hold.template or PodInfo(namespace="", name=hold.name)
-    return replace(
-        base, uid=hold.id, node_name=hold.node, requests=idle, places=state.places, terminating=False
-    )
+    return replace(base, uid=hold.id, node_name=hold.node, requests=idle, places=state.places)

@@ -2,7 +2,8 @@
 
 Holds come first. A pod with reservation affinity runs in a matching hold only. An owner of a Restricted hold
 waits while it does not fit, unless `node_fallback` lets it run on a node (Koordinator's own behaviour). A
-whole hold is a preference: if its room does not fit, the pod goes elsewhere.
+whole hold is a preference: if its room does not fit, the pod goes elsewhere. A pod that ignores reservations
+gets room that no hold keeps first, then room of Koordinator's holds that no owner uses.
 """
 
 from __future__ import annotations
@@ -73,7 +74,18 @@ def decide(
         return _waits(snapshot, rejected, NO_MATCH)
     if not node_fallback and any(state.hold.restricted for state in partial):
         return _waits(snapshot, rejected, RESTRICTED)
-    return _on_a_node(request, snapshot, only)
+    beside = _on_a_node(request, snapshot, only)
+    if beside.node or not request.ignores:
+        return beside
+    return _on_a_node(request, _unreserved(snapshot, ledger), only)
+
+
+def _unreserved(snapshot: PlacementSnapshot, ledger: HoldLedger) -> PlacementSnapshot:
+    """The nodes without the idle room of holds. Room of a deleted pod stays: it is that pod's alone."""
+    partial = {id_ for id_, state in ledger.states.items() if state.hold.consumption is not Consumption.WHOLE}
+    nodes = {ledger.states[id_].hold.node for id_ in partial} & snapshot.states.keys()
+    idle = [pod for node in nodes for pod in snapshot.states[node].pods if pod.uid in partial]
+    return snapshot.with_changes(gone=idle)
 
 
 def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot) -> tuple[str, ...]:

@@ -61,13 +61,13 @@ class HoldLedger:
         return cls(states, {key: tuple(ids) for key, ids in by_key.items()})
 
     def placeholders(self) -> tuple[PodInfo, ...]:
-        """The pods that stand for the idle room of all holds."""
-        return tuple(pod for state in self.states.values() if (pod := placeholder(state)) is not None)
+        """The pods that stand for the idle room of all holds; a pod that is a hold is replaced by its own."""
+        return tuple(map(placeholder, self.states.values()))
 
     def matching(self, request: HoldRequest) -> tuple[HoldState, ...]:
         """The open holds that the pod may take, by name. Whether it fits there is another question."""
         ids = dict.fromkeys(id_ for key in request.index_keys() for id_ in self.by_key.get(key, ()))
-        states = (self.states[id_] for id_ in ids)
+        states = (self.states[id_] for id_ in ids if id_ in self.states)
         matching = (state for state in states if state.open and matches_hold(request, state.hold))
         return tuple(sorted(matching, key=lambda state: (state.hold.name, state.hold.id)))
 
@@ -76,8 +76,11 @@ class HoldLedger:
         return HoldLedger({**self.states, id_: self.states[id_].with_owner(owner)}, self.by_key)
 
     def left(self, uids: Container[str], kept: Iterable[Hold]) -> HoldLedger:
-        """Without these owners, which leave their room to their holds, and with new holds without owners."""
-        states = {id_: state.without_owners(uids) for id_, state in self.states.items()}
+        """Without these owners, which leave their room to their holds, and with new holds without owners.
+
+        A hold that is one of these pods itself ends with it.
+        """
+        states = {id_: state.without_owners(uids) for id_, state in self.states.items() if id_ not in uids}
         by_key = {**self.by_key}
         for hold in kept:
             states[hold.id] = HoldState(hold)

@@ -149,6 +149,8 @@ class HoldRequest:
     index: str = ""
     # Whether the pod requests Koordinator's reservations.
     owners: bool = True
+    # Whether the pod may use reserved room that no owner uses, as a pod that owns none of it.
+    ignores: bool = False
     requests: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from broker.apis import godel
 from broker.apis import koordinator as koord
 from broker.apis.core import LabelSelector, NodeSelector, NodeSelectorTerm, Pod, Toleration
 from broker.apis.meta import Model
 from broker.placement.holds import Consumption, Hold, HoldOwner
+from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_ledger import HoldLink
 from broker.placement.holds_match import (
     ControllerTest,
@@ -30,10 +31,11 @@ from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS, amounts
 from broker.placement.reading import label_selector, node_taints, node_terms, pod_info, pod_tolerations
 from broker.placement.selectors import Selector, SelectorRequirement, equal
-from broker.text import decode_duration, decode_object
+from broker.text import decode_duration, decode_json, decode_object
 
 # Of a reservation without a priority of its own: before all pods.
 HIGHEST: Final = 2**31 - 1
+_OWNERS: Final = TypeAdapter(tuple[koord.ReservationOwner, ...])
 _NEVER: Final[Selector] = (SelectorRequirement("", "In", frozenset()),)
 
 
@@ -73,7 +75,7 @@ def template_pod(reservation: koord.KoordinatorReservation) -> Pod:
 
 
 def deadline(created: datetime | None, ttl: str, expires: datetime | None) -> datetime | None:
-    """When a reservation ends: the earlier of `expires` and the end of its ttl. `ttl: 0` sets no end.
+    """When a reservation requests to end: the earlier of `expires` and the end of its ttl; 0 sets no end.
 
     Raises ValueError for a ttl that is no duration.
     """
@@ -84,7 +86,15 @@ def deadline(created: datetime | None, ttl: str, expires: datetime | None) -> da
     return min(ends, default=None)
 
 
-def koordinator_hold(reservation: koord.KoordinatorReservation, node: str, room: Mapping[str, int]) -> Hold:
+def reservation_end(reservation: koord.KoordinatorReservation, bounds: RoomBounds) -> datetime | None:
+    """When a reservation ends, within the operator's bound. Raises ValueError as `deadline`."""
+    spec, created = reservation.spec, reservation.metadata.creation_timestamp
+    return bounds.end(created, deadline(created, spec.ttl, spec.expires))
+
+
+def koordinator_hold(
+    reservation: koord.KoordinatorReservation, node: str, room: Mapping[str, int], bounds: RoomBounds
+) -> Hold:
     """The hold of a placed reservation. `room`: its allocatable."""
     spec, meta = reservation.spec, reservation.metadata
     restricted = frozenset[str]()
@@ -100,7 +110,7 @@ def koordinator_hold(reservation: koord.KoordinatorReservation, node: str, room:
         consumption=Consumption.ONCE if once else Consumption.SHARED,
         restricted=restricted,
         inner=_inner(meta.annotations),
-        deadline=deadline(meta.creation_timestamp, spec.ttl, spec.expires),
+        deadline=reservation_end(reservation, bounds),
         order=_order(meta.labels),
         labels=meta.labels,
         taints=node_taints(spec.taints),
@@ -111,6 +121,36 @@ def koordinator_hold(reservation: koord.KoordinatorReservation, node: str, room:
 
 def owner_matcher(owners: tuple[koord.ReservationOwner, ...]) -> OwnerMatcher:
     return OwnerMatcher(tuple(map(_owner_test, owners)))
+
+
+def operating_hold(pod: Pod, node: str = "") -> Hold | None:
+    """The hold that a pod is, once it runs on `node`; None for any other pod.
+
+    Koordinator's pods with `operating-mode: Reservation` lend their own room, to one owner at a time. Raises
+    ValueError for owners that cannot be read. Source: Koordinator, apis/extension/operating_pod.go.
+    """
+    text = pod.annotations.get(koord.POD_OWNERS)
+    if not text or pod.labels.get(koord.OPERATING_MODE) != koord.RESERVATION_MODE:
+        return None
+    try:
+        owners = _OWNERS.validate_python(decode_json(text))
+    except ValueError as error:
+        raise ValueError(
+            f"annotation {koord.POD_OWNERS} is no list of owners: {error}; correct or remove it"
+        ) from error
+    info = pod_info(pod)
+    return Hold(
+        id=pod.uid,
+        name=pod.name,
+        node=node or pod.spec.node_name,
+        amount=info.requests,
+        matcher=owner_matcher(owners),
+        consumption=Consumption.TURNS,
+        order=_order(pod.labels),
+        labels=pod.labels,
+        unschedulable=pod.deleting or bool(pod.annotations.get(koord.CURRENT_OWNER)),
+        template=info,
+    )
 
 
 def _owner_test(owner: koord.ReservationOwner) -> OwnerTest:
@@ -176,7 +216,7 @@ def hold_request(pod: Pod, index: str = "") -> HoldRequest:
 
     `index`: the index of a Gödel pod.
     """
-    annotations = pod.annotations
+    annotations, ignores = pod.annotations, pod.labels.get(koord.IGNORED) == "true"
     return HoldRequest(
         pod=pod_info(pod),
         controllers=tuple(
@@ -186,7 +226,8 @@ def hold_request(pod: Pod, index: str = "") -> HoldRequest:
         affinity=_affinity(annotations),
         exact=_names(annotations, koord.EXACT_MATCH, "resourceNames"),
         index=index,
-        owners=pod.labels.get(koord.IGNORED) != "true",
+        owners=not ignores,
+        ignores=ignores,
     )
 
 

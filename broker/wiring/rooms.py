@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from broker.apis.core import Node, Pod
+from broker.apis import names
+from broker.apis.core import Node, Pod, ResourceQuota
 from broker.apis.godel import GodelDeployment
 from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.controller import ElasticQuotaController
@@ -20,12 +21,10 @@ from broker.controllers.nodereservation.koordinator import (
 from broker.controllers.scheduler.loop import PodScheduler
 from broker.controllers.scheduler.reads import SchedulerReads, scheduler_of
 from broker.kube.batch import Batcher
-from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
-from broker.placement.reading import namespace_labels
 from broker.settings import Settings
 from broker.wiring.predicates import differ, gone
 
@@ -42,7 +41,7 @@ def add_scheduler(
     *,
     pods: Informer[Pod],
     nodes: Informer[Node],
-    namespaces: Cache[Namespace],
+    namespaces: Informer[Namespace],
     synced: Callable[[], bool],
 ) -> None:
     """Declares the scheduler and the controllers of its kinds."""
@@ -56,7 +55,7 @@ def add_scheduler(
         reads,
         pods=pods.cache,
         nodes=nodes.cache,
-        namespaces=lambda: namespace_labels(namespaces.list()),
+        namespaces=namespaces.cache,
         settings=settings,
     )
 
@@ -77,6 +76,7 @@ def add_scheduler(
         nodes.cache,
         owners=lambda uid: pods.cache.by(BY_RESERVATION, uid),
         schedulers=reads.served_names,
+        bounds=settings.room_bounds,
     )
 
     def taken(pod: Pod) -> Iterable[str]:
@@ -93,7 +93,7 @@ def add_scheduler(
         .watches(nodes, on_node, gone)
         .watches(pods, lambda pod: [item.name for item in reservations.list()] if scheduler_of(pod) else ())
     )
-    _add_godel(manager, context, settings, reads, pods, complete)
+    _add_godel(manager, context, settings, reads, pods, namespaces, complete)
     if NOS_SCHEDULER in settings.schedulers:
         _add_elastic(manager, context, settings, reads, pods, nodes, complete)
 
@@ -132,10 +132,11 @@ def _add_godel(
     settings: Settings,
     reads: SchedulerReads,
     pods: Informer[Pod],
+    namespaces: Informer[Namespace],
     complete: Callable[[], bool],
 ) -> None:
-    ttl = settings.reservation_ttl
-    annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, ttl=ttl)
+    rules = reads.rules(settings.room_bounds, namespaces.cache)
+    annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=rules)
     pod_controller = GodelPodController(
         context,
         pods.cache,
@@ -143,9 +144,15 @@ def _add_godel(
         served=lambda: SCHEDULER in reads.served_names(),
     )
 
-    def of_namespace(deployment: GodelDeployment) -> Iterable[str]:
-        own = (pod for pod in pods.cache.list() if pod.namespace == deployment.namespace)
+    def of(namespace: str) -> Iterable[str]:
+        own = (pod for pod in pods.cache.list() if pod.namespace == namespace)
         return [pod.key for pod in own if pod.spec.scheduler_name == SCHEDULER]
+
+    def of_namespace(deployment: GodelDeployment) -> Iterable[str]:
+        return of(deployment.namespace)
+
+    def of_itself(namespace: Namespace) -> Iterable[str]:
+        return of(namespace.name)
 
     def concerned(old: Pod | None, new: Pod | None) -> bool:
         pod = new or old
@@ -155,12 +162,13 @@ def _add_godel(
         manager.controller("godel-pods", pod_controller.reconcile, synced=complete)
         .watches(pods, predicate=concerned)
         .watches(reads.deployments, of_namespace)
+        .watches(namespaces, of_itself, differ(_granted))
     )
     if SCHEDULER not in settings.schedulers:
         return  # reservations are left to Gödel
     reservations = reads.godel.cache
     ends = GodelReservationController(
-        context, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), ttl=ttl
+        context, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), rules=rules
     )
 
     def end(key: str) -> Result | None:
@@ -170,12 +178,26 @@ def _add_godel(
         uids = by_reservation(pod)
         return [item.key for item in reservations.list() if item.uid in uids] if uids else ()
 
-    (manager.controller("godel", end, synced=complete).watches(reads.godel).watches(pods, taken))
+    def kept_in(granting: Namespace | ResourceQuota) -> Iterable[str]:
+        namespace = granting.namespace or granting.name
+        return [item.key for item in reservations.list() if item.namespace == namespace]
+
+    (
+        manager.controller("godel", end, synced=complete)
+        .watches(reads.godel)
+        .watches(pods, taken)
+        .watches(namespaces, kept_in, differ(_granted))
+        .watches(reads.resource_quotas, kept_in)
+    )
 
 
 def _decisive(pod: Pod | None) -> object:
     """The parts of a pod that may change a decision: not a condition or a heartbeat."""
     return pod and (pod.spec, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
+
+
+def _granted(namespace: Namespace | None) -> object:
+    return namespace and namespace.annotations.get(names.KEPT_ROOM)
 
 
 def _offered(node: Node | None) -> object:

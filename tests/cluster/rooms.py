@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from broker.apis import names
 from broker.apis.core import Event, Node, Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
@@ -53,8 +54,12 @@ class Rooms:
         crds: tuple[str, ...] = (KOORDINATOR, *NOS, GODEL),
         through: Callable[[Transport], Transport] = lambda transport: transport,
         server: Transport | None = None,
+        kept: str = "true",
     ) -> None:
-        """`through` stands between the controllers and the API server: `server`, or an embedded one."""
+        """`through` stands between the controllers and the API server: `server`, or an embedded one.
+
+        `kept`: what the namespace `default` may keep of its deleted pods' room.
+        """
         self.clock = MovableClock()
         new_cluster = partial(defined, *crds) if crds else Cluster
         self.cluster = new_cluster(clock=lambda: self.clock.now().timestamp())
@@ -66,6 +71,8 @@ class Rooms:
         self.settings = Settings()
         for definition in load(*crds) if crds and server is not None else ():
             self.client.create(CRD, definition)
+        if kept:
+            self.grant(kept)
 
     # ---- the broker's life
 
@@ -81,7 +88,15 @@ class Rooms:
             self.scheduler.stop()
             self.scheduler = None
 
-    # ---- a user's writes
+    # ---- an administrator's and a user's writes
+
+    def grant(self, kept: str | None, namespace: str = "default") -> None:
+        """What a namespace may keep of its deleted pods' room; None: nothing any more."""
+        meta = {"name": namespace, "annotations": {names.KEPT_ROOM: kept}}
+        try:
+            self.client.patch(Namespace.KIND, namespace, {"metadata": meta})
+        except NotFound:
+            self.client.create(Namespace.KIND, {"metadata": meta})
 
     def node(
         self,

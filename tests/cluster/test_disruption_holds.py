@@ -12,6 +12,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.godel import GodelReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.koordinator import AVAILABLE, KoordinatorReservation
+from broker.apis.kueue import Namespace
 from broker.apis.meta import condition, is_true
 from broker.kube.client import Request
 from tests.cluster.objects import RESERVED
@@ -86,6 +87,8 @@ def test_reservation_that_cannot_be_read_keeps_no_empty_node_of_others(stack: St
 
 def test_node_with_a_kept_godel_place_stays_until_its_time_is_over(stack: Stack) -> None:
     pool(stack)
+    meta = {"name": "default", "annotations": {names.KEPT_ROOM: "true"}}
+    stack.client.apply(Namespace.KIND, {"metadata": meta})
     stack.start()
     on = node(stack, "held")
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "500m"}}}

@@ -34,7 +34,7 @@ def test_reservations_end_as_in_koordinator() -> None:
             name = cluster.reservation(row["id"].lower(), cpu="100m", **spec)
             status = {"phase": row["phase"], "nodeName": "node-0", "allocatable": {"cpu": "100m"}}
             cluster.client.patch(KoordinatorReservation.KIND, name, {"status": status}, subresource="status")
-        cluster.start()
+        cluster.start(longest_reservation_ttl=0)
 
         def phase(row: Case) -> str:
             return cluster.status(row["id"].lower()).phase

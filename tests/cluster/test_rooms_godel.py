@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -13,13 +12,11 @@ from broker.apis.core import Node, Pod
 from broker.apis.godel import (
     FINALIZER,
     INDEX,
-    LONGEST_TTL,
     MATCHED_PLACEHOLDER,
     RESERVATION,
     TTL,
     GodelDeployment,
     GodelReservation,
-    GodelReservationSpec,
 )
 from broker.kube.client import Request
 from broker.kube.errors import Invalid, Unavailable
@@ -283,29 +280,8 @@ def test_held_room_is_for_the_back_pod_and_taints_still_count(cluster: Rooms) ->
     assert cluster.until_bound("stranger") == [node]
 
 
-@pytest.mark.parametrize("text", ["1" + "0" * 15, "9" * 5000], ids=["int64", "digits"])
-def test_a_time_beyond_all_bounds_keeps_the_room_as_long_as_can_be(cluster: Rooms, text: str) -> None:
-    node = running(cluster, "old", "4", annotations={**WANTED, TTL: text})
-    delete(cluster, "old")
-    (kept,) = cluster.until_kept("old")
-    assert kept.spec.ttl == LONGEST_TTL
-    cluster.until(lambda: cluster.kept()[0].status.phase == "Reserved", "phase")
-    pod(cluster, "stranger", "1", nodeSelector={NODE: node})
-    assert "Insufficient cpu" in cluster.until_rejected("stranger")
-
-
 def test_a_time_beyond_all_bounds_is_refused(cluster: Rooms) -> None:
     spec = {"nodename": "node-0", "ttl": 10**15, "template": {"spec": {"containers": []}}}
     body = {"metadata": {"name": "endless", "namespace": "default"}, "spec": spec}
     with pytest.raises(Invalid, match="ttl"):
         cluster.client.create(GodelReservation.KIND, body)
-
-
-@pytest.mark.parametrize(
-    ("ttl", "seconds"), [(10**15, LONGEST_TTL), (-(10**15), 0), (7, 7), (0, 60), (None, 60)]
-)
-def test_the_time_of_a_stored_reservation_is_bounded(ttl: int | None, seconds: int) -> None:
-    """One that was stored before the definition had its bound."""
-    reservation = GodelReservation(spec=GodelReservationSpec(ttl=ttl))
-    assert reservation.lives(60).total_seconds() == seconds
-    assert datetime(2026, 1, 1, tzinfo=UTC) + reservation.lives(60)

@@ -22,7 +22,7 @@ from tests.simulation.violation import Violation
 from tests.simulation.world import World, condition
 
 Json = dict[str, Any]
-TTLS: Mapping[str, float] = {"2m": 120.0, "24h": 86400.0, "0s": float("inf")}
+TTLS: Mapping[str, float] = {"2m": 120.0, "24h": 86400.0, "0s": 86400.0}  # the operator's bound
 ENDED = ("Succeeded", "Failed")
 # Writes of a placement: pods, reservations, and the use of elastic quotas.
 TAKES_ROOM = ("/binding", "/pods/", "scheduling.koordinator.sh/", "nos.nebuly.com/")

@@ -9,6 +9,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, A, B
@@ -53,6 +54,9 @@ def begin(world: World, rng: random.Random, *, rooms: bool) -> None:
         reserve(world, "research", spec(GPUS, quotas={GPU: "0"}, borrow=limit, **borrows))
     if rng.random() < 0.5:
         buy(world, "bought", rng.randint(1, 3), cancel=rng.random() < 0.7)
+    if rooms:
+        meta = {"name": "default", "annotations": {names.KEPT_ROOM: "true"}}
+        world.client.apply(Namespace.KIND, {"metadata": meta})
     _others(world)
     for _ in world.roles:
         world.start()

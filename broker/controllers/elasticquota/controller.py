@@ -23,6 +23,7 @@ from broker.controllers.elasticquota.reading import (
     quota_id,
 )
 from broker.controllers.occupancy import holds_room
+from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
@@ -77,8 +78,7 @@ class ElasticQuotaController:
     def _label(self, pod: Pod, label: QuotaLabel) -> None:
         if pod.labels.get(nos.CAPACITY) == label:
             return
-        body = {"metadata": {"uid": pod.uid, "labels": {nos.CAPACITY: label}}}
-        self._client.patch(Pod.KIND, pod.name, body, namespace=pod.namespace)
+        patch_metadata(self._client, pod, {"uid": pod.uid, "labels": {nos.CAPACITY: label}})
 
     def _status(self, quota: Quota, used: dict[str, int], problem: ElasticProblem | None) -> None:
         update = ConditionUpdate(type=nos.IN_FORCE, status="True", reason="InForce")

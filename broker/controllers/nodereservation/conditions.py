@@ -21,10 +21,10 @@ EXPIRED: Final = "Expired"
 INVALID: Final = "Invalid"  # no node helps it
 
 
-def placed_conditions(old: Conditions, now: datetime) -> list[Json]:
-    """Of a reservation that got its node."""
+def placed_conditions(old: Conditions, now: datetime, note: str = "") -> list[Json]:
+    """Reports that a reservation has its node. `note`: what its owners should know."""
     scheduled = _condition(old, koord.SCHEDULED, "True", koord.SCHEDULED, "", now)
-    return [scheduled, _condition(old, koord.READY, "True", koord.AVAILABLE, "", now)]
+    return [scheduled, _condition(old, koord.READY, "True", koord.AVAILABLE, note, now)]
 
 
 def unplaced_conditions(

@@ -7,12 +7,16 @@ and the room stays the pod's until its reservation is there. Source: Gödel, pkg
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from broker.apis import godel
 from broker.apis.core import Pod
 from broker.apis.godel import GodelReservation
-from broker.controllers.nodereservation.godel_reading import GodelAnnotations
+from broker.apis.meta import ObjectMeta
+from broker.controllers.nodereservation.godel_reading import NOT_KEPT, GodelAnnotations
+from broker.controllers.nodereservation.room_rules import RoomRules
+from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.cache import Cache
 from broker.kube.conditions import add_finalizer, remove_finalizer
 from broker.kube.context import ControllerContext
@@ -31,6 +35,8 @@ _FIELDS: Final = (
     "tolerations",
     "initContainers",
     "containers",
+    "overhead",
+    "resources",
 )
 
 
@@ -45,8 +51,8 @@ class GodelPodController:
         *,
         served: Callable[[], bool],
     ) -> None:
-        self._client, self._pods, self._annotations = context.client, pods, annotations
-        self._served = served
+        self._client, self._recorder = context.client, context.recorder
+        self._pods, self._annotations, self._served = pods, annotations, served
 
     def reconcile(self, key: str) -> None:
         pod = self._pods.find(key)
@@ -55,6 +61,8 @@ class GodelPodController:
         has_finalizer = godel.FINALIZER in pod.metadata.finalizers
         keeps_room = self._served() and self._annotations.keeps_room(pod)
         if not pod.deleting:
+            if self._served() and not pod.ended and (problem := self._annotations.problem(pod)):
+                self._recorder.event(pod, "Warning", *problem)
             keeps_room = keeps_room and not pod.ended  # a pod that completes gives its room back
             self._patch(pod, add_finalizer(pod, godel.FINALIZER) if keeps_room else None)
             if has_finalizer and not keeps_room:
@@ -72,6 +80,7 @@ class GodelPodController:
             "metadata": {
                 "name": pod.name,
                 "namespace": pod.namespace,
+                "labels": dict(pod.labels),  # other pods' anti-affinity is about them
                 "annotations": {
                     godel.INDEX: self._annotations.index(pod),
                     godel.PLACEHOLDER_UID: pod.uid,
@@ -97,7 +106,7 @@ class GodelPodController:
     def _patch(self, pod: Pod, body: Json | None) -> None:
         if body is not None:
             try:
-                self._client.patch(Pod.KIND, pod.name, body, namespace=pod.namespace)
+                patch_metadata(self._client, pod, body["metadata"])
             except NotFound:
                 return
 
@@ -111,10 +120,10 @@ class GodelReservationController:
         reservations: Cache[GodelReservation],
         *,
         owners: Callable[[str], Sequence[Pod]],
-        ttl: int,
+        rules: RoomRules,
     ) -> None:
-        self._client, self._clock = context.client, context.clock
-        self._reservations, self._owners, self._ttl = reservations, owners, ttl
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._reservations, self._owners, self._rules = reservations, owners, rules
 
     def reconcile(self, key: str) -> Result | None:
         reservation = self._reservations.find(key)
@@ -126,8 +135,11 @@ class GodelReservationController:
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
             remove(self._client, godel.GodelReservation.KIND, reservation)
             return None
+        if refusal := self._rules.refused(self._reservations.list()).get(reservation.uid):
+            self._refuse(reservation, refusal)
+            return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
-        ends = created + reservation.lives(self._ttl)
+        ends = created + timedelta(seconds=self._rules.bounds.seconds(reservation.spec.ttl or 0))
         remaining = (ends - self._clock.now()).total_seconds()
         if remaining <= 0:
             remove(self._client, godel.GodelReservation.KIND, reservation)
@@ -135,6 +147,15 @@ class GodelReservationController:
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})
         return Result(remaining)
+
+    def _refuse(self, reservation: GodelReservation, refusal: str) -> None:
+        """Reports it on the pod that had the room too: its owner looks there."""
+        message = f"the room is not kept: {refusal}"
+        uid = reservation.annotations.get(godel.PLACEHOLDER_UID, "")
+        pod = Pod(metadata=ObjectMeta(name=reservation.name, namespace=reservation.namespace, uid=uid))
+        for about in (reservation, pod) if uid else (reservation,):
+            self._recorder.event(about, "Warning", NOT_KEPT, message)
+        remove(self._client, godel.GodelReservation.KIND, reservation)
 
     def _show(self, reservation: GodelReservation, status: Json) -> None:
         name, namespace = reservation.name, reservation.namespace

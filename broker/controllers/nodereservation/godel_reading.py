@@ -6,40 +6,63 @@ pods without them by the label `name`. Source: Gödel, pkg/util/pod/util.go.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from broker.apis import godel
 from broker.apis.core import Pod
+from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.kube.cache import Cache
 from broker.placement.holds import Consumption, Hold
+from broker.placement.holds_bounds import LONGEST
 from broker.placement.holds_match import IndexMatcher
 from broker.placement.quantities import pod_requests
+from broker.placement.reading import pod_info
 from broker.text import LONGEST_SCALAR
 
 SCHEDULER: Final = "godel-scheduler"
+# Reasons of events.
+NOT_KEPT: Final = "RoomNotKept"
+BOUNDED: Final = "RoomBounded"
 
 
 class GodelAnnotations:
-    """`ttl`: seconds if neither the pod nor its Deployment sets them."""
+    """Decides by the annotations of pods and Deployments, within the rules of the namespace."""
 
     def __init__(
         self,
         deployments: Cache[godel.GodelDeployment],
         replica_sets: Cache[godel.GodelReplicaSet],
         *,
-        ttl: int,
+        rules: RoomRules,
     ) -> None:
-        self._deployments, self._replica_sets, self._ttl = deployments, replica_sets, ttl
+        self._deployments, self._replica_sets, self._rules = deployments, replica_sets, rules
 
     def keeps_room(self, pod: Pod) -> bool:
         """Whether the room of the pod is kept when it is deleted."""
+        return self.requests_room(pod) and not self._rules.refusal(pod.namespace)
+
+    def requests_room(self, pod: Pod) -> bool:
+        """Whether the pod or its Deployment has the annotation, allowed or not."""
         if pod.spec.scheduler_name != SCHEDULER:
             return False
-        if pod.annotations.get(godel.RESERVATION) == "true":
-            return True
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)
-        return deployment is not None and deployment.annotations.get(godel.RESERVATION) == "true"
+        return any(_requested(item.annotations) for item in (pod, deployment) if item is not None)
+
+    def problem(self, pod: Pod) -> tuple[str, str] | None:
+        """Reason and message of an annotation that is refused or bounded; None if it has full effect."""
+        if not self.requests_room(pod):
+            return None
+        if refusal := self._rules.refusal(pod.namespace):
+            return NOT_KEPT, f"annotation {godel.RESERVATION} has no effect: {refusal}"
+        requested, seconds = self._requested_ttl(pod), self.ttl(pod)
+        if requested <= seconds:
+            return None
+        asked = f"{requested} s" if requested < LONGEST else "its time"
+        return BOUNDED, (
+            f"the room is kept for {seconds} s and not for {asked}: the operator bounds it "
+            "(--longest-reservation-ttl)"
+        )
 
     def may_leave_room(self, pod: Pod) -> bool:
         """Whether a reservation may keep the room of the pod, which is gone."""
@@ -54,14 +77,19 @@ class GodelAnnotations:
             amount=pod_requests(pod.spec),
             matcher=IndexMatcher(pod.namespace, self.index(pod)),
             consumption=Consumption.WHOLE,
+            template=pod_info(pod),
         )
 
     def ttl(self, pod: Pod) -> int:
-        """Seconds, at most `LONGEST_TTL`. A value that is no positive number counts as none."""
+        """Seconds, within the operator's bound."""
+        return self._rules.bounds.seconds(self._requested_ttl(pod))
+
+    def _requested_ttl(self, pod: Pod) -> int:
+        """Seconds; 0 without a value. A value that is no positive number counts as none."""
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)
         texts = (item.annotations.get(godel.TTL, "") for item in (pod, deployment) if item is not None)
         values = (_seconds(text) for text in texts if text.isascii() and text.isdigit())
-        return min(next(filter(None, values), self._ttl), godel.LONGEST_TTL)
+        return next(filter(None, values), 0)
 
     def index(self, pod: Pod) -> str:
         """The index under which a kept room and its back pods meet; empty for pods of other schedulers."""
@@ -79,29 +107,10 @@ class GodelAnnotations:
         return pod.labels.get(godel.DEPLOYMENT, "")
 
 
+def _requested(annotations: Mapping[str, str]) -> bool:
+    return any(annotations.get(key) == "true" for key in (godel.RESERVATION, godel.OLDER_RESERVATION))
+
+
 def _seconds(digits: str) -> int:
     """Python reads no number of several thousand digits."""
-    return int(digits) if len(digits) <= LONGEST_SCALAR else godel.LONGEST_TTL
-
-
-def godel_holds(
-    reservations: Iterable[godel.GodelReservation], present: Container[str], ttl: int
-) -> Iterable[Hold]:
-    """The holds of reservations. The room of a pod that is still there, by UID, is the pod's own."""
-    for reservation in reservations:
-        spec, meta = reservation.spec, reservation.metadata
-        if not spec.node_name or reservation.deleting or spec.template is None:
-            continue
-        if meta.annotations.get(godel.PLACEHOLDER_UID) in present:
-            continue
-        yield Hold(
-            id=meta.uid,
-            name=reservation.key,
-            node=spec.node_name,
-            amount=pod_requests(spec.template.spec),
-            matcher=IndexMatcher(meta.namespace, meta.annotations.get(godel.INDEX, "")),
-            consumption=Consumption.WHOLE,
-            deadline=None
-            if meta.creation_timestamp is None
-            else meta.creation_timestamp + reservation.lives(ttl),
-        )
+    return min(int(digits), LONGEST) if len(digits) <= LONGEST_SCALAR else LONGEST

@@ -7,21 +7,23 @@ touched by the end of their reservation. Source: Koordinator, pkg/scheduler/plug
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.units import units, written
-from broker.controllers.nodereservation.conditions import EXPIRED, ended_conditions
+from broker.controllers.nodereservation.conditions import EXPIRED, ended_conditions, placed_conditions
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.removal import remove
+from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_reading import deadline, hold_link
 from broker.placement.quantities import pod_requests
 from broker.placement.reading import takes_room
+from broker.text import format_time
 
 Json = dict[str, Any]
 KEPT: Final = timedelta(hours=24)  # after its end
@@ -49,10 +51,11 @@ class KoordinatorController:
         *,
         owners: Callable[[str], Sequence[Pod]],
         schedulers: Callable[[], Collection[str]],
+        bounds: RoomBounds,
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._reservations, self._nodes, self._owners = reservations, nodes, owners
-        self._schedulers = schedulers
+        self._schedulers, self._bounds = schedulers, bounds
 
     def reconcile(self, name: str) -> Result | None:
         reservation = self._reservations.get(name)
@@ -66,23 +69,31 @@ class KoordinatorController:
         if node and self._nodes.lacks(node):
             self._expire(reservation, f"node {node} is gone")
             return None
-        spec = reservation.spec
+        spec, created = reservation.spec, reservation.metadata.creation_timestamp
         try:
-            ends = deadline(reservation.metadata.creation_timestamp, spec.ttl, spec.expires)
+            requested = deadline(created, spec.ttl, spec.expires)
         except ValueError:
-            ends = None  # the scheduler reports it
-        now = self._clock.now()
+            requested = None  # the scheduler reports it
+        ends, now = self._bounds.end(created, requested), self._clock.now()
+        bound = "" if ends is None or ends == requested else self._bounded(ends)
         if ends is not None and ends <= now:
-            self._expire(reservation, "")
+            self._expire(reservation, bound)
             return None
         if node:
-            self._write(reservation, self._status(reservation))
+            self._write(reservation, self._status(reservation, bound))
         remaining = [] if ends is None else [(ends - now).total_seconds()]
         # The end of a Node that is left out makes no event.
         remaining += [UNREADABLE] if node and self._nodes.get(node) is None else []
         return Result(min(remaining)) if remaining else None
 
-    def _status(self, reservation: koord.KoordinatorReservation) -> Json:
+    def _bounded(self, ends: datetime) -> str:
+        return (
+            f"the operator bounds the time of reservations to {self._bounds.longest} s "
+            f"(--longest-reservation-ttl): this one ends at {format_time(ends)}"
+        )
+
+    def _status(self, reservation: koord.KoordinatorReservation, bound: str) -> Json:
+        """`bound`: that the operator's bound ends the reservation; empty if it ends as it requests."""
         status = reservation.status
         owners = sorted(
             (
@@ -113,6 +124,8 @@ class KoordinatorController:
             result["phase"] = koord.SUCCEEDED
             now = self._clock.now()
             result["conditions"] = ended_conditions(status.conditions, koord.SUCCEEDED, "", now)
+        elif bound:
+            result["conditions"] = placed_conditions(status.conditions, self._clock.now(), bound)
         return result
 
     def _expire(self, reservation: koord.KoordinatorReservation, message: str) -> None:

@@ -32,6 +32,12 @@ class AssumedPod:
         return cls(pod, node, hold, replace(pod_info(pod), node_name=node))
 
     @property
+    def bound(self) -> Pod:
+        """The pod as the API server has it once the bind is done."""
+        spec = self.pod.spec.model_copy(update={"node_name": self.node})
+        return self.pod.model_copy(update={"spec": spec})
+
+    @property
     def link(self) -> HoldLink | None:
         """The hold that the pod takes from."""
         owner = HoldOwner(self.pod.uid, self.info.requests)
@@ -45,8 +51,9 @@ class AssumedPlacements:
         self._pods: dict[str, AssumedPod] = {}
         self._reservations: dict[str, KoordinatorReservation] = {}
 
-    def assume_pod(self, pod: Pod, node: str, hold: str) -> None:
-        self._pods[pod.uid] = AssumedPod.of(pod, node, hold)
+    def assume_pod(self, pod: Pod, node: str, hold: str) -> AssumedPod:
+        self._pods[pod.uid] = assumed = AssumedPod.of(pod, node, hold)
+        return assumed
 
     def assume_reservation(self, reservation: KoordinatorReservation) -> None:
         """`reservation` as the API server returned it, with its node."""

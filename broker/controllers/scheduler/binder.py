@@ -1,8 +1,8 @@
-"""Writes the scheduler's decisions: the annotation of a hold before the bind, and the node of a reservation.
+"""Writes the scheduler's decisions: the bind of a pod with the annotation of its hold, a reservation's node.
 
-Invariant: a pod carries the annotation only if it takes from the hold. After a failed bind the annotation is
-removed, unless the pod turned out bound. A placement without an answer is read back before the next decision,
-since it may have been carried out.
+Invariant: a pod carries the annotation only if it takes from the hold. The API server writes it together with
+the node, by the Binding, so that no failure leaves one without the other. A placement without an answer is
+read back before the next decision, since it may have been carried out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.apis.core import POD_SCHEDULED, UNSCHEDULABLE, Pod
 from broker.apis.units import written
 from broker.controllers.nodereservation.conditions import placed_conditions, unplaced_conditions
 from broker.controllers.nominations import write_nomination
+from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.conditions import changed, timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -45,9 +46,8 @@ class PlacementWriter:
 
     def bind(self, pod: Pod, node: str, hold: Hold | None) -> None:
         """Raises OutcomeUnknown if the pod may have the node."""
-        self._annotate(pod, allocation(hold))
         try:
-            self._post(pod, node)
+            self._post(pod, node, hold)
         except ApiError as error:
             if self.bound_to(pod, error) != node:
                 raise
@@ -68,7 +68,7 @@ class PlacementWriter:
         annotation = orjson.dumps({"name": reservation.name, "uid": reservation.uid}).decode()
         try:
             for pod in owners:
-                self._annotate(pod, {koord.ALLOCATED: annotation}, unchanged=True)
+                self._annotate(pod, annotation)
             return self._place(reservation, node, room)
         except ApiError as error:
             now = self.present(reservation, error)
@@ -98,10 +98,7 @@ class PlacementWriter:
         """Reports why no node can have the pod. An unchanged reason is not written again.
 
         With the reason Unschedulable, a new node may help the pod.
-
-        An annotation that a crash before the bind left behind is removed.
         """
-        self._annotate(pod, allocation(None))
         old = pod.scheduled
         if old is not None and (old.status, old.reason, old.message) == ("False", reason, message):
             return
@@ -166,49 +163,41 @@ class PlacementWriter:
             koord.KoordinatorReservation.KIND, reservation.name, body, subresource="status"
         )
 
-    def _post(self, pod: Pod, node: str) -> None:
+    def _post(self, pod: Pod, node: str, hold: Hold | None) -> None:
+        """The Binding's annotations are added to the pod's: it removes none, so that an empty one ends it."""
+        allocated = {key: text for key, text in allocation(hold).items() if text or pod.annotations.get(key)}
+        meta: Json = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "metadata": meta | ({"annotations": allocated} if allocated else {}),
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = Pod.KIND.path(namespace=pod.namespace, name=pod.name, subresource="binding")
         self._client.raw("POST", path, body=body)
 
-    def _annotate(self, pod: Pod, annotations: Mapping[str, str | None], *, unchanged: bool = False) -> None:
-        """Writes the values, and removes the keys without one: a merge patch does.
-
-        A value is written even if the pod that was read has it: it may have been removed since. `unchanged`:
-        raises Conflict if the pod has changed since it was read.
-        """
-        new = {key: text for key, text in annotations.items() if text is not None or key in pod.annotations}
-        if new:
-            meta: Json = {"uid": pod.uid, "annotations": new}
-            if unchanged:
-                meta["resourceVersion"] = pod.metadata.resource_version
-            self._client.patch(Pod.KIND, pod.name, {"metadata": meta}, namespace=pod.namespace)
+    def _annotate(self, pod: Pod, annotation: str) -> None:
+        """Writes a running pod's reservation. Raises Conflict if the pod has changed since it was read."""
+        version = pod.metadata.resource_version
+        meta = {"uid": pod.uid, "resourceVersion": version, "annotations": {koord.ALLOCATED: annotation}}
+        patch_metadata(self._client, pod, meta)
 
     def _release(self, pod: Pod, annotation: str) -> None:
         """Removes the annotation of a reservation that did not get its node."""
         try:
             now = Pod.decode(self._client.get(Pod.KIND, pod.name, namespace=pod.namespace))
             if now.uid == pod.uid and now.annotations.get(koord.ALLOCATED) == annotation:
-                self._annotate(now, {koord.ALLOCATED: None})
+                patch_metadata(self._client, pod, {"uid": pod.uid, "annotations": {koord.ALLOCATED: None}})
         except NotFound:
             return
 
     def bound_to(self, pod: Pod, error: ApiError | None = None) -> str:
-        """The node that the pod has now. Without one, it loses the annotation of a hold.
+        """The node that the pod has now; none if it is gone.
 
         Raises OutcomeUnknown from `error` if the pod cannot be read now, and ApiError.
         """
         now = self.present(pod, error)
-        if now is None:
-            return ""
-        if not now.spec.node_name:
-            self._annotate(now, allocation(None))
-        return now.spec.node_name
+        return now.spec.node_name if now is not None else ""
 
     def present(self, placed: P, error: ApiError | None = None) -> P | None:
         """The pod or reservation as it is now; None if it is gone. Raises as `bound_to`."""
@@ -225,11 +214,9 @@ class PlacementWriter:
         return now if now.uid == placed.uid else None
 
 
-def allocation(hold: Hold | None) -> dict[str, str | None]:
-    """The annotations of a pod that takes from the hold, or from none."""
-    none: dict[str, str | None] = dict.fromkeys(
-        (koord.ALLOCATED, godel.MATCHED_PLACEHOLDER, godel.MATCHED_UID)
-    )
+def allocation(hold: Hold | None) -> dict[str, str]:
+    """The annotations of a pod that takes from the hold, or from none. An empty one means none."""
+    none = dict.fromkeys((koord.ALLOCATED, godel.MATCHED_PLACEHOLDER, godel.MATCHED_UID), "")
     if hold is None:
         return none
     if hold.consumption is Consumption.WHOLE:

@@ -6,7 +6,7 @@ made. Pods of other schedulers count as used room. Only back-off and assumptions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,10 +14,11 @@ import structlog
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
+from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.reading import ElasticPods
 from broker.controllers.nodereservation.conditions import INVALID
-from broker.controllers.nodereservation.godel_reading import GodelAnnotations, godel_holds
-from broker.controllers.occupancy import koordinator_holds
+from broker.controllers.nodereservation.godel_reading import GodelAnnotations
+from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.scheduler.assumed import AssumedPlacements, AssumedPod
 from broker.controllers.scheduler.binder import INVALID_ANNOTATION, OutcomeUnknown, PlacementWriter
 from broker.controllers.scheduler.elastic import ElasticUse
@@ -44,11 +45,16 @@ from broker.placement.holds import Hold
 from broker.placement.holds_decide import HoldDecision, decide
 from broker.placement.holds_ledger import HoldLedger
 from broker.placement.holds_match import HoldRequest
-from broker.placement.holds_reading import deadline, hold_request, koordinator_hold, reserve_pod
+from broker.placement.holds_reading import (
+    hold_request,
+    koordinator_hold,
+    operating_hold,
+    reservation_end,
+    reserve_pod,
+)
 from broker.placement.message import message
 from broker.placement.model import PodInfo
-from broker.placement.reading import pod_info
-from broker.placement.selectors import Labels
+from broker.placement.reading import namespace_labels, pod_info
 from broker.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -66,17 +72,16 @@ class PodScheduler:
         *,
         pods: Cache[Pod],
         nodes: Cache[Node],
-        namespaces: Callable[[], dict[str, Labels]],
+        namespaces: Cache[Namespace],
         settings: Settings,
     ) -> None:
         self._clock = context.clock
         self._reads, self._pods, self._namespaces, self._settings = reads, pods, namespaces, settings
+        self._rules = reads.rules(settings.room_bounds, namespaces)
         self._view = SchedulerView(pods, nodes, reads.named.values(), context.clock)
         self._unfit = UnfitPods()
         self._elastic = ElasticPods(nodes, gpu_gb=settings.gpu_memory_gb)
-        self._godel = GodelAnnotations(
-            reads.deployments.cache, reads.replica_sets.cache, ttl=settings.reservation_ttl
-        )
+        self._godel = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=self._rules)
         self._use = ElasticUse()
         self._reclaim = ElasticReclaim(
             context.client,
@@ -155,10 +160,9 @@ class PodScheduler:
     def _state(self, reservations: Iterable[koord.KoordinatorReservation]) -> SchedulerState:
         view, assumed = self._view, [*self._assumed.pods.values()]
         shown = (item for item in reservations if item.uid not in self._assumed)
-        holds = [
-            *koordinator_holds((*shown, *self._assumed.reservations)),
-            *godel_holds(self._kept.reservations(), view.uids, self._settings.reservation_ttl),
-        ]
+        placed = (*shown, *self._assumed.reservations)
+        lending = (*view.lending.values(), *(item.bound for item in assumed))
+        holds = node_holds(placed, self._kept.reservations(), lending, view.uids, self._rules)
         ledger = HoldLedger()
         if holds:
             links = [*view.links.values(), *(link for item in assumed if (link := item.link))]
@@ -169,7 +173,7 @@ class PodScheduler:
             self._elastic,
             absent_is_zero=self._settings.quota_absent_is_zero,
         )
-        snapshot = replace(view.snapshot, namespaces=self._namespaces())
+        snapshot = replace(view.snapshot, namespaces=namespace_labels(self._namespaces.list()))
         return SchedulerState.of(snapshot, ledger, self._use.totals, [item.info for item in assumed])
 
     def _waiting(
@@ -201,6 +205,7 @@ class PodScheduler:
 
     def _queued(self, pod: Pod) -> QueuedPod | None:
         try:
+            operating_hold(pod)
             return QueuedPod(pod, hold_request(pod, self._godel.index(pod)), self._elastic.read(pod))
         except ValueError as error:
             self._writer.reject(pod, str(error), INVALID_ANNOTATION)
@@ -221,6 +226,8 @@ class PodScheduler:
             self._unknown[pod.uid] = AssumedPod.of(pod, place.node, hold.id if hold else "")
             raise
         self._assumed.assume_pod(pod, place.node, hold.id if hold else "")
+        if operating_hold(pod) is not None:
+            self._view.freed += 1  # its owners may fit now
         self._backoff.succeeded(pod.uid)
 
     def _reclaimed(self, queued: Sequence[QueuedPod], state: SchedulerState) -> SchedulerState:
@@ -269,12 +276,12 @@ class PodScheduler:
         self, reservation: koord.KoordinatorReservation, state: SchedulerState
     ) -> SchedulerState:
         now = self._clock.now()
-        spec = reservation.spec
         owners: tuple[Pod, ...] = ()
         try:
-            ends = deadline(reservation.metadata.creation_timestamp, spec.ttl, spec.expires)
+            ends = reservation_end(reservation, self._rules.bounds)
             pod = reserve_pod(reservation)
-            hold = koordinator_hold(reservation, "", pod.requests)  # its annotations can be read
+            # Its annotations can be read.
+            hold = koordinator_hold(reservation, "", pod.requests, self._rules.bounds)
             decision, owners = self._node_for(reservation, pod, hold, state)
         except ValueError as error:
             self._writer.reject_reservation(reservation, str(error), INVALID)
@@ -291,7 +298,7 @@ class PodScheduler:
             raise
         self._assumed.assume_reservation(placed)
         self._backoff.succeeded(reservation.uid)
-        hold = koordinator_hold(placed, decision.node, pod.requests)
+        hold = koordinator_hold(placed, decision.node, pod.requests, self._rules.bounds)
         return state.reserved(hold, now, [pod_info(owner) for owner in owners])
 
     def _node_for(

@@ -11,27 +11,31 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from broker.apis.core import Pod
+from broker.apis.core import Pod, ResourceQuota
 from broker.apis.godel import GodelDeployment, GodelReplicaSet, GodelReservation
 from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.kueue import Namespace
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
+from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.placement.holds_bounds import RoomBounds
 from broker.placement.reading import takes_room
 
+GODEL: Final = "godel-scheduler"
 # A name of another's scheduler is served with that project's kinds; all other names with any kind.
 KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "koord-scheduler": ("koordinator",),
-    "godel-scheduler": ("godel",),
+    GODEL: ("godel",),
     "nos-scheduler": ("elasticquotas", "compositeelasticquotas"),
 }
 
 # The namespaces in which each project installs its scheduler. Pods of users elsewhere decide nothing.
 NAMESPACES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "koord-scheduler": ("koordinator-system", "kube-system"),
-    "godel-scheduler": ("godel-system", "kube-system"),
+    GODEL: ("godel-system", "kube-system"),
     "nos-scheduler": ("nebuly-nos", "nos-system", "kube-system"),
 }
 BY_SCHEDULER: Final = "scheduler"
@@ -70,8 +74,11 @@ class SchedulerReads:
         self.godel = Informer(client, GodelReservation, clock=clock)
         self.deployments = Informer(client, GodelDeployment, clock=clock)
         self.replica_sets = Informer(client, GodelReplicaSet, clock=clock)
+        self.resource_quotas = Informer(client, ResourceQuota, clock=clock)
         for informer in self.named.values():
             informer.optional = True
+        # They limit the room of deleted pods.
+        self.resource_quotas.needed = self._keeps_rooms
         # Only placing needs Deployments and ReplicaSets, and only where Gödel's kind is installed.
         for informer in (self.deployments, self.replica_sets):
             informer.needed = self._godel_served
@@ -88,7 +95,17 @@ class SchedulerReads:
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
-        return {**self.rooms, "deployments": self.deployments, "replicasets": self.replica_sets}
+        return {
+            **self.rooms,
+            "deployments": self.deployments,
+            "replicasets": self.replica_sets,
+            "resourcequotas": self.resource_quotas,
+        }
+
+    def rules(self, bounds: RoomBounds, namespaces: Cache[Namespace]) -> RoomRules:
+        """The operator's rules of kept room."""
+        quotas = self.resource_quotas.cache
+        return RoomRules(bounds, namespaces, quotas.list, served=lambda: GODEL in self.served_names())
 
     def all_quotas(self) -> list[ElasticQuota | CompositeElasticQuota]:
         return [*self.quotas.cache.list(), *self.composites.cache.list()]
@@ -96,14 +113,19 @@ class SchedulerReads:
     def synced(self) -> bool:
         if not all(informer.complete for informer in self.rooms.values()):
             return False
+        if self._keeps_rooms() and not self.resource_quotas.complete:
+            return False
         return not self._godel_served() or (self.deployments.complete and self.replica_sets.complete)
 
     def installed(self) -> bool:
         """Whether the API server serves one of the scheduler's kinds."""
         return any(informer.served for informer in self.rooms.values())
 
+    def _keeps_rooms(self) -> bool:
+        return GODEL in self._names and self.godel.served
+
     def _godel_served(self) -> bool:
-        return self._places and "godel-scheduler" in self._names and self.godel.served
+        return self._places and self._keeps_rooms()
 
     def served_names(self) -> frozenset[str]:
         """The scheduler names that are in force now."""

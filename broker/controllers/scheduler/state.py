@@ -1,6 +1,7 @@
 """The input of one run of the scheduler: nodes, pods and holds at one moment, with assumptions.
 
-Invariant: the snapshot always has the placeholders of the ledger, so that filters see kept room.
+Invariant: the snapshot always has the placeholders of the ledger, so that filters see kept room. A pod that
+is a hold itself is in it as its placeholder only, so that room which an owner uses counts once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from broker.placement.holds import Hold, HoldOwner, placeholder
+from broker.placement.holds import Consumption, Hold, HoldOwner, placeholder
 from broker.placement.holds_ledger import HoldLedger, HoldLink
 from broker.placement.holds_match import HoldRequest
 from broker.placement.model import PodInfo
@@ -36,8 +37,10 @@ class SchedulerState:
         assumed: Iterable[PodInfo],
     ) -> SchedulerState:
         """`snapshot`: nodes and the pods that the caches show on them."""
-        added = [*assumed, *ledger.placeholders()]
-        return cls(snapshot.with_changes(come=added) if added else snapshot, ledger, totals)
+        added = [pod for pod in assumed if pod.uid not in ledger.states] + [*ledger.placeholders()]
+        running = [s.hold for s in ledger.states.values() if s.hold.consumption is Consumption.TURNS]
+        gone = [pod for hold in running for pod in _itself(snapshot, hold)]
+        return cls(snapshot.with_changes(gone=gone, come=added) if added else snapshot, ledger, totals)
 
     def placed(
         self, request: HoldRequest, node: str, hold: Hold | None, elastic: ElasticPod
@@ -48,9 +51,15 @@ class SchedulerState:
             return replace(self, snapshot=self.snapshot.with_pod(pod, node), totals=totals)
         ledger = self.ledger.assume(hold.id, HoldOwner(pod.uid, pod.requests, True))
         snapshot = _without_placeholder(self.snapshot, hold).with_pod(pod, node)
-        if rest := placeholder(ledger.states[hold.id]):
-            snapshot = snapshot.with_pod(rest, node)
-        return SchedulerState(snapshot, ledger, totals)
+        rest = placeholder(ledger.states[hold.id])
+        return SchedulerState(snapshot.with_pod(rest, node), ledger, totals)
+
+    def lent(self, hold: Hold) -> SchedulerState:
+        """With the hold that a pod of the snapshot is."""
+        ledger = self.ledger.left((), (hold,))
+        snapshot = _without_placeholder(self.snapshot, hold)
+        rest = placeholder(ledger.states[hold.id])
+        return replace(self, snapshot=snapshot.with_pod(rest, hold.node), ledger=ledger)
 
     def without(
         self, pods: Mapping[str, str], kept: Iterable[Hold], elastic: Iterable[ElasticPod] = ()
@@ -68,7 +77,7 @@ class SchedulerState:
             for pod in self.snapshot.states[node].pods
             if pod.uid in pods or pod.uid in changed
         ]
-        come = [pod for id_ in changed if (pod := placeholder(ledger.states[id_])) is not None]
+        come = [placeholder(ledger.states[id_]) for id_ in changed]
         snapshot = self.snapshot.with_changes(gone=gone, come=come) if gone or come else self.snapshot
         return SchedulerState(snapshot, ledger, totals_with(self.totals, elastic, -1))
 
@@ -82,13 +91,15 @@ class SchedulerState:
         ]
         links += [HoldLink(hold.id, hold.node, HoldOwner(pod.uid, pod.requests)) for pod in owners]
         ledger = HoldLedger.of((*states, hold), links, now)
-        pod = placeholder(ledger.states[hold.id]) if hold.id in ledger.states else None
-        snapshot = self.snapshot if pod is None else self.snapshot.with_pod(pod, hold.node)
-        return replace(self, snapshot=snapshot, ledger=ledger)
+        pods = [placeholder(ledger.states[hold.id])] if hold.id in ledger.states else []
+        return replace(self, snapshot=self.snapshot.with_changes(come=pods), ledger=ledger)
 
 
 def _without_placeholder(snapshot: PlacementSnapshot, hold: Hold) -> PlacementSnapshot:
-    for pod in snapshot.states[hold.node].pods:
-        if pod.uid == hold.id:
-            return snapshot.without_pod(pod, hold.node)
-    return snapshot
+    return snapshot.with_changes(gone=_itself(snapshot, hold))
+
+
+def _itself(snapshot: PlacementSnapshot, hold: Hold) -> list[PodInfo]:
+    """The pod on the node that stands for the hold: its placeholder, or the pod that is the hold."""
+    state = snapshot.states.get(hold.node)
+    return [] if state is None else [pod for pod in state.pods if pod.uid == hold.id]

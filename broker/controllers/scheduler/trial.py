@@ -18,6 +18,7 @@ from broker.placement.filters import Fits
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import decide
 from broker.placement.holds_match import HoldRequest
+from broker.placement.holds_reading import operating_hold
 from broker.quota.elastic_labels import ElasticPod
 
 
@@ -78,6 +79,8 @@ def _with(trial: PlacementTrial, place: FoundPlace | NoPlace) -> PlacementTrial:
         return replace(trial, rejected=(*trial.rejected, place))
     queued, node, hold = place
     state = trial.state.placed(queued.request, node, hold, queued.elastic)
+    if (lent := operating_hold(queued.pod, node)) is not None:
+        state = state.lent(lent)
     return replace(trial, state=state, found=(*trial.found, place))
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.controllers.occupancy import holds_room
 from broker.kube.cache import Cache
@@ -43,6 +44,7 @@ class SchedulerView:
         self.pods: dict[str, Pod] = {}
         self.unbound: dict[str, Pod] = {}
         self.holding: dict[str, Pod] = {}
+        self.lending: dict[str, Pod] = {}  # of `holding`, those that may be reservations themselves
         self.links: dict[str, HoldLink] = {}
         self._infos: dict[str, PodInfo] = {}
         self.uids: set[str] = set()  # of `holding`
@@ -93,7 +95,7 @@ class SchedulerView:
     def _begin(self, now: float) -> None:
         self.pods = {pod.key: pod for pod in self._cached_pods.list()}
         self._gone |= {pod.uid: pod for pod in self.holding.values()}
-        self.unbound, self.holding, self.links, self._infos = {}, {}, {}, {}
+        self.unbound, self.holding, self.lending, self.links, self._infos = {}, {}, {}, {}, {}
         for key, pod in self.pods.items():
             self._sort(key, pod)
         self.uids = {pod.uid for pod in self.holding.values()}
@@ -106,6 +108,7 @@ class SchedulerView:
         new = {info.name for info in differ if info.name not in self.snapshot.states}
         gone: list[PodInfo] = []
         come: list[PodInfo] = []
+        lends = 0  # pods that have room for others
         if new:  # their pods did not count
             come += [info for info in self._infos.values() if info.node_name in new]
         for key in keys:
@@ -125,7 +128,8 @@ class SchedulerView:
                 gone.append(before)
             if after is not None:
                 come.append(after)
-        if differ or gone:
+                lends += key in self.lending
+        if differ or gone or lends:
             self.freed += 1
         if differ or gone or come:
             self.snapshot = self.snapshot.with_changes(nodes=differ, gone=gone, come=come)
@@ -141,6 +145,7 @@ class SchedulerView:
             self._gone[old.uid] = old
         self.pods.pop(key, None)
         self.unbound.pop(key, None)
+        self.lending.pop(key, None)
         self.links.pop(key, None)
         self._infos.pop(key, None)
 
@@ -152,6 +157,8 @@ class SchedulerView:
             self.holding[key], self._infos[key] = pod, same or pod_info(pod)
             self.uids.add(pod.uid)
             self._gone.pop(pod.uid, None)
+            if koord.OPERATING_MODE in pod.labels:
+                self.lending[key] = pod
             if link := hold_link(pod):
                 self.links[key] = link
 

@@ -9,8 +9,10 @@ from typing import Any
 from broker.apis import godel, koordinator
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
+from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.occupancy import OccupancyReader
 from broker.kube.cache import Cache
+from broker.placement.holds_bounds import RoomBounds
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -39,10 +41,11 @@ def reader(pods: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> Oc
         koordinator=SimpleNamespace(cache=held),
         godel=SimpleNamespace(cache=Cache(godel.GodelReservation)),
         served_names=frozenset,
+        rules=lambda bounds, spaces: RoomRules(bounds, spaces, list, served=lambda: False),
     )
     namespaces: Any = SimpleNamespace(cache=Cache(Namespace), complete=True)
     namespaces.cache.replace([{"metadata": {"name": "team", "labels": {"tier": "one"}}}], 1)
-    return OccupancyReader(reads, nodes, cached, namespaces, ttl=60)
+    return OccupancyReader(reads, nodes, cached, namespaces, bounds=RoomBounds())
 
 
 def test_pods_and_idle_holds_use_room_and_ended_pods_do_not() -> None:

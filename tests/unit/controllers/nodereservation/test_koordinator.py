@@ -16,6 +16,7 @@ from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
+from broker.placement.holds_bounds import RoomBounds
 from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -49,7 +50,12 @@ def reconciled(reservation: dict[str, Any], nodes: Cache[Node]) -> tuple[Result 
         client=cast("Client", writes), recorder=cast("Recorder", None), clock=FakeClock(NOW)
     )
     controller = KoordinatorController(
-        context, reservations, nodes, owners=lambda _: (), schedulers=lambda: ["koord-scheduler"]
+        context,
+        reservations,
+        nodes,
+        owners=lambda _: (),
+        schedulers=lambda: ["koord-scheduler"],
+        bounds=RoomBounds(longest=0),
     )
     return controller.reconcile("kept"), writes
 
