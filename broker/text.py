@@ -80,8 +80,8 @@ def group_name(arn: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text with a name for each key of a pool, and `group/NAME` for each ARN of a resource group."""
-    return _GROUP_ARN.sub("", _POOL.sub(lambda pool: pool_name(*pool.groups("")), text))
+    """A text with a name for each key of a pool. An ARN that stands alone is shown in full."""
+    return _POOL.sub(lambda pool: pool_name(*pool.groups("")), text)
 
 
 @lru_cache(maxsize=10_000)

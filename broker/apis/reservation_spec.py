@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from broker.apis import names
 from broker.apis.meta import Model
 from broker.apis.schema import SchemaRule, crd
-from broker.text import InvalidText, decode_object, shortened
+from broker.text import InvalidText, decode_object, nearest, shortened
 
 FIELD = "spec.capacityReservationSpec"
 
@@ -41,6 +41,9 @@ ARN = (
     "^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/"
     "([a-zA-Z0-9_.-]{1,300}|[a-zA-Z0-9_.-]{1,150}/[a-z0-9]{26})$"
 )
+
+LONGEST_ARN = 512
+_TARGET = "capacityReservationTarget"
 
 PREFERENCE_RULE = SchemaRule(
     f"self in {list(PREFERENCES)}",
@@ -93,7 +96,7 @@ class CapacityReservationTarget(Model):
         crd(
             "ARN of a resource group; reservations that join the group later are used too.",
             ARN_RULE,
-            maxLength=512,
+            maxLength=LONGEST_ARN,
         ),
     ] = None
 
@@ -168,6 +171,17 @@ def validate_reservation_spec(
     return tuple(_problems(decoded, where))
 
 
+def _unknown_keys(raw: Mapping[str, Any], model: type[Model], where: str) -> Iterator[SpecProblem]:
+    """Keys without effect: only the API server's own definition would refuse them."""
+    fields = {field.alias or name: name for name, field in model.model_fields.items()}
+    for key in sorted(raw):
+        if key not in fields:
+            message = f"unknown key; write {' or '.join(fields)}{nearest(key, fields)}"
+            yield SpecProblem(field=where, value=shortened(key), message=message)
+    if isinstance(target := raw.get(_TARGET), Mapping) and _TARGET in fields:
+        yield from _unknown_keys(target, CapacityReservationTarget, f"{where}.{_TARGET}")
+
+
 def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem]:
     preference, target = spec.capacity_reservation_preference, spec.capacity_reservation_target
     has_preference, has_target = preference is not None, target is not None
@@ -192,11 +206,11 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem
             (id_ is not None and arn is not None, ONE_TARGET_RULE, at_target, target.wire()),
             (id_ is None and arn is None, EMPTY_TARGET_RULE, at_target, target.wire()),
             (id_ is not None and not _fits(HEX_ID, id_, 64), ID_RULE, at_id, id_),
-            (arn is not None and not _fits(ARN, arn, 512), ARN_RULE, at_arn, arn),
+            (arn is not None and not _fits(ARN, arn, LONGEST_ARN), ARN_RULE, at_arn, arn),
         ]
     for wrong, rule, field, value in checks:
         if wrong:
-            yield SpecProblem(field=field, value=shortened(value), message=rule.message)
+            yield SpecProblem(field=field, value=shortened(value, LONGEST_ARN), message=rule.message)
 
 
 def _fits(pattern: str, text: str, longest: int) -> bool:
@@ -228,7 +242,8 @@ def reservation_settings(
         raw = decode_object(annotation)
     except InvalidText as error:
         return _unreadable(annotation, str(error))
-    if problems := validate_reservation_spec(raw, where=ANNOTATION):
+    unknown = tuple(_unknown_keys(raw, CapacityReservationSpec, ANNOTATION))
+    if problems := unknown or validate_reservation_spec(raw, where=ANNOTATION):
         return ReservationSettings(problems=problems)
     return ReservationSettings(spec=CapacityReservationSpec.model_validate(raw))
 

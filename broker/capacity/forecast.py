@@ -47,24 +47,12 @@ class PoolOutcomes(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForecast:
     """`chance` that a request launches now; `wait` until a launch if it does not; `prior` is the chance of a
-    pool without an observation."""
+    pool without an observation; `attempts` in the window. `chances` has the values that are shown."""
 
     chance: float
     wait: timedelta
     prior: float
-
-    @property
-    def percent(self) -> int:
-        return round(100 * self.chance)
-
-    @property
-    def minutes(self) -> int:
-        """The wait in whole minutes, at least one."""
-        return max(1, round(self.wait / timedelta(minutes=1)))
-
-    def view(self) -> dict[str, object]:
-        """Its values as plain types."""
-        return {"chance": round(self.chance, 3), "wait_seconds": round(self.wait.total_seconds())}
+    attempts: int
 
 
 def forecasts(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, PoolForecast]:
@@ -72,7 +60,12 @@ def forecasts(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, Pool
     by_pool = _by_pool(outcomes, now)
     prior_chance = _prior(by_pool)
     return {
-        pool: PoolForecast(chance=_chance(rows, prior_chance, now), wait=_wait(rows, now), prior=prior_chance)
+        pool: PoolForecast(
+            chance=_chance(rows, prior_chance, now),
+            wait=_wait(rows, now),
+            prior=prior_chance,
+            attempts=sum(row.launched + row.refused for row in rows),
+        )
         for pool, rows in by_pool.items()
     }
 

@@ -19,8 +19,8 @@ from typing import Final
 
 from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
-from broker.text import format_time, group_name
-from providers.model import Odcr
+from broker.text import format_time, plain
+from providers.model import Odcr, ProviderError
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
 BLOCK_DRAIN: Final = timedelta(minutes=40)
@@ -125,6 +125,12 @@ def ends_at(odcr: Odcr) -> datetime | None:
     return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
 
 
+def unread_group(arn: str, error: ProviderError) -> str:
+    """Why the members of a group are unknown. A wrong ARN is named by the error itself."""
+    text = plain(error.message)
+    return text if arn in text else f"group {arn} could not be read: {text} ({error.code})"
+
+
 def launchable(odcr: Odcr, now: datetime) -> bool:
     """Whether EC2 would launch into it now, apart from match and room."""
     return _state_misfit(odcr, now) is None and odcr.state not in _STARTING
@@ -155,8 +161,8 @@ def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tu
     if selection.group_arn:
         group = inventory.groups.get(selection.group_arn)
         if group is None:
-            name = group_name(selection.group_arn)
-            message = f"group {name} was not found, or account {account_id} may not read it"
+            arn = selection.group_arn
+            message = f"group {arn} was not found, or account {account_id} may not read it"
             return [], [
                 Misfit(
                     id=selection.group_arn, reason="GroupNotFound", message=message, code="NotFoundException"

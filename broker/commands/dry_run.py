@@ -13,6 +13,7 @@ from typing import Any
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
+from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
 from broker.commands.situation import is_brokers, published_shortages
@@ -35,7 +36,6 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.settings import Settings
-from broker.text import group_name
 from providers.base import CapacityProvider
 from providers.model import InstanceType, ProviderError, ReservationGroup
 
@@ -169,7 +169,7 @@ class DryRun:
             try:
                 groups[arn] = inventory.groups.get(arn) or self._provider.group(arn)
             except ProviderError as error:
-                unread[arn] = f"group {group_name(arn)} could not be read: {error}"
+                unread[arn] = unread_group(arn, error)
         return groups, unread
 
 

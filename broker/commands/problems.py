@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from broker.apis import names
-from broker.capacity.forecast import WINDOW, PoolForecast, forecasts
+from broker.capacity.chances import ChanceNow, chance_now, reservation_of, turnovers
+from broker.capacity.forecast import WINDOW, forecasts
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.problems_by import GroupBy
 from broker.commands.situation import Situation, concerned, happened
@@ -69,8 +70,8 @@ class Problem:
 
 def stored(
     location: str, since: datetime, now: datetime
-) -> tuple[list[Problem], Mapping[str, PoolForecast]] | None:
-    """The problems in the history, and the forecast of each pool; None without one.
+) -> tuple[list[Problem], Mapping[str, ChanceNow]] | None:
+    """The problems in the history, and the chance of each pool; None without one.
 
     Raises HistoryUnreadable.
     """
@@ -79,7 +80,12 @@ def stored(
     with opened(location) as history:
         warnings = EntryFilter(warning=True, since=microseconds(since))
         problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST)]
-        return problems, forecasts(history.outcomes(since=int((now - WINDOW).timestamp())), now)
+        begin = int((now - WINDOW).timestamp())
+        outcomes = history.outcomes(since=begin)
+        samples = history.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=begin)
+        slots = turnovers(samples, outcomes, now)
+        known = forecasts(outcomes, now)
+        return problems, {pool: chance_now(f, slots.get(reservation_of(pool))) for pool, f in known.items()}
 
 
 def published(situation: Situation, since: datetime) -> list[Problem]:
@@ -120,9 +126,9 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
 
 
 def rows(
-    problems: Iterable[Problem], by: GroupBy, pools: Mapping[str, PoolForecast] = MappingProxyType({})
+    problems: Iterable[Problem], by: GroupBy, pools: Mapping[str, ChanceNow] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """One row a key, the most frequent first. `pools` are the forecasts, which rows of pools have.
+    """One row a key, the most frequent first. `pools` are the chances, which rows of pools have.
 
     By pool, the rows of other objects come last, and those of pods are left out: see `of_pods`.
     """
@@ -165,10 +171,7 @@ def format_rows(rows_: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _forecast_text(row: Mapping[str, Any]) -> str:
-    if "chance" not in row:
-        return ""
-    minutes = max(1, round(row["wait_seconds"] / 60))
-    return f"chance to launch now {row['chance']:.0%}, else about {minutes} min"
+    return f"chance to launch now: {row['forecast']}" if "forecast" in row else ""
 
 
 def beginning(now: datetime, since: str) -> datetime:

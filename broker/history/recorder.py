@@ -20,6 +20,7 @@ from prometheus_client import Counter, Gauge
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from broker.apis import names
+from broker.capacity.chances import SlotTurnover, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts, odds
 from broker.capacity.model import Attempt, Outcome
 from broker.history.entries import (
@@ -97,6 +98,7 @@ class HistoryRecorder:
         self._maintained = float("-inf")
         self._uses: dict[str, tuple[int, int]] = {}
         self._forecasts: Mapping[str, PoolForecast] = {}
+        self._turnovers: Mapping[str, SlotTurnover] = {}
         self._odds: Mapping[str, int] = {}
         self._thread: threading.Thread | None = None
 
@@ -120,6 +122,10 @@ class HistoryRecorder:
         """By pool, at most a minute old; empty while the database fails."""
         return self._forecasts
 
+    def turnovers(self) -> Mapping[str, SlotTurnover]:
+        """By the id of a reservation that was requested, as old as the forecasts."""
+        return self._turnovers
+
     def odds(self) -> Mapping[str, int]:
         """The ranks of pools among equal options, as old as the forecasts."""
         return self._odds
@@ -127,7 +133,11 @@ class HistoryRecorder:
     def forecast(self) -> None:
         """Reads the forecasts anew. Raises SQLAlchemyError."""
         now = self._clock.now()
-        self._forecasts = forecasts(self.store.outcomes(since=int((now - WINDOW).timestamp())), now)
+        since = int((now - WINDOW).timestamp())
+        outcomes = self.store.outcomes(since=since)
+        self._forecasts = forecasts(outcomes, now)
+        samples = self.store.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=since)
+        self._turnovers = turnovers(samples, outcomes, now)
         self._odds = odds(self._forecasts)
 
     def start(self) -> None:

@@ -313,11 +313,11 @@ def _missing(
             )
     if claimant.group_arn in unread:
         problems.append(ReservationProblem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
-    elif claimant.group_arn and claimant.group_arn not in groups:
+    elif (arn := claimant.group_arn) and arn not in groups:
         problems.append(
             ReservationProblem(
                 reason="GroupNotFound",
-                message=f"group {group_name(claimant.group_arn)} was not found: correct the annotation",
+                message=f"group {arn} was not found: correct the annotation",
             )
         )
     return problems

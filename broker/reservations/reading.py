@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from broker.apis import names, spelling
 from broker.apis.ome_rules import JudgedSpec
-from broker.apis.reservation_spec import ARN, malformed_ids
+from broker.apis.reservation_spec import ARN, LONGEST_ARN, malformed_ids
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import (
     DELETION,
@@ -196,8 +196,8 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
     if not given or re.fullmatch(ARN, given):
         return given
     message = (
-        f"annotation {names.ADOPT_GROUP} is {shortened(given)}: write the ARN of a resource group, such as "
-        "arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
+        f"annotation {names.ADOPT_GROUP} is {shortened(given, LONGEST_ARN)}: write the ARN of a "
+        "resource group, such as arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
     )
     problems.append(ReservationProblem(reason=INVALID, message=message))
     return ""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
-from broker.capacity.forecast import PoolForecast
+from broker.capacity.chances import ChanceNow
 from broker.text import plain
 
 LEVELS: Final = 5
@@ -28,7 +28,7 @@ class HeatRow:
     pool: str
     total: int
     cells: tuple[HeatCell, ...]
-    forecast: PoolForecast | None = None
+    chance: ChanceNow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class HeatMap:
 
 def heat_map(
     refusals: Iterable[tuple[int, str, int]],
-    forecasts: Mapping[str, PoolForecast] = MappingProxyType({}),
+    chances: Mapping[str, ChanceNow] = MappingProxyType({}),
     *,
     first: int,
     last: int,
@@ -62,7 +62,7 @@ def heat_map(
             plain(pool),
             sum(row),
             tuple(HeatCell(n, -(-n * LEVELS // most) if most else 0) for n in row),
-            forecasts.get(pool),
+            chances.get(pool),
         )
         for pool, row in ordered[:ROWS]
     ]

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any, Final, TypeVar
 
+from broker.capacity.chances import ChanceNow, SlotTurnover, chance_now, reservation_of
 from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
@@ -42,12 +43,32 @@ class PageRequest:
     scope: VisibleScope
     live: LiveState | None
     forecasts: Mapping[str, PoolForecast]  # by the key of a pool
+    turnovers: Mapping[str, SlotTurnover]  # by the id of an EC2 reservation
     now: datetime
 
     @property
     def state(self) -> LiveState:
         """`live`; nothing on a standby."""
         return self.live or LiveState(now=self.now)
+
+    @property
+    def chances(self) -> Mapping[str, ChanceNow]:
+        """The chance of each pool that was requested, by its key."""
+        short = {shortage.pool for shortage in self.state.shortages}
+        return {pool: self._chance(pool, short=pool in short) for pool in self.forecasts}
+
+    def _chance(self, pool: str, *, short: bool) -> ChanceNow:
+        forecast, id_ = self.forecasts[pool], reservation_of(pool)
+        if not pool.startswith("reserved:"):
+            return chance_now(forecast, short=short)
+        if id_:
+            row = next((odcr for odcr in self.state.odcrs if odcr.id == id_), None)
+            state, free = (row.state, row.idle) if row is not None else ("active", None)
+            return chance_now(forecast, self.turnovers.get(id_), free=free, state=state, short=short)
+        # A group, or any open one: it is certainly full if all reservations of the type and zone are.
+        place = ":".join(pool.split(":")[:3]) + ":"
+        alike = [odcr.idle for odcr in self.state.odcrs if odcr.pool.startswith(place)]
+        return chance_now(forecast, free=0 if alike and not any(alike) else None, short=short)
 
 
 def overview(request: PageRequest) -> Mapping[str, Any]:
@@ -60,7 +81,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
         "most": RECENT,
-        "forecasts": request.forecasts,
+        "chances": request.chances,
     } | _uses(request, [odcr.id for odcr in idle])
 
 
@@ -77,7 +98,7 @@ def shortages(request: PageRequest) -> Mapping[str, Any]:
     refusals = request.store.refusals(since=first - first % width, width=width)
     return {
         "title": "Shortages",
-        "map": heat_map(refusals, request.forecasts, first=first, last=last, width=width),
+        "map": heat_map(refusals, request.chances, first=first, last=last, width=width),
         "width": width,
         "minutes": width // 60,
     } | _form(replace(query, span=query.span or "6h"))
@@ -165,8 +186,7 @@ def odcr(request: PageRequest) -> Mapping[str, Any]:
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
-    forecast = request.forecasts.get(row.pool) if row else None
-    shown = {"odcr": row, "forecast": forecast}
+    shown = {"odcr": row, "chance": request.chances.get(row.pool) if row else None}
     return _object(request, "EC2 reservation", id_, row, rows) | _uses(request, [id_]) | shown
 
 

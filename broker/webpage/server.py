@@ -123,6 +123,7 @@ class WebPage:
                 scope=scope,
                 live=live,
                 forecasts=self._history.forecasts() if scope.cluster else {},
+                turnovers=self._history.turnovers() if scope.cluster else {},
                 now=now,
             )
             values = dict(build(page_request))

@@ -6,7 +6,7 @@ ARN. So a reservation that is added to a group is seen by the next read. Members
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from providers.aws import errors
 from providers.aws.clients import Aws
@@ -16,9 +16,14 @@ PAGE = 50
 MEMBER = ":capacity-reservation/"
 
 
-def group(aws: Aws, arn: str) -> ReservationGroup:
-    """The group and the ids of the reservations in it."""
+def group(aws: Aws, arn: str, account: Callable[[], str] = str) -> ReservationGroup:
+    """The group and the ids of the reservations in it. `account`: that of the credentials, if known.
+
+    A group of another Region or account is refused without a call: only its own account uses it, there.
+    """
     name = _name(arn)
+    if elsewhere := _elsewhere(arn, region=aws.region, account=account()):
+        raise errors.misconfigured("GroupElsewhere", elsewhere, operation="group")
     members: set[str] = set()
     for page in aws.pages(aws.groups.list_group_resources, Group=arn, MaxResults=PAGE):
         arns = [item.get("Identifier", {}).get("ResourceArn", "") for item in page.get("Resources", [])]
@@ -43,3 +48,15 @@ def _name(arn: str) -> str:
             operation="group",
         )
     return parts[5].removeprefix("group/")
+
+
+def _elsewhere(arn: str, *, region: str, account: str) -> str:
+    """How the ARN's Region and account differ from those that are worked in; empty if they do not."""
+    its_region, its_account = arn.split(":")[3:5]
+    differs = [
+        f"{what} {given}, and this is {own}"
+        for what, given, own in (("Region", its_region, region), ("account", its_account, account))
+        if own and given != own
+    ]
+    remedy = "name a group of this Region and account"
+    return f"{arn} is of {' and of '.join(differs)}: {remedy}" if differs else ""

@@ -142,7 +142,7 @@ class AwsProvider:
         return reservations.reservations(self._reservations)
 
     def group(self, arn: str) -> ReservationGroup:
-        return groups.group(self._aws, arn)
+        return groups.group(self._aws, arn, self.account_id)
 
     def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
         tags = groups.tags(self._aws, group.arn)

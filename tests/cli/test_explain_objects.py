@@ -326,6 +326,7 @@ def test_errors_with_a_history_are_its_entries(night: Night, tmp_path: Path) -> 
     assert counts(night, "--history", path, "--since", "5m") == {}
 
 
+@pytest.mark.covers("FLT-51")
 def test_errors_by_pool_have_the_forecast_of_a_pool(night: Night, tmp_path: Path) -> None:
     path = str(tmp_path / "history.sqlite")
     store = HistoryStore(path)
@@ -334,9 +335,16 @@ def test_errors_by_pool_have_the_forecast_of_a_pool(night: Night, tmp_path: Path
     store.close()
     arguments = ("errors", "--history", path, "--kubeconfig", night.kubeconfig)
     (row,) = json.loads(run(*arguments, "-o", "json").stdout)
+    assert (row["chance"], row["wait_seconds"]) == (None, None)
+    assert "chance to launch now: too few attempts (3 of 10)" in run(*arguments).stdout
+    store = HistoryStore(path)
+    store.open()
+    store.write(batch_of([replace(ON_DEMAND, at=NOW - timedelta(minutes=n)) for n in range(3, 16, 2)]))
+    store.close()
+    (row,) = json.loads(run(*arguments, "-o", "json").stdout)
     assert row["chance"] < 0.1 and 1000 < row["wait_seconds"] < 1800
     shown = run(*arguments).stdout
-    assert re.search(r"chance to launch now \d%, else about \d\d min", shown)
+    assert re.search(r"chance to launch now: \d%, else about \d\d min", shown)
     assert max(map(len, shown.splitlines())) <= 100
     (row,) = json.loads(run(*arguments, "--by", "class", "-o", "json").stdout)
     assert "chance" not in row

@@ -11,7 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.kube.errors import Invalid
 from tests.cluster import objects
-from tests.cluster.account import ACCOUNT, A, B, C
+from tests.cluster.account import ACCOUNT, REGION, A, B, C
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json
 from tests.cluster.stack import Stack
 
@@ -43,16 +43,15 @@ def test_an_unknown_reservation(stack: Stack) -> None:
     assert nothing_launched(stack)
 
 
-@pytest.mark.covers("KRP-06", "KRP-09")
+@pytest.mark.covers("KRP-06", "KRP-09", "FLT-53")
 def test_an_unknown_group(stack: Stack) -> None:
     stack.node_class(group=UNKNOWN_GROUP)
     stack.start()
     stack.claim()
     condition = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
-    assert "group/nobody" in condition.message and "NotFoundException" in condition.message
+    assert UNKNOWN_GROUP in condition.message and "NotFoundException" in condition.message
     waits = stack.until_waiting("c-0", "NoUsableReservation")
-    assert "group nobody" in waits.message
-    assert "arn:" not in condition.message + waits.message
+    assert UNKNOWN_GROUP in waits.message
     assert nothing_launched(stack)
     odcr = stack.aws.odcr()
     stack.aws.group(odcr, name="nobody")
@@ -343,6 +342,24 @@ def test_an_action_that_is_not_allowed(stack: Stack, action: str) -> None:
     assert stack.aws.free(odcr) == 1
     stack.until(lambda: stack.is_true("c-0", names.LAUNCHED), "launched once it is allowed", step=2)
     assert stack.reservation_of("c-0") == odcr
+
+
+@pytest.mark.covers("FLT-53")
+@pytest.mark.parametrize(
+    ("arn", "differs"),
+    [
+        (UNKNOWN_GROUP.replace(REGION, "eu-west-1"), f"Region eu-west-1, and this is {REGION}"),
+        (UNKNOWN_GROUP.replace(ACCOUNT, "999999999999"), f"account 999999999999, and this is {ACCOUNT}"),
+    ],
+)
+def test_a_group_of_another_region_or_account_is_refused_without_a_call(
+    stack: Stack, arn: str, differs: str
+) -> None:
+    stack.node_class(group=arn)
+    stack.start()
+    condition = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
+    assert f"{arn} is of {differs}" in condition.message
+    assert stack.calls("ListGroupResources") == 0
 
 
 @pytest.mark.covers("KRP-18")

@@ -60,10 +60,10 @@ def test_a_time_in_a_message_is_written_with_its_date_and_year_by_one_function()
     assert format_time(datetime(2027, 1, 31, 8, tzinfo=UTC)) == "2027-01-31T08:00:00Z"
 
 
-def test_a_group_is_shown_by_its_name() -> None:
+def test_a_group_is_shown_by_its_name_in_a_pool_and_alone_by_its_arn() -> None:
     pool = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation=GROUP)
     assert pool.shown == "group h100 (p5.48xlarge, us-east-1a)"
-    assert plain(f"{GROUP} and {GROUP}") == "group/h100 and group/h100"
+    assert plain(f"{GROUP} is unknown") == f"{GROUP} is unknown"
     for outcome in (Outcome.LAUNCHED, Outcome.REFUSED):
         refused = Attempt(
             claim="train-0",

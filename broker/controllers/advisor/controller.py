@@ -19,6 +19,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.apis.reservation_spec import CapacityReservationSpec
+from broker.capacity.matching import unread_group
 from broker.capacity.model import Resolved
 from broker.controllers.advisor import conditions, terms
 from broker.controllers.advisor import pools as pools_
@@ -34,7 +35,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
-from broker.text import counted, group_name
+from broker.text import counted
 from providers.base import CapacityProvider
 
 RECHECK = 300.0
@@ -132,8 +133,7 @@ class Advisor:
         unread = spec.group_arn not in self._inventory.snapshot().groups
         if unread and error:
             # The request id is left out: the same error at the next poll needs no write.
-            where = f"group {group_name(spec.group_arn)}"
-            raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {where}")
+            raise Unresolved("GroupUnreadable", unread_group(spec.group_arn, error))
         return self._nodeclasses.resolved_reservations(node_class.name)
 
     def _reconcile_terms(

@@ -21,7 +21,7 @@ from broker.apis.karpenter_aws_terms import (
     SubnetSelectorTerm,
 )
 from broker.apis.meta import Model
-from broker.capacity.matching import resolve_class
+from broker.capacity.matching import resolve_class, unread_group
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
     Inventory,
@@ -31,7 +31,6 @@ from broker.capacity.model import (
     Selection,
 )
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
-from broker.text import group_name, plain
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
 
@@ -240,7 +239,7 @@ def launch_class(
         replace(plan, tenancy="dedicated"), inventory, account_id=account_id, now=now, platforms=platforms
     )
     misfits = tuple(
-        replace(misfit, code=group_error.code, message=_unread(misfit.id, group_error))
+        replace(misfit, code=group_error.code, message=unread_group(misfit.id, group_error))
         if (group_error := group_errors.get(misfit.id))
         else misfit
         for misfit in resolved.misfits
@@ -315,7 +314,3 @@ def _selects_nothing(field: str, terms: Sequence[Model]) -> str:
         return f"spec.{field} is empty: add a term"
     shown = orjson.dumps([term.wire() for term in terms]).decode()
     return f"spec.{field} {shown} selects nothing in this region: check the ids and tags"
-
-
-def _unread(arn: str, error: ProviderError) -> str:
-    return f"group {group_name(arn)} could not be read: {plain(error.message)}"

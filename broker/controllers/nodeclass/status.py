@@ -12,10 +12,10 @@ from typing import Any
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condition
-from broker.capacity.model import Resolved, Selection
+from broker.capacity.model import Misfit, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, set_conditions, timestamp
-from broker.text import abridged, counted, group_name, plain
+from broker.text import abridged, counted, group_name
 from providers.model import ErrorClass, Odcr, ProviderError
 
 REASONS = {
@@ -124,9 +124,15 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
             "ReservationsNotFound",
             f"{_shown_selection(selection)} finds no reservation in this region",
         )
-    misfits = [f"{plain(m.id)}: {m.message}" + (f" ({m.code})" if m.code else "") for m in resolved.misfits]
+    misfits = [_misfit_text(misfit) for misfit in resolved.misfits]
     shown = "; ".join([text, *misfits[:8], *([f"and {len(misfits) - 8} more"] if len(misfits) > 8 else [])])
     return ConditionUpdate(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
+
+
+def _misfit_text(misfit: Misfit) -> str:
+    """The reservation or group, the reason and EC2's code, each once."""
+    named = misfit.message if misfit.id in misfit.message else f"{misfit.id}: {misfit.message}"
+    return named if misfit.code in named else f"{named} ({misfit.code})"
 
 
 def _shown_selection(selection: Selection) -> str:

@@ -16,11 +16,11 @@ from typing import Final
 
 import structlog
 
+from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Adopters
 from broker.reservations.reading import ParsedReservation
-from broker.text import group_name
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError, ReservationGroup, owned_prefix
 
@@ -88,7 +88,7 @@ class Groups:
                     group = self.tagged(group, now)
             except ProviderError as error:
                 _log.warning("group not read", group=arn, error=str(error))
-                unread[arn] = f"group {group_name(arn)} could not be read: {error}"
+                unread[arn] = unread_group(arn, error)
                 continue
             if group is not None:
                 self.observe(group)

@@ -42,7 +42,6 @@ from broker.reservations.ownership import Ownership, ReservationProblem, resolve
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from broker.text import group_name
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
 NOT_YET = 1.0
@@ -266,7 +265,7 @@ class OdcrProvisioner:
         """Adds the state of this process, the namespace's quotas and its resource group."""
         group_arn, frozen = reading.claimant.group_arn, reading.desired.frozen
         if group_arn and group_arn not in groups and not reading.reservation.deleting:
-            why = f"the members of group {group_name(group_arn)} are unknown, and they may be enough"
+            why = f"the members of group {group_arn} are unknown, and they may be enough"
             frozen = frozen or why
         if unread := self._ledger.problem():  # the invalid entry may concern an ODCR to release
             frozen = frozen or unread.message

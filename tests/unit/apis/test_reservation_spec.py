@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.names import RESERVATION_SPEC
-from broker.apis.reservation_spec import CapacityReservationSpec, validate_reservation_spec
+from broker.apis.reservation_spec import ANNOTATION, CapacityReservationSpec, validate_reservation_spec
 from tests.unit.apis.cases import ARN, ID, MALFORMED, RESERVATION_SPECS, Case, preference, target
 
 pytestmark = pytest.mark.covers("KRP-02", "KRP-04")
@@ -61,6 +61,9 @@ def test_a_problem_names_field_value_and_remedy() -> None:
 def test_both_spellings_of_none_mean_none(spec: Any, meaning: tuple[Any, str, str]) -> None:
     decoded = CapacityReservationSpec.model_validate(spec)
     assert (decoded.preference, decoded.reservation_id, decoded.group_arn) == meaning
+
+
+PREFERENCE, TARGET = "capacityReservationPreference", "capacityReservationTarget"
 
 
 def node_class(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
@@ -149,3 +152,44 @@ def test_any_annotation_gives_one_choice_or_a_problem(raw: Any) -> None:
     if settings.spec is not None:
         chosen = [settings.spec.preference, settings.spec.reservation_id, settings.spec.group_arn]
         assert len([choice for choice in chosen if choice]) == 1
+
+
+@pytest.mark.covers("FLT-53")
+@pytest.mark.parametrize(
+    ("spec", "field", "key", "nearest"),
+    [
+        ({"capacityReservationPrefrence": "open"}, "", "capacityReservationPrefrence", PREFERENCE),
+        ({"CapacityReservationPreference": "open"}, "", "CapacityReservationPreference", PREFERENCE),
+        ({"capacity_reservation_preference": "open"}, "", "capacity_reservation_preference", PREFERENCE),
+        ({PREFERENCE: "open", "capacityReservationTargets": {}}, "", "capacityReservationTargets", TARGET),
+        (
+            {TARGET: {"capacityReservationID": ID}},
+            f".{TARGET}",
+            "capacityReservationID",
+            "capacityReservationId",
+        ),
+        (
+            {TARGET: {"capacityReservationResourceGroupARN": "arn"}},
+            f".{TARGET}",
+            "capacityReservationResourceGroupARN",
+            "capacityReservationResourceGroupArn",
+        ),
+    ],
+)
+def test_an_unknown_key_of_the_annotation_is_refused_with_the_nearest_name(
+    spec: Any, field: str, key: str, nearest: str
+) -> None:
+    settings = node_class(annotation=json.dumps(spec)).reservation_settings
+    assert settings.spec is None
+    (problem,) = settings.problems
+    assert (problem.field, problem.value) == (f"{ANNOTATION}{field}", repr(key))
+    assert f"the nearest name is {nearest}" in problem.message
+
+
+@pytest.mark.covers("FLT-53")
+def test_a_wrong_arn_is_shown_in_full() -> None:
+    arn = f"arn:aws:resource-groups:us-east-1:123456789012:groups/{'long-name-' * 12}"
+    (problem,) = node_class(
+        annotation=json.dumps({TARGET: {"capacityReservationResourceGroupArn": arn}})
+    ).reservation_settings.problems
+    assert arn in str(problem)

@@ -147,25 +147,44 @@ def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
         assert shown.count('class="heat-5"') == 1
 
 
+@pytest.mark.covers("FLT-51")
 def test_a_short_pool_shows_its_chance_and_expected_wait() -> None:
     store = HistoryStore()
-    recent = [
-        refusal(n, at=NOW - timedelta(minutes=60 - 5 * n), pool=pool)
-        for n in range(9)
-        for pool in (POOL, OTHER)
-    ]
+    recent = [refusal(n, at=NOW - timedelta(minutes=60 - 5 * n), pool=OTHER) for n in range(9)]
     fill(store, *recent, launch(9, at=NOW - timedelta(minutes=10), pool=OTHER))
-    live = replace(state(), shortages=[replace(state().shortages[0], pool=str(POOL))])
-    with page(store, live) as url:
+    with page(store, state()) as url:
         heat = body(f"{url}/shortages")
-        assert re.search(r"cr-1 \(p5.48xlarge, us-east-1a\)</th><td>9</td><td>1 %</td><td>63 min</td>", heat)
         assert re.search(
-            r"on-demand p5.48xlarge in us-east-1b</th><td>9</td><td>67 %</td><td>26 min</td>", heat
+            r"on-demand p5.48xlarge in us-east-1b</th><td>9</td><td>\d\d%, else about 26 min</td>", heat
         )
-        for path in ("/", "/odcrs/cr-1"):
-            assert "1 %, else about 63 min" in body(url + path)
-    with page(HistoryStore(), live) as url:
+    with page(HistoryStore(), state()) as url:
         assert "else about" not in body(url) + body(f"{url}/shortages")
+
+
+@pytest.mark.covers("FLT-51")
+@pytest.mark.parametrize(
+    ("used", "odcr_state", "shown"),
+    [
+        (8, "active", "full, 0%, a slot becomes free about every 22 min"),
+        (6, "active", "2 slots are free now"),
+        (8, "expired", "the reservation is expired, 0%"),
+    ],
+)
+def test_the_chance_of_a_reservation_follows_from_its_slots(used: int, odcr_state: str, shown: str) -> None:
+    """Whatever launched or was refused before."""
+    store = HistoryStore()
+    launches = [launch(n, at=NOW - timedelta(minutes=60 - 5 * n), pool=POOL) for n in range(3)]
+    fill(store, *launches, refusal(9, at=NOW - timedelta(minutes=1), pool=POOL))
+    begin = int((NOW - timedelta(minutes=60)).timestamp()) // 300 * 300
+    store.open()
+    store.write(Batch(uses={(begin - 300, "cr-1"): (8, 8)}))
+    row = replace(
+        state().odcrs[0], used=used, idle=8 - used if odcr_state == "active" else 0, state=odcr_state
+    )
+    shortages = [] if used == 6 else [replace(state().shortages[0], pool=str(POOL))]
+    with page(store, replace(state(), odcrs=[row], shortages=shortages)) as url:
+        for path in ("/odcrs/cr-1", "/shortages", *(["/"] if shortages else [])):
+            assert shown in body(url + path), path
 
 
 @pytest.mark.parametrize("reservation", [GROUP, ""])
