@@ -228,7 +228,7 @@ TO_EC2 = {"iam:PassedToService": ("ec2.amazonaws.com",)}
 IMAGES = "parameter/aws/service/eks/optimized-ami/1.34/image_id"
 
 
-@pytest.mark.covers("CAP-12")
+@pytest.mark.covers("CAP-12", "FLT-65")
 @pytest.mark.parametrize(
     ("action", "resource", "context", "allowed"),
     [
@@ -238,6 +238,7 @@ IMAGES = "parameter/aws/service/eks/optimized-ami/1.34/image_id"
         ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin", TO_EC2, False),
         ("ssm:GetParameters", f"arn:aws:ssm:{REGION}::{IMAGES}", {}, True),
         ("ssm:GetParameters", f"arn:aws:ssm:{REGION}:222222222222:parameter/secret", {}, False),
+        ("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/secret", {}, False),
         ("ec2:DescribeInstances", "*", {"aws:RequestedRegion": ("eu-west-1",)}, False),
         ("ec2:RunInstances", f"arn:aws:ec2:{REGION}:222222222222:capacity-reservation/cr-1", {}, True),
         ("ec2:RunInstances", f"arn:aws:ec2:{REGION}:222222222222:launch-template/lt-1", {}, False),

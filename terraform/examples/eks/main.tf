@@ -52,6 +52,7 @@ module "broker_iam" {
   region                  = var.region
   account_id              = data.aws_caller_identity.this.account_id
   node_role_arns          = ["arn:aws:iam::${data.aws_caller_identity.this.account_id}:role/${var.node_role_name}"]
+  ssm_parameter_arns      = var.ssm_parameter_arns
   reservation_group_names = var.manage_reservations ? ["*"] : concat(values(module.reservations)[*].group_name, var.reservation_group_names)
   manage_reservations     = var.manage_reservations
   oidc_provider_arn       = var.oidc_provider_arn

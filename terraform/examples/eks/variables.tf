@@ -40,6 +40,12 @@ variable "teams" {
   default = {}
 }
 
+variable "ssm_parameter_arns" {
+  description = "SSM parameters of yours that EC2NodeClasses name in ssmParameter. Those under /aws/service/ are always readable."
+  type        = list(string)
+  default     = []
+}
+
 variable "reservation_group_names" {
   description = "Resource groups of reservations that exist already, which launches may target."
   type        = list(string)

@@ -30,7 +30,7 @@ locals {
     {
       Sid       = "ReadPublishedImages"
       Action    = local.actions.read_parameters
-      Resource  = ["arn:${var.partition}:ssm:${var.region}::parameter/aws/service/*", "arn:${var.partition}:ssm:${var.region}:${var.account_id}:parameter/*"]
+      Resource  = concat(["arn:${var.partition}:ssm:${var.region}::parameter/aws/service/*"], var.ssm_parameter_arns)
       Condition = local.here
     },
     {

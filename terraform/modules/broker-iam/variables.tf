@@ -51,6 +51,17 @@ variable "reservation_group_names" {
   default     = ["*"]
 }
 
+variable "ssm_parameter_arns" {
+  description = "Parameters of yours that EC2NodeClasses name in ssmParameter, beside those that AWS publishes under /aws/service/. A parameter may hold a secret, so none is readable that is not listed."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.ssm_parameter_arns : can(regex("^arn:[^:]+:ssm:[^:]+:[0-9]{12}:parameter/[^*]+", arn))])
+    error_message = "ssm_parameter_arns is a list of parameters' ARNs, such as \"arn:aws:ssm:us-east-1:123456789012:parameter/images/*\"; one for all parameters is refused."
+  }
+}
+
 variable "interruption_queue_arn" {
   description = "The SQS queue of EC2's notices that the broker reads. null: it reads none."
   type        = string

@@ -342,13 +342,13 @@ def subjects() -> Iterator[Json]:
     status = {"associationUsages": [{"usage": [{"name": "h100", "resources": []}]}]}
     meta = {"namespace": "team", "annotations": {"a": "b"}, "labels": {"c": "d"}, "deletionTimestamp": ""}
     named = {"name": "r", "uid": "u", "resourceVersion": "1", **meta}
-    quota = {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "2"}}, "metadata": named}
+    limits: Json = {"min": {"cpu": "1"}, "max": {"cpu": "2"}, "namespaces": ["team"]}
     for kind in KINDS:
         if kind == "DedicatedAICluster":
             yield {**cluster(count=1, profile="p", resources={"requests": {"cpu": "1"}}), "metadata": named}
         elif kind.endswith("ElasticQuota"):
             api = {"apiVersion": "nos.nebuly.com/v1alpha1", "kind": kind}
-            yield {**quota, "spec": {**quota["spec"], "namespaces": ["team"]}, **api}
+            yield {**api, "metadata": named, "spec": limits}
         else:
             yield {**reservation(status=status, cohort="c"), "kind": kind, "metadata": named}
 
