@@ -307,6 +307,7 @@ class Broker:
             slots=self.ome.slots,
             shortages=lambda: self.launcher.shortages,
             disrupts=partial(launches_for, self._settings),
+            creating=lambda: self.launcher.creating(),
             plan_seconds=self._settings.plan_seconds,
         )
         controller = DisruptionController(self._context, self._caches, sources)

@@ -165,14 +165,13 @@ def _finished(item: OpenBin, table: MachineTable, state: PackingState) -> Packed
     mask: Mask = np.all(need <= table.room, axis=1)
     for shape in shapes_of(item.pods, PlacementSnapshot()):
         mask &= table.accepts(shape)
-    limited = state.supply.limits.get(own.pool, {})
     domain = _domain(item, state) if item.coupled else {}
     also = tuple(
         option
         for option in (table.options[place] for place in places_of(mask))
         if option.pool == own.pool
         and all(option.node.labels.get(key) == value for key, value in domain.items())
-        and all(option.capacity.get(name, 0) <= own.capacity.get(name, 0) for name in limited)
+        and state.supply.no_larger(option, own)
     )
     return PackedBin(option=own, pods=tuple(item.pods), also=also)
 

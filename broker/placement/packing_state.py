@@ -37,6 +37,11 @@ class Supply:
         remaining = self.limits.get(option.pool, {})
         return all(option.capacity.get(name, 0) <= amount for name, amount in remaining.items())
 
+    def no_larger(self, option: MachineOption, than: MachineOption) -> bool:
+        """Whether the option uses no more of its pool's limits than the other one."""
+        limited = self.limits.get(option.pool, {})
+        return all(option.capacity.get(name, 0) <= than.capacity.get(name, 0) for name in limited)
+
     def take(self, option: MachineOption, by: int = 1) -> None:
         if option.source:
             self.room[option.source] = self.room.get(option.source, 0) - by

@@ -16,6 +16,7 @@ from broker.apis.meta import condition
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING
+from broker.controllers.provisioning.pool_status import WITHIN_LIMITS
 from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.report import FAILED, NOMINATED
 from broker.demo import kubelets
@@ -587,6 +588,44 @@ def test_pool_over_its_limits_is_full_and_the_others_are_served_in_the_same_pass
     for name in anywhere:
         stack.until_event(name, NOMINATED, kind="Pod", text="nodeclaim/other-")
     assert panics() == before
+
+
+@pytest.mark.covers("FLT-61", "FLT-60")
+def test_limits_hold_while_ec2_is_slow_and_a_lower_limit_is_a_condition(stack: Stack) -> None:
+    """A claim in flight requests 1500m, and gets a machine of 2 cores."""
+    stack.node_class(preference="none")
+    pool(stack, limits={"cpu": "6"})
+    start(stack)
+    assert stack.current is not None
+    answered = threading.Event()
+    stack.current.on("before-call.ec2.CreateFleet", lambda: answered.wait(60))
+    try:
+        for number in range(6):  # each is a batch of its own
+            (name,) = pods(stack, 1, f"p{number}", cpu="1500m")
+            stack.until(
+                lambda n=name: any(e.reason in (NOMINATED, FAILED) for e in stack.events(n, kind="Pod")),  # type: ignore[misc]
+                "an answer",
+            )
+            if number == 3:
+                answered.set()
+                stack.stop()
+                start(stack)
+    finally:
+        answered.set()
+    stack.until(lambda: len([c for c in claims(stack) if c.status.provider_id]) == 3, "three nodes")
+    stack.passes()
+    assert sum({"m5.large": 2, "m5.xlarge": 4}[i["InstanceType"]] for i in stack.aws.instances()) == 6
+    assert stack.condition(NodePool, POOL, WITHIN_LIMITS) is None
+    stack.until(lambda: stack.get(NodePool, POOL).status.resources.get("cpu") == "6", "used", step=0.2)
+    stack.edit(NodePool, POOL, {"spec": {"limits": {"cpu": "4"}}})
+
+    def over() -> str:
+        shown = stack.condition(NodePool, POOL, WITHIN_LIMITS)
+        return shown.message if shown is not None and shown.status == "False" else ""
+
+    assert "cpu 6 of 4" in stack.until(over, "the pool is over its limits", step=0.2)
+    stack.edit(NodePool, POOL, {"spec": {"limits": {"cpu": "20"}}})
+    stack.until(lambda: not over(), "within its limits", step=0.2)
 
 
 def half_memory(monkeypatch: pytest.MonkeyPatch) -> None:

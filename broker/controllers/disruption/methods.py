@@ -48,10 +48,11 @@ from broker.controllers.disruption.returning import (
     enabled,
     return_obstacle,
 )
-from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
+from broker.controllers.nodeclaim.status import replaces
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger, Reason
@@ -287,10 +288,11 @@ class DisruptionMethods:
             )
             for needed, machines in pairs
         ]
-        begun = self._moves.start(bodies, label, message)
-        if begun:
-            finder.take(pairs)
-        return begun
+        with self._sources.creating():
+            if not finder.admit(pairs):
+                self._have_machines([(needed, []) for needed, _ in pairs], OVER_LIMITS)
+                return False
+            return self._moves.start(bodies, label, message)
 
     def _usable(self, snapshot: DisruptionSnapshot) -> frozenset[str]:
         """Nodes that may get pods: Ready, and in no disruption."""

@@ -16,14 +16,13 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.hashes import class_hash
-from broker.apis.karpenter import NodePool
 from broker.apis.units import base
 from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.from_pool import pool_claim
@@ -32,7 +31,13 @@ from broker.controllers.provisioning.claims import narrowed, total_requests
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import MachineMaker
 from broker.controllers.provisioning.pools import required_by, template_labels
-from broker.controllers.provisioning.usage import NODES, claim_usage, limit_amounts, pool_limits
+from broker.controllers.provisioning.usage import (
+    NODES,
+    LargestMachines,
+    claim_usage,
+    pool_limits,
+    unreadable,
+)
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys
@@ -43,7 +48,6 @@ from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.reading import pod_info
 from broker.placement.selectors import IN, SelectorRequirement
 from broker.placement.snapshot import PlacementSnapshot
-from broker.text import InvalidText
 from providers.model import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
@@ -202,29 +206,42 @@ class MachineFinder:
         """Why the limits of their pools allow no replacement of any type; empty if they may."""
         limits = self._limits_without(nodes)
         for pool in {node.pool.name: node.pool for node in nodes}.values():
-            if unreadable := _unreadable(pool):
-                return f"the limits of NodePool {pool.name} cannot be read: {unreadable}"
+            if problem := unreadable(pool):
+                return f"the limits of NodePool {pool.name} cannot be read: {problem}"
             remaining = limits.get(pool.name, {})
             if any(amount < (name in _OF_EVERY_TYPE) for name, amount in remaining.items()):
                 return OVER_LIMITS.format(pool.name)
         return ""
 
     def within_limits(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """The machines that the limits of their pools allow, of replacements that start together."""
+        """The machines that the limits of their pools allow, of replacements that start together.
+
+        A claim may get any machine of its list, so none is larger than the first.
+        """
         supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
         allowed: list[Pair] = []
         for needed, machines in pairs:
-            allowed.append((needed, [machine for machine in machines if supply.within_limits(machine)]))
-            for machine in allowed[-1][1][:1]:
-                supply.take(machine)
+            first = next(filter(supply.within_limits, machines), None)
+            if first is None:
+                allowed.append((needed, []))
+                continue
+            allowed.append((needed, [machine for machine in machines if supply.no_larger(machine, first)]))
+            supply.take(first)
         return allowed
 
-    def take(self, pairs: Sequence[Pair]) -> None:
-        """Counts replacements that have started."""
+    def admit(self, pairs: Sequence[Pair]) -> bool:
+        """Whether the limits allow these replacements with all claims of now; counts them if so.
+
+        Other loops may have created claims since the pass began.
+        """
+        self._limits.update(self._limits_now())
         supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
         for _, machines in pairs:
+            if not supply.within_limits(machines[0]):
+                return False
             supply.take(machines[0])
         self._limits.update(supply.limits)
+        return True
 
     def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
         """By pool with limits, the amounts that it may add once these nodes are gone.
@@ -234,19 +251,28 @@ class MachineFinder:
         pools = {node.pool.name for node in nodes}
         limits = {pool: {**amounts} for pool, amounts in self._limits.items() if pool in pools}
         for node in nodes:
-            remaining, used = limits.get(node.pool.name, {}), claim_usage(node.claim, node.node)
+            remaining = limits.get(node.pool.name, {})
+            used = claim_usage(node.claim, node.node, self._largest)
             for name in remaining:
                 remaining[name] += used[name]
         return limits
 
     @cached_property
     def _limits(self) -> dict[str, dict[str, int]]:
+        return self._limits_now()
+
+    def _limits_now(self) -> dict[str, dict[str, int]]:
         """By pool with readable limits, the amounts that it may add beside the nodes without replacement."""
-        claims = self.caches.claims.list()
-        replaced = {replaces(claim)[1] for claim in claims if not claim.deleting}
-        left = [claim for claim in claims if claim.uid not in replaced]
-        pools = [pool for pool in self.snapshot.pools.values() if not _unreadable(pool)]
-        return pool_limits(pools, left, self.snapshot.occupancy.nodes)
+        pools = [pool for pool in self.snapshot.pools.values() if not unreadable(pool)]
+        return pool_limits(pools, self.caches.claims.list(), self.caches.nodes.list(), self._largest)
+
+    @cached_property
+    def _largest(self) -> LargestMachines:
+        try:
+            types = self.sources.ec2.provider.instance_types()
+        except ProviderError:
+            types = {}  # no replacement is found without them either
+        return LargestMachines(types, self.sources.nodeclasses.plan)
 
     @cached_property
     def _daemons(self) -> list[PodInfo]:
@@ -269,15 +295,6 @@ class MachineFinder:
             classes={name: class_hash(ready.source) for name, ready in classes.items() if ready},
             now=self.snapshot.now,
         )
-
-
-def _unreadable(pool: NodePool) -> str:
-    """The error of limits that cannot be read."""
-    try:
-        limit_amounts(pool.spec.limits)
-    except InvalidText as error:
-        return str(error)
-    return ""
 
 
 def _combinable(

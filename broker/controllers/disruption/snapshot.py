@@ -18,7 +18,7 @@ from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import is_ready, nodes_of
-from broker.controllers.nodeclaim.status import pods_of
+from broker.controllers.nodeclaim.status import pods_of, replaces
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
@@ -164,11 +164,3 @@ def _unplaced(claim: NodeClaim, occupancy: NodeOccupancy) -> Iterable[str]:
     """The reservations that the claim was made for, and that are not placed yet."""
     keys = pods_of(claim) if occupancy.unplaced else ()
     return (occupancy.unplaced[key].name for key in keys if key in occupancy.unplaced)
-
-
-def replaces(claim: NodeClaim) -> tuple[str, str | None]:
-    """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
-    if (text := claim.annotations.get(names.REPLACES)) is None:
-        return "", None
-    name, slash, uid = text.partition("/")
-    return (name, uid) if slash and uid else ("", None)

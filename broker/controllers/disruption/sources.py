@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +30,9 @@ class SlotRights(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSources:
-    """`disrupts`: whether the broker launches a pool's claims, and so disrupts them."""
+    """`disrupts`: whether the broker launches a pool's claims, and so disrupts them. `creating`: held while
+    claims are created, so that the limits of their pools are compared with all claims.
+    """
 
     budgets: Cache[PodDisruptionBudget]
     reads: ProvisioningReads
@@ -38,6 +41,7 @@ class DisruptionSources:
     slots: SlotRights
     shortages: Callable[[], Shortages]
     disrupts: Callable[[NodePool], bool]
+    creating: Callable[[], AbstractContextManager[object]]
     plan_seconds: float
 
     def instances(self) -> Mapping[str, Instance]:

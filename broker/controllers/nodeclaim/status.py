@@ -64,6 +64,14 @@ def pods_of(claim: NodeClaim) -> list[str]:
     return [key for key in keys if key]
 
 
+def replaces(claim: NodeClaim) -> tuple[str, str | None]:
+    """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
+    if (text := claim.annotations.get(names.REPLACES)) is None:
+        return "", None
+    name, slash, uid = text.partition("/")
+    return (name, uid) if slash and uid else ("", None)
+
+
 def provider_id(instance: Instance) -> str:
     """The instance's name in claims and nodes."""
     return f"aws:///{instance.zone}/{instance.id}"

@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
-from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Resolved, Selection
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, NodeClass, Resolved, Selection
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.resolve import (
     NOT_FOUND,
@@ -126,6 +126,13 @@ class NodeClassController:
     def on_change(self, reader: Callable[[str], None]) -> None:
         """Calls `reader` with the name of a class when its resolution changes."""
         self._readers.append(reader)
+
+    def plan(self, name: str) -> NodeClass | None:
+        """The class as the planner reads it; None if it cannot launch now."""
+        try:
+            return self.ready(name).plan
+        except Unresolved:
+            return None
 
     def ready(self, name: str) -> LaunchClass:
         """The class as launches need it. Raises Unresolved with a reason for the user."""

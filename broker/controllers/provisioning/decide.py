@@ -34,10 +34,11 @@ from broker.controllers.provisioning.observe import LaunchForecast, forecast, pl
 from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
-from broker.controllers.provisioning.usage import pool_limits
+from broker.controllers.provisioning.usage import LargestMachines, pool_limits
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
+from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 
 Entitle = Callable[[Mapping[str, NodeClaim], Ec2Supply], Entitlements]
@@ -76,6 +77,11 @@ class LaunchState:
     entitle: Entitle
     owns: Callable[[NodeClaim], bool]
     launching: Callable[[str], bool]
+
+    @property
+    def largest(self) -> LargestMachines:
+        """The largest machine of a claim without an instance."""
+        return LargestMachines(self.supply.types, self.classes.get)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +172,9 @@ class ProvisioningPlanner:
             assigned.unassigned,
             offered.options,
             room=offered.room,
-            limits=pool_limits([pool.pool for pool in self.pools], claims, cluster.occupancy.nodes),
+            limits=pool_limits(
+                [pool.pool for pool in self.pools], claims, cluster.occupancy.nodes, self._state.largest
+            ),
             snapshot=assigned.snapshot,
             seconds=self.seconds,
             timer=self.timer,
@@ -254,6 +262,26 @@ class ProvisioningPlanner:
             )
             new_claims.append(NewClaim(packed=packed, name=name, body=body))
         return new_claims
+
+
+def within_limits(claims: Sequence[NewClaim], limits: Mapping[str, Mapping[str, int]]) -> list[NewClaim]:
+    """The claims to create that the remaining amounts of their pools allow, those of a gang together."""
+    supply = Supply(room={}, limits={pool: dict(amounts) for pool, amounts in limits.items()})
+    units: dict[str, list[NewClaim]] = {}
+    for item in claims:
+        units.setdefault(item.packed.pods[0].gang or f"\0{item.name}", []).append(item)
+    allowed: list[NewClaim] = []
+    for unit in units.values():
+        options = [item.packed.option for item in unit]
+        for place, option in enumerate(options):
+            if not supply.within_limits(option):
+                for taken in options[:place]:
+                    supply.take(taken, -1)
+                break
+            supply.take(option)
+        else:
+            allowed += unit
+    return allowed
 
 
 def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:

@@ -23,13 +23,21 @@ from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
 from broker.controllers.pool_conditions import write_conditions
-from broker.controllers.provisioning.usage import NODES, pool_usage, shown
+from broker.controllers.provisioning.usage import (
+    NODES,
+    exceeded,
+    limit_amounts,
+    pool_usage,
+    shown,
+    unreadable,
+)
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
 
 HEALTHY: Final = "NodeRegistrationHealthy"
+WITHIN_LIMITS: Final = "WithinLimits"
 AGAIN: Final = 10.0  # seconds after a refused write
 _log = structlog.get_logger("provisioning")
 
@@ -61,6 +69,7 @@ class PoolStatusController:
                 continue
             try:
                 pool = self._write_resources(pool, used.get(pool.name, {}))
+                pool = self._write_limits(pool, used.get(pool.name, {}))
                 self._write_health(pool, by_pool.get(pool.name, ()))
             except ApiError as error:
                 _log.warning("pool not written", nodepool=pool.name, error=str(error))
@@ -73,6 +82,19 @@ class PoolStatusController:
             return pool
         gone: dict[str, Any] = dict.fromkeys(status.resources.keys() - resources.keys())
         return self._patch(pool, {"nodes": used.get(NODES, 0), "resources": {**gone, **resources}})
+
+    def _write_limits(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
+        """The condition of a pool over its limits, which gets no more nodes; others have none, or True."""
+        over = "" if unreadable(pool) else exceeded(limit_amounts(pool.spec.limits), used)
+        update = ConditionUpdate(type=WITHIN_LIMITS, status="True", reason=WITHIN_LIMITS)
+        if over:
+            message = f"spec.limits: {over}; the pool gets no node until others of it end, or they are raised"
+            update = ConditionUpdate(
+                type=WITHIN_LIMITS, status="False", reason="LimitsExceeded", message=message
+            )
+        if over or condition(pool.status.conditions, WITHIN_LIMITS) is not None:
+            write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
+        return self._caches.pools.get(pool.name) or pool
 
     def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)

@@ -20,8 +20,8 @@ from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.provisioning.usage import unreadable
 from broker.placement.future_nodes import requirements_of
-from broker.text import InvalidText, quantities
 
 VALIDATION: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
@@ -85,7 +85,8 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
             "spec.replicas is set: the broker serves pods only; make a NodePool without replicas",
         )
     requirements = _requirements(pool)
-    _limits_readable(pool)
+    if problem := unreadable(pool):
+        raise PoolNotServed(VALIDATION, "InvalidLimits", f"spec.limits: {problem}")
     try:
         launchable = ready(ref.name)
     except Unresolved as error:
@@ -138,13 +139,6 @@ def _requirements(pool: NodePool) -> Requirements:
             VALIDATION, "InvalidRequirements", f"{field} can never hold: {'; '.join(problems)}"
         )
     return requirements
-
-
-def _limits_readable(pool: NodePool) -> None:
-    try:
-        quantities(pool.spec.limits)
-    except InvalidText as error:
-        raise PoolNotServed(VALIDATION, "InvalidLimits", f"spec.limits: {error}") from error
 
 
 def updates(error: PoolNotServed | None) -> tuple[ConditionUpdate, ...]:

@@ -38,6 +38,7 @@ from broker.controllers.provisioning.decide import (
     ProvisioningDecision,
     ProvisioningPlanner,
     of_gangs,
+    within_limits,
 )
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
@@ -53,6 +54,7 @@ from broker.controllers.provisioning.pools import (
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
+from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
@@ -272,10 +274,8 @@ class Provisioner:
         classes = {pool.node_class.name: pool.node_class for pool in pools}
         waiting = [c for c in claims if c.waits and self._caches.owns(c)]
         for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
-            try:
-                classes[name] = self._nodeclasses.ready(name).plan
-            except Unresolved:
-                continue
+            if (plan := self._nodeclasses.plan(name)) is not None:
+                classes[name] = plan
 
         def entitle(by_uid: Mapping[str, NodeClaim], supply: Ec2Supply) -> Entitlements:
             with self._slots.exclusive():
@@ -362,9 +362,20 @@ class Provisioner:
             for pod in item.packed.pods:
                 self._pods.nominated(objects[pod.key], item.name, True)
 
-        with self._launches.creating():
-            self._writers.each(create, claims)
+        with self._launches.creating():  # so does disruption: no other loop creates claims meanwhile
+            allowed = within_limits(claims, self._limits()) if claims else []
+            self._writers.each(create, allowed)
+        for item in claims:
+            if item not in allowed:
+                reason = f"another claim took the rest of the limits of NodePool {item.packed.option.pool}"
+                refused.update({pod.key: reason for pod in item.packed.pods})
         return refused
+
+    def _limits(self) -> Mapping[str, Mapping[str, int]]:
+        """The remaining amounts of all pools as the caches are now, and not as the run began."""
+        pools = [pool for pool in self._caches.pools.list() if of_broker(pool) and not unreadable(pool)]
+        largest = LargestMachines(self._ec2.provider.instance_types(), self._nodeclasses.plan)
+        return pool_limits(pools, self._caches.claims.list(), self._caches.nodes.list(), largest)
 
     def _shrink(self, gangs: Set[str]) -> None:
         """Lowers the size of gangs, all pods of which have machines, to the number of their claims.

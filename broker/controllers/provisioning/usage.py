@@ -1,77 +1,147 @@
-"""The resources that NodePools use: their status, and the start of their limits.
+"""The resources that NodePools use: the start of their limits, and their status.
 
-Invariant: status and limits are counted from the same numbers. A node counts with its capacity from launch
-until its claim ends, as in karpenter pkg/controllers/state/cluster.go (updateNodePoolResources).
+Invariant: `counted` alone decides which claims count, for status and limits alike. As in Karpenter, a claim
+that ends, or that has a replacement, counts no more (pkg/controllers/state/cluster.go,
+updateNodePoolResources): its replacement counts instead. A claim in flight counts for the limits with the
+largest machine that it may get, until EC2 answers: any smaller number could be exceeded by the launch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
-from broker.apis.units import written
+from broker.apis.units import whole, written
+from broker.capacity.model import NodeClass, Selection
+from broker.capacity.options import TYPE_KEYS, tenancy
+from broker.capacity.requirements import InvalidRequirement
+from broker.capacity.types import capacity, type_labels
+from broker.controllers.nodeclaim.status import replaces
+from broker.placement.future_nodes import requirements_of
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
-from broker.text import quantities
+from broker.text import InvalidText, quantities
+from providers.model import InstanceType
 
 NODES: Final = "nodes"
 # Shown even if they are zero (karpenter pkg/controllers/nodepool/counter, BaseResources).
 _SHOWN: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
+_UNKNOWN_CLASS: Final = NodeClass(name="", selection=Selection())
+
+Largest = Callable[[NodeClaim], Mapping[str, int]]
+
+
+class LargestMachines:
+    """The largest capacity that a claim may get, by resource, over all types that it admits.
+
+    `node_class`: the class by its name; None if it cannot launch now.
+    """
+
+    def __init__(
+        self, types: Mapping[str, InstanceType], node_class: Callable[[str], NodeClass | None]
+    ) -> None:
+        self._types, self._node_class = types, node_class
+        self._known: dict[Hashable, Mapping[str, int]] = {}
+        self._capacities: dict[tuple[str, str], dict[str, int]] = {}
+
+    def __call__(self, claim: NodeClaim) -> Mapping[str, int]:
+        """At least the claim's requests, if no type is known for it."""
+        ref = claim.spec.node_class_ref.name
+        key = (ref, *((item.key, item.operator, *item.values) for item in claim.spec.requirements))
+        if key not in self._known:
+            self._known[key] = self._largest(claim, self._node_class(ref) or _UNKNOWN_CLASS)
+        return self._known[key] or amounts(claim.spec.resources.requests)
+
+    def _largest(self, claim: NodeClaim, node_class: NodeClass) -> Mapping[str, int]:
+        try:
+            required = requirements_of(claim.spec)
+        except InvalidRequirement:
+            return {}
+        most: dict[str, int] = {}
+        settings = {names.INSTANCE_TENANCY: tenancy(required) or node_class.tenancy}
+        for name, type_ in self._types.items():
+            if not required.allows(names.INSTANCE_TYPE, name):
+                continue
+            if required.unmet({**type_labels(type_), **settings}, among=TYPE_KEYS):
+                continue
+            for resource, amount in self._capacity(type_, node_class).items():
+                most[resource] = max(amount, most.get(resource, 0))
+        return most
+
+    def _capacity(self, type_: InstanceType, node_class: NodeClass) -> dict[str, int]:
+        key = (type_.name, node_class.name)
+        if key not in self._capacities:
+            self._capacities[key] = whole(capacity(type_, node_class))
+        return self._capacities[key]
+
+
+def counted(claims: Iterable[NodeClaim]) -> list[NodeClaim]:
+    """The claims of NodePools that count: neither ending, nor replaced by another one."""
+    known = [claim for claim in claims if not _ends(claim)]
+    replaced = {replaces(claim)[1] for claim in known}
+    return [claim for claim in known if claim.labels.get(names.NODEPOOL) and claim.uid not in replaced]
 
 
 def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, Counter[str]]:
     """By pool, the total capacity of its nodes, and their number."""
-    by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
-    by_pool: dict[str, Counter[str]] = {}
-    for claim in claims:
-        pool = claim.labels.get(names.NODEPOOL, "")
-        if pool and claim.status.provider_id and not _ends(claim):
-            used = by_pool.setdefault(pool, Counter())
-            used.update(claim_usage(claim, by_id.get(claim.status.provider_id)))
-    return by_pool
-
-
-def claim_usage(claim: NodeClaim, node: Node | None) -> Counter[str]:
-    """The capacity of a claim with an instance, as its pool's limits count it, and its node as one."""
-    if node is not None and is_true(claim, names.INITIALIZED_CONDITION):
-        return Counter({**amounts(node.status.capacity), NODES: 1})
-    # Before that, also that of EC2's type.
-    reported = amounts(node.status.capacity) if node is not None else {}
-    known = {name: amount for name, amount in reported.items() if amount}
-    return Counter({**amounts(claim.status.capacity), **known, NODES: 1})
+    return _used((claim for claim in counted(claims) if claim.status.provider_id), nodes, _unknown)
 
 
 def pool_limits(
-    pools: Iterable[NodePool], claims: Iterable[NodeClaim], nodes: Iterable[Node]
+    pools: Iterable[NodePool], claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest
 ) -> dict[str, dict[str, int]]:
-    """The resources that each pool with limits may still add. A claim without an instance counts with its
-    requests.
-    """
+    """The resources that each pool with limits may still add; negative beyond a limit."""
     limited = {pool.name: limit_amounts(pool.spec.limits) for pool in pools if pool.spec.limits}
     if not limited:
         return {}
-    known = [claim for claim in claims if claim.labels.get(names.NODEPOOL) in limited]
-    used = pool_usage(known, nodes)
-    for claim in known:
-        if claim.waits:
-            requested = used.setdefault(claim.labels[names.NODEPOOL], Counter())
-            requested.update({**amounts(claim.spec.resources.requests), NODES: 1})
+    used = _used(
+        (claim for claim in counted(claims) if claim.labels[names.NODEPOOL] in limited), nodes, largest
+    )
     return {
         pool: {name: amount - used[pool][name] if pool in used else amount for name, amount in limits.items()}
         for pool, limits in limited.items()
     }
 
 
+def claim_usage(claim: NodeClaim, node: Node | None, largest: Largest) -> Counter[str]:
+    """The capacity of a claim's machine, and its node as one."""
+    if node is not None and is_true(claim, names.INITIALIZED_CONDITION):
+        return Counter({**amounts(node.status.capacity), NODES: 1})
+    # Before that, also that of EC2's type.
+    reported = amounts(node.status.capacity) if node is not None else {}
+    launched = {**amounts(claim.status.capacity), **{name: n for name, n in reported.items() if n}}
+    return Counter({**(launched or largest(claim)), NODES: 1})
+
+
 def limit_amounts(limits: Mapping[str, str]) -> dict[str, int]:
-    """Limits in placement's units; the number of nodes is one of them."""
+    """Limits in placement's units; the number of nodes is one of them. Raises InvalidText."""
     limited = amounts(limits)
     if NODES in limits:
         limited[NODES] = int(quantities({NODES: limits[NODES]})[NODES])
     return limited
+
+
+def unreadable(pool: NodePool) -> str:
+    """The error of limits that cannot be read; empty if they can."""
+    try:
+        limit_amounts(pool.spec.limits)
+        quantities(pool.spec.limits)
+    except InvalidText as error:
+        return str(error)
+    return ""
+
+
+def exceeded(limits: Mapping[str, int], used: Mapping[str, int]) -> str:
+    """The resources beyond their limits, with both amounts; empty if there are none."""
+    return ", ".join(
+        f"{name} {written(name, used[name])} of {written(name, amount)}"
+        for name, amount in sorted(limits.items())
+        if used.get(name, 0) > amount
+    )
 
 
 def shown(used: Mapping[str, int]) -> dict[str, str]:
@@ -79,6 +149,20 @@ def shown(used: Mapping[str, int]) -> dict[str, str]:
     return {
         name: written(name, amount) for name, amount in sorted({**dict.fromkeys(_SHOWN, 0), **used}.items())
     }
+
+
+def _used(claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest) -> dict[str, Counter[str]]:
+    by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
+    by_pool: dict[str, Counter[str]] = {}
+    for claim in claims:
+        used = by_pool.setdefault(claim.labels[names.NODEPOOL], Counter())
+        id_ = claim.status.provider_id
+        used.update(claim_usage(claim, by_id.get(id_) if id_ else None, largest))
+    return by_pool
+
+
+def _unknown(_: NodeClaim) -> Mapping[str, int]:
+    return {}
 
 
 def _ends(claim: NodeClaim) -> bool:
