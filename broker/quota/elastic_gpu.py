@@ -1,7 +1,8 @@
 """GPU memory in GB, derived from whole GPUs and from MIG profiles.
 
-A profile such as `nvidia.com/mig-2g.20gb` has its memory in its name. Slices of MPS do not count. Source:
-nos, pkg/gpu/util/resource.go.
+A profile such as `nvidia.com/mig-2g.20gb` has its memory in its name. NVIDIA's names may have slices before
+it and attributes behind it, as in `1c.3g.20gb` and `1g.24gb-me` (MIG User Guide, "Device names"). Slices of
+MPS do not count. Source: nos, pkg/gpu/util/resource.go.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 GPU: Final = "nvidia.com/gpu"
 GPU_MEMORY: Final = "nos.nebuly.com/gpu-memory"
-_PROFILE: Final = re.compile(r"nvidia\.com/mig-[0-9]+g\.([0-9]+)gb(?:\.[a-z.]+)?")
+_PROFILE: Final = re.compile(r"nvidia\.com/mig-(?:.*[-.+_])?[0-9]+g\.([0-9]+)gb(?:[-.+_].*)?")
 
 
 def gpu_memory(requests: Mapping[str, int], gb_per_gpu: int) -> int:

@@ -1,8 +1,12 @@
 """Elastic quotas on a cluster: guarantee, borrow, reclaim."""
 
+CASES = Path(__file__).parents[1] / "cases" / "faults"
+
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -282,3 +286,11 @@ def test_a_pod_for_which_no_room_comes_free_is_nominated_no_more(cluster: Rooms)
     cluster.client.patch(Pod.KIND, "big", status, namespace="a", subresource="status")
     cluster.node("node-1", room={"cpu": "1"})  # each change of a node starts a run
     cluster.until(lambda: not cluster.get(Pod, "big", "a").status.nominated_node_name, "no nomination")
+
+
+@pytest.mark.covers("FLT-44")
+def test_used_memory_counts_a_mig_device_with_an_attribute_in_its_name(cluster: Rooms) -> None:
+    cluster.apply((CASES / "quota-9" / "a.yaml").read_text())
+    cluster.until_bound("p", namespace="a")
+    cluster.ran("p", namespace="a")
+    cluster.until_used("a", {GPU_MEMORY: "24"})

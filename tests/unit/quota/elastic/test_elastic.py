@@ -98,6 +98,27 @@ def test_gpu_memory_is_derived_and_not_taken_from_the_pod() -> None:
     assert requests[GPU_MEMORY] == 100
 
 
+@pytest.mark.covers("FLT-44")
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("mig-1g.24gb-me", 24),
+        ("mig-1g.24gb-gfx", 24),
+        ("mig-1g.10gb.me", 10),
+        ("mig-1g.10gb.me.all", 10),
+        ("mig-1c.3g.20gb", 20),
+        ("mig-1c.4g.40gb.me", 40),
+        ("mig-7g.80gb", 80),
+        ("mig-me-2g.48gb", 48),
+        ("mig-2g.10gbx", 0),
+        ("mig-small", 0),
+        ("gpu-10gb", 0),
+    ],
+)
+def test_memory_of_a_mig_profile_counts_wherever_it_stands_in_the_name(name: str, memory: int) -> None:
+    assert with_gpu_memory({f"nvidia.com/{name}": 2}, 80).get(GPU_MEMORY, 0) == 2 * memory
+
+
 # ---- reclaim
 
 
