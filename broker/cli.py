@@ -270,8 +270,9 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         defaults=settings.launch_defaults,
         entitle=lambda provider: DryRun(client, provider, settings, SystemClock()).entitlements,
     )
+    events = explain.events(client, claim)
     if output is not Format.TABLE:
-        show_one(explain.document(claim, options_now), format_=output)
+        show_one(explain.document(claim, options_now, events), format_=output)
         return
     sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
     show(
@@ -280,6 +281,9 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         format_=output,
         nothing="no launch was tried yet",
     )
+    if events:
+        sys.stdout.write("\n")
+        show(events, columns=explain.EVENT_COLUMNS, format_=output)
     if options_now is not None:
         sys.stdout.write(f"\nNow: {options_now.decision}\n")
         if options_now.rows:

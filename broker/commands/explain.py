@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
@@ -24,7 +24,8 @@ from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds
 from broker.commands.explain_options import ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
-from broker.commands.situation import is_brokers, listed, published_shortages, unknown
+from broker.commands.prices import usd_hour
+from broker.commands.situation import concerned, happened, is_brokers, listed, published_shortages, unknown
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
@@ -35,6 +36,7 @@ from providers.model import ProviderError
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
 OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
+EVENT_COLUMNS = {"at": "WHEN", "reason": "EVENT", "message": "MESSAGE"}
 SHORTAGE_COLUMNS = {
     "pool": "SHORT",
     "code": "CODE",
@@ -124,7 +126,26 @@ def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "pool": shortage_name(row)} for row in rows]
 
 
-def document(claim: NodeClaim, forecast: ClaimForecast | None) -> dict[str, Any]:
+def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
+    """The broker's events about the claim, oldest first, without those that repeat attempts."""
+    about = (NodeClaim.KIND.kind, claim.name)
+    found = [
+        (at, event)
+        for event in listed(client, Event)
+        if concerned(event) == about
+        and names.MANAGER in (event.reporting_component, event.source.component)
+        and names.ATTEMPT_IDS not in event.annotations
+        and (at := happened(event))
+    ]
+    return [
+        {"at": format_time(at), "type": event.type, "reason": event.reason, "message": event.message}
+        for at, event in sorted(found, key=lambda row: row[0])
+    ]
+
+
+def document(
+    claim: NodeClaim, forecast: ClaimForecast | None, events_: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Everything, for a machine."""
     result: dict[str, Any] = {
         "claim": claim.name,
@@ -132,12 +153,15 @@ def document(claim: NodeClaim, forecast: ClaimForecast | None) -> dict[str, Any]
         "instance": instance_id(claim),
         "provider_id": claim.status.provider_id,
         "node": claim.status.node_name,
+        "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
+        "usd_hour": _usd_hour(claim),
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
             for type_ in BROKER_CONDITIONS
             if (c := condition(claim.status.conditions, type_))
         ],
         "attempts": attempts(claim),
+        "events": list(events_),
     }
     if forecast is not None:
         result |= {
@@ -161,11 +185,21 @@ def headline(claim: NodeClaim) -> list[str]:
             f"  instance {instance_id(claim)} ({claim.status.provider_id}), "
             f"node {claim.status.node_name or '(none yet)'}"
         )
+    if kind := claim.labels.get(names.CAPACITY_TYPE):
+        price = _usd_hour(claim)
+        lines.append(f"  {kind}{'' if price is None else f', {price:.2f} $/h'}")
     for type_ in BROKER_CONDITIONS:
         if reported := condition(claim.status.conditions, type_):
             text = f"  {type_}={reported.status} {reported.reason}"
             lines.append(f"{text}: {reported.message}" if reported.message else text)
     return lines
+
+
+def _usd_hour(claim: NodeClaim) -> float | None:
+    """Its On-Demand price; None without an instance, for a spot one, and for an unknown type."""
+    if claim.labels.get(names.CAPACITY_TYPE) not in ("on-demand", "reserved"):
+        return None
+    return usd_hour(claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
 
 
 def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

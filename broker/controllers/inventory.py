@@ -70,6 +70,8 @@ class InventoryCache:
         self._readers: list[Callable[[], None]] = []
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
         self.group_errors: dict[str, ProviderError] = {}
+        # By id, the size before and after the last change of each reservation that was seen to shrink.
+        self.resized: Mapping[str, tuple[int, int]] = {}
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None
@@ -112,6 +114,7 @@ class InventoryCache:
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             corrected, self._corrected = self._corrected, False
+            self.resized = _resized(self.resized, before.odcrs, odcrs)
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
@@ -205,6 +208,20 @@ class InventoryCache:
 
 def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:
     return {arn: str(error) for arn, error in errors.items()}
+
+
+def _resized(
+    known: Mapping[str, tuple[int, int]], before: Mapping[str, Odcr], after: Mapping[str, Odcr]
+) -> dict[str, tuple[int, int]]:
+    """The last shrinkage of each reservation that has not grown since. Lent instances are still its own."""
+    shrunk = {}
+    for id_, odcr in after.items():
+        old = before[id_].reserved if id_ in before else odcr.reserved
+        if odcr.reserved < old:
+            shrunk[id_] = (old, odcr.reserved)
+        elif odcr.reserved == old and id_ in known:
+            shrunk[id_] = known[id_]
+    return shrunk
 
 
 def _report(inventory: Inventory) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Condition
+from broker.apis.meta import Condition, condition
 from broker.app import Broker
 from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.status import instance_id
@@ -25,7 +25,7 @@ from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
-from providers.model import Odcr, ProviderError
+from providers.model import InstanceType, Odcr, ProviderError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,9 @@ class ClaimRow:
     waits: bool
     reason: str
     message: str
+    capacity_type: str = ""
+    price: float | None = None  # US dollars an hour at On-Demand price; a spot price is not known
+    placed: str = ""  # message about the reservation, if the claim is in none or was moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +178,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim, owned=broker.owns(claim)) for claim in claims],
+        claims=[_claim(claim, types, inventory.odcrs, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
         shortages=[*_shortages(broker, {row.id: row for row in odcrs}, now)],
@@ -185,8 +188,17 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
     )
 
 
-def _claim(claim: NodeClaim, *, owned: bool) -> ClaimRow:
+def _claim(
+    claim: NodeClaim, types: Mapping[str, InstanceType], odcrs: Mapping[str, Odcr], *, owned: bool
+) -> ClaimRow:
     reason, message = launch_state(claim)
+    type_ = types.get(claim.labels.get(names.INSTANCE_TYPE, ""))
+    capacity_type = claim.labels.get(names.CAPACITY_TYPE, "")
+    odcr = odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
+    price = None
+    if type_ is not None and capacity_type in ("on-demand", "reserved"):
+        price = type_.price(odcr.platform, odcr.tenancy) if odcr is not None else type_.on_demand_price
+    reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
     return ClaimRow(
         name=claim.name,
         node_class=claim.spec.node_class_ref.name,
@@ -200,6 +212,9 @@ def _claim(claim: NodeClaim, *, owned: bool) -> ClaimRow:
         waits=owned and claim.waits,
         reason=reason,
         message=message,
+        capacity_type=capacity_type,
+        price=price,
+        placed=reserved.message if reserved is not None else "",
     )
 
 

@@ -10,7 +10,9 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.commands import explain
 from broker.oncall.metrics import REGISTRY
+from broker.webpage.live import live_state
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -145,6 +147,38 @@ def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
     assert len([e for e in stack.events("c-0") if e.reason == "DemotedToOnDemand"]) == 1
 
 
+@pytest.mark.covers("FLT-52")
+def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claims(2)
+    stack.until_ready("c-0", "c-1")
+    for claim in ("c-0", "c-1"):
+        until_both(stack, claim, inside(odcr))
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=1)
+    name = stack.until(
+        lambda: next((c for c in ("c-0", "c-1") if of_claim(stack, c) == OUTSIDE), ""), "one is demoted"
+    )
+    cause = f"reservation {odcr} shrank from 2 to 1 instance"
+    assert cause in stack.until_event(name, "DemotedToOnDemand").message
+    condition = stack.claim_condition(name, names.CAPACITY_RESERVATION)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "DemotedToOnDemand")
+    assert cause in condition.message
+
+    demoted = stack.get(NodeClaim, name)
+    told = explain.document(demoted, None, explain.events(stack.client, demoted))
+    assert [event for event in told["events"] if cause in event["message"]]
+    assert (told["capacity_type"], told["usd_hour"]) == ("on-demand", pytest.approx(0.096))
+    assert "  on-demand, 0.10 $/h" in explain.headline(demoted)
+    assert stack.broker is not None and stack.current is not None
+    live = live_state(stack.broker, stack.current, stack.clock.now())
+    (row,) = (row for row in live.claims if row.name == name)
+    assert (row.capacity_type, row.reservation, cause in row.placed) == ("on-demand", "", True)
+    assert row.price == stack.current.instance_types()[demoted.labels[names.INSTANCE_TYPE]].on_demand_price
+
+
 # ---- promotion
 
 
@@ -160,6 +194,7 @@ def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: S
     stack.advance(RELIST)
     until_both(stack, "c-0", inside(odcr))
     assert odcr in stack.until_event("c-0", "PromotedToReserved").message
+    assert stack.is_true("c-0", names.CAPACITY_RESERVATION)
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")

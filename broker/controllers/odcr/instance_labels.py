@@ -22,14 +22,15 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import InstanceListing, InstanceView
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
+from broker.controllers.nodeclaim.report import AVAILABLE, LIMIT_EXCEEDED
 from broker.controllers.nodeclaim.status import instance_id, patch, write
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
-from providers.model import Instance
+from broker.text import counted
+from providers.model import Instance, Odcr
 
 REASONS: Mapping[Change, str] = {
     "demoted": "DemotedToOnDemand",
@@ -113,11 +114,17 @@ class InstanceLabelController:
     ) -> None:
         change = wanted.change(claim.labels)
         before = claim.labels.get(names.RESERVATION_ID, "")
+        message = ""
         if _spilled(claim, wanted):
             claim = self._report_spill(claim, instance)
+        elif change:
+            # The condition first: labels that still differ make the next pass complete an interrupted one.
+            message = self._message(change, instance, before, inventory)
+            claim = write(
+                self._client, self._claims, claim, _condition(change, message), now=self._clock.now()
+            )
         claim = patch(self._client, self._claims, claim, lambda now: _metadata(now, wanted))
         if change:
-            message = _message(change, instance, before, inventory)
             _log.info(REASONS[change], claim=claim.name, why=message)
             self._recorder.event(
                 claim, "Warning" if change == "demoted" else "Normal", REASONS[change], message
@@ -129,6 +136,20 @@ class InstanceLabelController:
                 metadata = {"labels": lacking, "resourceVersion": node.metadata.resource_version}
                 self._nodes.observe(self._client.patch(Node.KIND, node.name, {"metadata": metadata}))
                 _log.info("node labelled", node=node.name, claim=claim.name, labels=lacking)
+
+    def _message(self, change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
+        if change == "promoted":
+            return f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now"
+        if change == "moved":
+            return (
+                f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now, "
+                f"no longer in {before or 'another'}"
+            )
+        why = _no_longer(inventory.odcrs.get(before), self._inventory.resized.get(before))
+        return (
+            f"instance {instance.id} runs on as an On-Demand Instance: reservation {before or '(unknown)'} "
+            f"{why}"
+        )
 
     def _report_spill(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
         """Writes the condition that a claim gets at launch if EC2 already shows the instance outside its
@@ -173,18 +194,22 @@ def _metadata(claim: NodeClaim, wanted: InstanceLabels) -> dict[str, Any]:
     return {"labels": lacking} if lacking else {}
 
 
-def _message(change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
-    if change == "promoted":
-        return f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now"
-    if change == "moved":
-        return (
-            f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now, "
-            f"no longer in {before or 'another'}"
-        )
-    odcr = inventory.odcrs.get(before)
-    why = f"is {odcr.state}" if odcr is not None and odcr.state != "active" else "counts it no longer"
-    if odcr is None:
-        why = "is gone"
-    return (
-        f"instance {instance.id} runs on as an On-Demand Instance: reservation {before or '(unknown)'} {why}"
+def _condition(change: Change, message: str) -> ConditionUpdate:
+    reserved = change != "demoted"
+    return ConditionUpdate(
+        type=names.CAPACITY_RESERVATION,
+        status="True" if reserved else "False",
+        reason=AVAILABLE if reserved else REASONS[change],
+        message=message,
     )
+
+
+def _no_longer(odcr: Odcr | None, resized: tuple[int, int] | None) -> str:
+    """Why EC2 counts an instance no longer in the reservation."""
+    if odcr is None:
+        return "is gone"
+    if odcr.state != "active":
+        return f"is {odcr.state}"
+    if resized is not None:
+        return f"shrank from {resized[0]} to {counted(resized[1], 'instance')}, and EC2 counts it no longer"
+    return f"has {counted(odcr.reserved, 'instance')}, and EC2 counts it no longer"

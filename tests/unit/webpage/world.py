@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import urllib3
 
@@ -23,7 +24,12 @@ OPEN = PageAccess(AccessRules(), None, clock=CLOCK)
 
 
 def waiting(name: str = "train-1", **more: str) -> ClaimRow:
-    given = {"node_class": "gpu", "node_pool": "gpu", "reason": "InsufficientCapacity", "message": "is short"}
+    given: dict[str, Any] = {
+        "node_class": "gpu",
+        "node_pool": "gpu",
+        "reason": "InsufficientCapacity",
+        "message": "is short",
+    }
     given |= {"instance": "", "node": "", "zone": "", "instance_type": "", "reservation": ""} | more
     return ClaimRow(name=name, created=AT, waits=True, **given)
 

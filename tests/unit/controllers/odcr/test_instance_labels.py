@@ -12,7 +12,8 @@ from providers.model import Odcr
 from tests.unit.capacity.builders import odcr
 from tests.unit.controllers.odcr.world import OUTSIDE, World, inside, instance
 
-BOTH = [("patch", "nodeclaims", "a"), ("patch", "nodes", "node-a")]
+OF_CLAIM = [("apply", "nodeclaims", "a"), ("patch", "nodeclaims", "a")]  # condition, then labels
+BOTH = [*OF_CLAIM, ("patch", "nodes", "node-a")]
 
 
 @pytest.mark.covers("KRP-27")
@@ -156,7 +157,7 @@ def test_a_node_gets_its_labels_after_it_joined(world: World, metadata: dict[str
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
     world.labeller.run()
-    assert world.api.writes == BOTH[:1]
+    assert world.api.writes == OF_CLAIM
 
 
 def test_a_failed_write_does_not_block_other_claims(world: World) -> None:

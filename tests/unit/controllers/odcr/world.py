@@ -72,6 +72,14 @@ class Api:
         self.put(kind, {**raw, "metadata": metadata})
         return self.objects[kind.plural, name]
 
+    def apply(self, kind: Kind, body: Json, *, subresource: str) -> Json:
+        assert subresource == "status"
+        name = body["metadata"]["name"]
+        self._meet("apply", kind, name)
+        raw = self.objects[kind.plural, name]
+        self.put(kind, {**raw, "status": raw.get("status", {}) | body["status"]})
+        return self.objects[kind.plural, name]
+
     def delete(self, kind: Kind, name: str, *, uid: str) -> Json:
         self._meet("delete", kind, name)
         raw = self.objects[kind.plural, name]
