@@ -1,11 +1,13 @@
 """Events that `kubectl describe` shows under an object.
 
-Invariant: an event never delays or fails the work that it reports. A repeated event is counted on one Event
-object, written at most every two minutes. A token bucket limits each object's events (client-go's
-tools/record spam filter: 25, then one each five minutes). A second limit is a kubelet's (eventRecordQPS 50,
-eventBurst 100), so that the events of a thousand objects do not queue before their status. The object's
-fields: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (here its core/v1
-form).
+Invariant: an event never delays or fails the work that it reports. A steady state is written once: an event
+is written again only if another text about the same object and topic came between, or after a pause of 50
+minutes. Then it is counted on its Event object, which is written at most every two minutes.
+
+A token bucket limits each object's events (client-go's tools/record spam filter: 25, then one each five
+minutes). A second limit is a kubelet's (eventRecordQPS 50, eventBurst 100), so that the events of a thousand
+objects do not queue before their status. The object's fields:
+https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (here its core/v1 form).
 """
 
 from __future__ import annotations
@@ -117,6 +119,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._events: OrderedDict[tuple[str, ...], _EventSeries] = OrderedDict()
+        self._states: OrderedDict[tuple[str, str], _EventSeries] = OrderedDict()  # the last one by topic
         self._unwritten: dict[int, _EventSeries] = {}  # those with a time to be written at, by id()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # object → tokens, since
         self._turns, self._turned = float(AT_ONCE), clock.monotonic()
@@ -136,7 +139,12 @@ class Recorder:
         message: str,
         *,
         annotations: Mapping[str, str] | None = None,
+        topic: str = "",
     ) -> None:
+        """Records an event, unless it is the last one about the object and the topic, by default the reason.
+
+        Several states of an object that last at the same time need a topic each.
+        """
         about = obj if isinstance(obj, Reference) else Reference.of(obj)
         subject = about.uid or f"{about.api_version}/{about.kind}/{about.namespace}/{about.name}"
         key = (subject, type, reason, message)
@@ -144,6 +152,8 @@ class Recorder:
             now, at = self._clock.monotonic(), self._clock.now()
             wall, new = timestamp(at), False
             series = self._events.get(key)
+            if series is not None and self._lasts(series, (subject, topic or reason), now):
+                return
             if series is None or now - series.recorded > FORGET:
                 if not (self._room() and self._token(subject, now)):
                     WRITTEN.labels("dropped").inc()
@@ -159,6 +169,7 @@ class Recorder:
                 )
                 series = _EventSeries(event=event, last=wall, recorded=now, due=now)
                 self._events[key], new = series, True
+            self._begins(series, (subject, topic or reason))
             series.count += 1
             series.last, series.recorded = wall, now
             if series.due is None:
@@ -169,6 +180,19 @@ class Recorder:
         if new:
             for reader in self._readers:
                 reader(series.event)
+
+    def _lasts(self, series: _EventSeries, state: tuple[str, str], now: float) -> bool:
+        """Whether the state that the event reports has not changed since."""
+        if self._states.get(state) is not series or now - series.recorded > FORGET:
+            return False
+        series.recorded = now
+        return True
+
+    def _begins(self, series: _EventSeries, state: tuple[str, str]) -> None:
+        self._states[state] = series
+        self._states.move_to_end(state)
+        if len(self._states) > REMEMBERED:
+            self._states.popitem(last=False)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)

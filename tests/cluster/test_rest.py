@@ -6,9 +6,15 @@ from collections import Counter
 
 import pytest
 
+from broker.apis.core import Node
+from broker.apis.godel import RESERVATION, TTL
+from broker.apis.koordinator import AFFINITY
 from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.rooms import rooms
 from tests.cluster.stack import Stack
+from tests.cluster.test_provisioning import pods
 
+ELSEWHERE = {"nodeSelector": {"kubernetes.io/arch": "none"}}
 READS = {
     "DescribeCapacityReservations",
     "DescribeInstances",
@@ -100,3 +106,52 @@ def test_the_calls_at_rest_do_not_grow_with_reservations_claims_or_time(stack: S
     # Sixteen times the reservations, six times the claims; a machine may be slower in one of the two.
     for calls in (few, many):
         assert all(calls[action] <= calls["DescribeCapacityReservations"] + 2 for action in calls), calls
+
+
+@pytest.mark.covers("FLT-66")
+def test_pods_that_no_pool_can_serve_cost_no_write(stack: Stack) -> None:
+    stack.node_class(group=stack.aws.group(stack.aws.odcr(count=1)))
+    stack.node_pool()
+    stack.start(poll_seconds=30.0)
+    large, small = pods(stack, 2, "large", cpu="5000"), pods(stack, 1, "elsewhere", spec=ELSEWHERE)
+    for name in (*large, *small):
+        stack.until(lambda n=name: stack.events(n, kind="Pod"), f"{name} reported")  # type: ignore[misc]
+    until_at_rest(stack)
+    stack.tap.forget()
+    for _ in range(60):
+        tick(stack)
+    assert not stack.tap.writes()
+
+
+@pytest.mark.covers("FLT-66")
+def test_pods_that_no_node_can_have_cost_the_scheduler_no_write() -> None:
+    with rooms() as cluster:
+        cluster.start()
+        cluster.node(room={"cpu": "4"})
+        cluster.reservation(cpu="99")
+        cluster.quota("team", min={"cpu": 1}, max={"cpu": 1})
+        cluster.pod("large", cpu="99")
+        cluster.pod("over", cpu="2", namespace="team", scheduler="nos-scheduler")
+        cluster.pod("unread", annotations={AFFINITY: "[]"})
+        kept = {RESERVATION: "true", TTL: "999999"}
+        cluster.pod("kept", cpu="1", scheduler="godel-scheduler", annotations=kept)
+        cluster.until_rejected("large")
+        cluster.until_rejected("over", namespace="team")
+        cluster.until_rejected("unread")
+        cluster.until(lambda: cluster.messages("kept", "RoomBounded"), "the bound is reported")
+        cluster.until(lambda: cluster.messages("reservation-demo"), "the reservation is reported")
+        cluster.clock.advance(300)
+        cluster.pod("marker", cpu="1")
+        cluster.until_bound("marker")
+        cluster.ran("marker", phase="Succeeded")
+        cluster.clock.advance(300)
+        cluster.tap.forget()
+        for number in range(12):  # something happens, which concerns no waiting pod
+            cluster.clock.advance(300)
+            cluster.pod(f"later-{number}", cpu="100m", nodeSelector={"no": "such"}, scheduler="other")
+            cluster.client.patch(Node.KIND, "node-0", {"metadata": {"labels": {"turn": str(number)}}})
+        cluster.clock.advance(300)
+        cluster.node("node-1", room={"cpu": "100m"}, taints=[{"key": "a", "effect": "NoSchedule"}])
+        cluster.until_rejected("large", "0/2")
+        repeated = [path for method, path in cluster.tap.writes() if method == "PATCH" and "/events/" in path]
+        assert repeated == []

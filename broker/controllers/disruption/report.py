@@ -43,7 +43,7 @@ _log = structlog.get_logger("disruption")
 
 
 class DisruptionReporter:
-    """Writes events. A repeated event is counted by the recorder, and not written again."""
+    """Writes events. Several may last at once, so that each text is a topic."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -54,18 +54,18 @@ class DisruptionReporter:
             return
         for subject in (node.node, node.claim):
             if subject is not None:
-                self._recorder.event(subject, "Normal", BLOCKED, message)
+                self._recorder.event(subject, "Normal", BLOCKED, message, topic=message)
 
     def pool_blocked(self, pool: NodePool, reason: str, error: str) -> None:
         """Reports that the budgets of a pool allow nothing, or cannot be read."""
         if error:
-            self._recorder.event(pool, "Warning", BLOCKED, f"No disruption is allowed: {error}")
+            self._recorder.event(pool, "Warning", BLOCKED, f"No disruption is allowed: {error}", topic=error)
         else:
             message = f"No allowed disruptions for disruption reason {reason} due to blocking budget"
-            self._recorder.event(pool, "Normal", BLOCKED, message)
+            self._recorder.event(pool, "Normal", BLOCKED, message, topic=message)
 
     def not_returning(self, pool: NodePool, message: str) -> None:
-        self._recorder.event(pool, "Warning", BLOCKED, message)
+        self._recorder.event(pool, "Warning", BLOCKED, message, topic=message)
 
     @contextmanager
     def isolated(self, node: ManagedNode) -> Iterator[None]:

@@ -150,7 +150,8 @@ class Reporter:
         if kind == "Normal":
             return
         for pod in self._pods_for(claim):
-            about_claim = f"NodeClaim {claim.name}: {text}"
+            # Without the ids, which differ with each attempt: the same cause is written once.
+            about_claim = f"NodeClaim {claim.name}: {message}"
             self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks)
 
     def lost(self, claim: NodeClaim, cause: str) -> None:

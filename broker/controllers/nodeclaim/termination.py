@@ -161,7 +161,9 @@ class Termination:
         except NotFound:
             return
         except TooManyRequests as error:
-            self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}")
+            self._recorder.event(
+                claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}", topic=pod.key
+            )
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""

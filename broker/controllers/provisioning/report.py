@@ -1,13 +1,13 @@
 """Reports the results of provisioning: events on pods as Karpenter writes them, conditions on pools.
 
-Invariant: a pool is written only if a condition changes. A pod's failure is repeated only if its text changes
-or after five minutes (karpenter pkg/controllers/provisioning/scheduling/events.go).
+Invariant: a pool is written only if a condition changes. A pod's failure is reported again only if its text
+changes: a pod that stays unschedulable costs no write. Karpenter repeats it every five minutes
+(pkg/controllers/provisioning/scheduling/events.go).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import structlog
 
@@ -20,10 +20,10 @@ from broker.controllers.provisioning.pools import SERVED, PoolNotServed, updates
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
+from broker.kube.events import EventType
 
 Waiting = Pod | KoordinatorReservation
 
-REPEAT: Final = 300.0
 NOMINATED, FAILED = "Nominated", "FailedScheduling"
 _log = structlog.get_logger("provisioning")
 
@@ -32,13 +32,13 @@ class PodReporter:
     """Records events on pods and reservations, each text once while it holds."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._recorder, self._clock = context.recorder, context.clock
-        self._last: dict[str, tuple[str, float]] = {}
+        self._recorder = context.recorder
+        self._last: dict[str, str] = {}
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets all other pods."""
         kept = {*uids}
-        self._last = {uid: last for uid, last in self._last.items() if uid in kept}
+        self._last = {uid: text for uid, text in self._last.items() if uid in kept}
 
     def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
         """The node or claim on which kube-scheduler should place the pod."""
@@ -50,12 +50,11 @@ class PodReporter:
         self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
 
     def _record(self, pod: Waiting, type_: str, reason: str, message: str) -> None:
-        now = self._clock.monotonic()
-        text, since = self._last.get(pod.uid, ("", 0.0))
-        if text == message and now - since < REPEAT:
+        if self._last.get(pod.uid) == message:
             return
-        self._last[pod.uid] = message, now
-        self._recorder.event(pod, "Normal" if type_ == "Normal" else "Warning", reason, message)
+        self._last[pod.uid] = message
+        kind: EventType = "Normal" if type_ == "Normal" else "Warning"
+        self._recorder.event(pod, kind, reason, message, topic="provisioning")
 
 
 class PoolReporter:

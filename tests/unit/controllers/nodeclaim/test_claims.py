@@ -353,9 +353,11 @@ class EventList:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
+        self.requests: list[str] = []
 
-    def event(self, about: Object, kind: str, reason: str, message: str, **_: Any) -> None:
+    def event(self, about: Object, kind: str, reason: str, message: str, **more: Any) -> None:
         self.events.append((about.name, kind, reason, message))
+        self.requests.append((more.get("annotations") or {}).get(names.AWS_REQUESTS, ""))
 
 
 @pytest.mark.covers("KRP-24")
@@ -378,8 +380,9 @@ def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id()
     reporter.record_event(named, "Warning", "Full", "no slot", [refused])
     assert recorded.events == [
         ("train-0", "Warning", "Full", "no slot (AWS request 1-2)"),
-        ("q", "Warning", "Full", "NodeClaim train-0: no slot (AWS request 1-2)"),
+        ("q", "Warning", "Full", "NodeClaim train-0: no slot"),
     ]
+    assert recorded.requests == ["1-2", "1-2"]
     recorded.events.clear()
     reporter.record_event(claim(), "Warning", "Full", "no slot")
     assert [name for name, *_ in recorded.events] == ["train-0", "p", "q"]
