@@ -1,8 +1,5 @@
 """Elastic quotas on a cluster: guarantee, borrow, reclaim."""
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
-
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -21,6 +18,7 @@ from broker.quota.elastic_gpu import GPU_MEMORY
 from tests.cluster import objects
 from tests.cluster.rooms import Rooms, rooms
 
+CASES = Path(__file__).parents[1] / "cases" / "faults"
 QUOTA_A: Mapping[str, Any] = {"min": {"cpu": 2, GPU_MEMORY: 16}, "max": {"cpu": 10}}
 
 
@@ -293,4 +291,6 @@ def test_used_memory_counts_a_mig_device_with_an_attribute_in_its_name(cluster: 
     cluster.apply((CASES / "quota-9" / "a.yaml").read_text())
     cluster.until_bound("p", namespace="a")
     cluster.ran("p", namespace="a")
-    cluster.until_used("a", {GPU_MEMORY: "24"})
+    cluster.until(
+        lambda: cluster.quota_status("a", "q").used == {GPU_MEMORY: "24"}, "used of one 24 GB device"
+    )
