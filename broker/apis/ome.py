@@ -235,9 +235,11 @@ class ReservationSummary(Model):
     """Sums over all flavors and accelerators, for `kubectl get`."""
 
     gpu_total: Annotated[int, crd("Accelerators of the nominal quota.", format="int64")] = 0
-    gpu_allocated: Annotated[int, crd("Accelerators in use.", format="int64")] = 0
+    gpu_allocated: Annotated[
+        int, crd("Accelerators in use, by the quota that users hold.", format="int64")
+    ] = 0
     gpu_borrowed: Annotated[int, crd("Accelerators borrowed from the cohort.", format="int64")] = 0
-    gpu_allocatable: Annotated[int, crd("Accelerators that can be used now.", format="int64")] = 0
+    gpu_allocatable: Annotated[int, crd("Accelerators of machines that can be used now.", format="int64")] = 0
     dacs: Annotated[int, crd("DedicatedAIClusters that draw from it.", format="int32")] = 0
 
 

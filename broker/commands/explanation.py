@@ -145,8 +145,8 @@ def _amounts(reservation: Reservation) -> str:
     if summary is None:
         return detail
     amounts = (
-        f"{summary.gpu_allocated} of {counted(summary.gpu_total, 'accelerator')} used, "
-        f"{summary.gpu_borrowed} borrowed, {summary.gpu_allocatable} allocatable"
+        f"quota: {summary.gpu_allocated} of {counted(summary.gpu_total, 'accelerator')} used, "
+        f"{summary.gpu_borrowed} borrowed; machines: {summary.gpu_allocatable} usable now"
     )
     return f"{amounts}; {detail}" if detail else amounts
 

@@ -24,6 +24,7 @@ from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import BLOCKERS
+from broker.reservations.queues import excess
 from broker.reservations.sizing import Sizing, deciding_resources
 from providers.model import Odcr
 
@@ -145,12 +146,7 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
             reason=reason,
             message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *causes]),
         )
-    if excess := beyond(facts.used, facts.limit):
-        excess_text = ", ".join(
-            f"{written(key.resource, facts.used[key])} of {key.resource} in {key.flavor} used, "
-            f"{written(key.resource, value)} more than it may"
-            for key, value in sorted(excess.items())
-        )
+    if excess_text := excess(facts.used, facts.limit):
         yield Obstacle(
             kind=ObstacleKind.USE,
             reason="QuotaExceeded",

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 
 from broker.apis.ome import FlavorResourceQuota, PreemptionRule, ReservationSpec
 from broker.apis.ome_rules import WITHIN
-from broker.apis.units import units
+from broker.apis.units import units, written
+from broker.quota.hardware import beyond
 from broker.quota.model import (
+    UNLIMITED,
+    Amounts,
     FlavorGroup,
     FlavorResource,
     Preemption,
@@ -46,6 +49,38 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
         },
         preemption=preemption(spec),
     )
+
+
+def limits(quota_queue: Queue, spec: ReservationSpec) -> Amounts:
+    """The most that a reservation may use of each flavor and resource; nothing of any other flavor."""
+    borrows = spec.allow_borrowing and bool(quota_queue.cohort)
+    amounts = {}
+    for key, quota in quota_queue.quotas.items():
+        more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
+        amounts[key] = quota.nominal + (more if borrows else 0)
+    return amounts
+
+
+def excess(used: Amounts, limit: Amounts) -> str:
+    """The quota that a reservation's users hold beyond its limits, as text; empty if none.
+
+    Such as of a flavor that was renamed: nothing more is admitted until its users have left.
+    """
+    return ", ".join(
+        f"{written(key.resource, used[key])} of {key.resource} in {key.flavor} used"
+        + (
+            ""
+            if key in limit
+            else f" (quota that its users hold; its machines are counted in {_others(limit)})"
+        )
+        + f", {written(key.resource, value)} more than it may"
+        for key, value in sorted(beyond(used, limit).items())
+    )
+
+
+def _others(limit: Amounts) -> str:
+    """The present flavors."""
+    return ", ".join(sorted({key.flavor for key in limit})) or "no flavor"
 
 
 def _quota(resource: FlavorResourceQuota) -> Quota:

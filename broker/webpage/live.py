@@ -85,6 +85,7 @@ class ReservationRow:
     total: int
     allocated: int
     borrowed: int
+    allocatable: int
     odcrs: tuple[str, ...]
     conditions: tuple[Condition, ...]
     problems: tuple[tuple[str, str], ...] = ()
@@ -255,6 +256,7 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
             total=summary.gpu_total if summary else 0,
             allocated=summary.gpu_allocated if summary else 0,
             borrowed=summary.gpu_borrowed if summary else 0,
+            allocatable=summary.gpu_allocatable if summary else 0,
             odcrs=tuple(held[reserved]),
             conditions=tuple(reservation.status.conditions),
             problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),

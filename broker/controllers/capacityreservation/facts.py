@@ -31,7 +31,7 @@ from broker.quota.hardware import (
     taken,
     usage,
 )
-from broker.quota.model import UNLIMITED, Amounts, FlavorResource
+from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions
@@ -41,7 +41,7 @@ from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.ownership import Ownership
-from broker.reservations.queues import queue
+from broker.reservations.queues import limits, queue
 from broker.reservations.sizing import SOLD, Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
@@ -255,13 +255,11 @@ def _judgement(reservation: Reservation, judged: JudgedSpec, sizing: Sizing) -> 
         return ReservationFacts(judged=judged)
     quota_queue = queue(reserved_of(reservation), judged.spec)
     nominal = {key: quota.nominal for key, quota in quota_queue.quotas.items()}
-    limit: dict[FlavorResource, int] = {}
-    for key, quota in quota_queue.quotas.items():
-        borrows = judged.spec.allow_borrowing and bool(quota_queue.cohort)
-        more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
-        limit[key] = quota.nominal + (more if borrows else 0)
     return ReservationFacts(
-        judged=judged, nominal=nominal, limit=limit, deciding=conditions.deciding(nominal, sizing)
+        judged=judged,
+        nominal=nominal,
+        limit=limits(quota_queue, judged.spec),
+        deciding=conditions.deciding(nominal, sizing),
     )
 
 

@@ -229,6 +229,7 @@ class ClusterController:
             reserved=state.reserved,
             priority=state.priority,
             barred=state.barred,
+            full=state.full,
             decision=decision,
             eviction=eviction,
             claims=observed.claims.get(state.cluster.uid, ()),

@@ -9,6 +9,7 @@ priority stays as it was while no priority class defines it. Nothing is decided 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,18 +29,21 @@ from broker.kube.cache import Cache
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.joint import GROWTH, QuotaState
-from broker.quota.model import AdmittedWorkload, Amounts, Strategy
+from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource, Strategy
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission, held
-from broker.reservations.queues import queues
+from broker.reservations.queues import excess, limits, queue, queues
 from broker.reservations.spec import Reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """A cluster, its demand and its reservation. `barred`: the reason why that reservation gives no quota."""
+    """A cluster, its demand and its reservation.
+
+    `barred`: the reason why that reservation gives no quota; `full`: why it gives none beyond what is held.
+    """
 
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
@@ -47,6 +51,7 @@ class ClusterState:
     reserved: Reserved | UnresolvedName
     held: ClusterAdmission | None
     barred: str = ""
+    full: str = ""
     priority: int = 0
 
     @property
@@ -56,7 +61,9 @@ class ClusterState:
     @property
     def request(self) -> ClusterRequest | None:
         """The cluster's open request: all, or more than it holds; None if there is none."""
-        if isinstance(self.demand, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
+        if isinstance(self.demand, DemandError) or isinstance(self.reserved, UnresolvedName):
+            return None
+        if self.barred or self.full:
             return None
         has = held_of(self.held.usage) if self.held else {}
         if self.terminating:
@@ -207,18 +214,51 @@ def build_snapshot(
             priority=admission.priority if unknown and admission else value or 0,
         )
 
+    states = [
+        state_of(cluster)
+        for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
+        if _is_managed(cluster)
+    ]
+    others = [*_other_holders(claims, snapshot, caches)]
+    full = _full(states, others, snapshot)
     return ClusterSnapshot(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        clusters=[
-            state_of(cluster)
-            for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
-            if _is_managed(cluster)
-        ],
+        clusters=[_with(state, full) for state in states],
         strategies=strategies,
-        other_holders=[*_other_holders(claims, snapshot, caches)],
+        other_holders=others,
     )
+
+
+def _with(state: ClusterState, full: Mapping[Reserved, str]) -> ClusterState:
+    if isinstance(state.reserved, UnresolvedName):
+        return state
+    return replace(state, full=full.get(state.reserved, ""))
+
+
+def _full(
+    states: Iterable[ClusterState], others: Iterable[AdmittedWorkload], snapshot: Snapshot
+) -> Mapping[Reserved, str]:
+    """The reservations with users of a flavor that they no longer have, since it was renamed; the amounts.
+
+    Of the other flavors the decision itself admits no more than there is.
+    """
+    used: dict[Reserved, Counter[FlavorResource]] = defaultdict(Counter)
+    by_queue = {reserved.queue: reserved for reserved in snapshot.specs}
+    for state in states:
+        if state.held is not None and not state.terminating:
+            used[state.held.reserved].update(state.held.usage)
+    for holder in others:
+        if holder.queue in by_queue and not holder.evicted:
+            used[by_queue[holder.queue]].update(holder.usage)
+    full = {}
+    for reserved, amounts in used.items():
+        if (spec := snapshot.specs.get(reserved)) is not None:
+            limit = limits(queue(reserved, spec), spec)
+            if text := excess({key: amounts[key] for key in amounts.keys() - limit.keys()}, limit):
+                full[reserved] = f"{text}; nothing more is admitted until it fits"
+    return full
 
 
 def _is_managed(cluster: DedicatedAICluster) -> bool:

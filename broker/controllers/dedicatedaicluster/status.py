@@ -71,9 +71,9 @@ class ClusterEviction:
 class ClusterFacts:
     """The facts about a cluster.
 
-    `barred`: the reason why its reservation grants no quota at all. `unready_nodes`: names of nodes that are
-    not ready. `kept`: maps the needed quota to the quota that counts as held. `launch_limit`: the limit of
-    its claims without an instance at a time. `left_out`: its unreadable claims.
+    `barred`: the reason why its reservation grants no quota at all; `full`: why none now. `unready_nodes`:
+    names of nodes that are not ready. `kept`: maps the needed quota to the quota that counts as held.
+    `launch_limit`: the limit of its claims without an instance at a time. `left_out`: its unreadable claims.
     """
 
     cluster: DedicatedAICluster
@@ -81,6 +81,7 @@ class ClusterFacts:
     reserved: Reserved | UnresolvedName
     priority: int = 0
     barred: str = ""
+    full: str = ""
     decision: AdmissionDecision | None = None
     eviction: ClusterEviction | None = None
     claims: Sequence[NodeClaim] = ()
@@ -194,17 +195,18 @@ def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> Clus
         reason, why = facts.demand.reason, facts.demand.message
     elif isinstance(facts.reserved, UnresolvedName):
         reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
-    elif facts.barred or decision is None:
+    elif facts.barred or (decision is None and not facts.full):
         reason = "ReservationInvalid"
         why = f"reservation {facts.reserved} grants nothing: {facts.barred or 'it is not judged yet'}"
-    elif decision.phase is AdmissionPhase.NEVER:
+    elif decision is not None and decision.phase is AdmissionPhase.NEVER:
         reason, why = (
             "NotEnoughResources",
             f"reservation {facts.reserved} can never grant it: {_shortfalls_text(decision)}; {_SMALLER}",
         )
     else:
         reason = "WaitingForQuota"
-        why = f"waits for quota of {facts.reserved}: {_shortfalls_text(decision)}; {_SOONER}"
+        shortfalls = _shortfalls_text(decision) if decision is not None else facts.full
+        why = f"waits for quota of {facts.reserved}: {shortfalls}; {_SOONER}"
         since = _since(facts.cluster) or now
         left = limit - (now - since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"

@@ -86,6 +86,8 @@ class ClusterQueueing:
             return
         if state.barred or not isinstance(state.demand, ClusterDemand):
             return
+        if state.full and status.held is None and not workloads:
+            return
         for workload in workloads:
             if kueue_quota.sent_back(workload) and is_parked(workload, CHECK):
                 self._unreserve(workload)

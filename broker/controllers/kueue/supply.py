@@ -99,6 +99,7 @@ class SupplySnapshot:
         snapshot = reads.snapshot()
         # A barred reservation lends nothing, and borrows nothing new.
         specs = {key: spec for key, spec in snapshot.specs.items() if key not in snapshot.barred}
+        self._specs = specs
         self._borrows = {reserved.queue for reserved, spec in specs.items() if spec.allow_borrowing}
         self._members = {reserved.queue: reserved for reserved in specs}
         self._tree = Tree(
@@ -143,15 +144,34 @@ class SupplySnapshot:
         own, tree = frozenset({reserved}), self._tree_of(reserved)
         borrows, enough = reserved.queue in self._borrows, True
         for flavor, pods in demand.items():
-            if not self._is_waited_for(flavor, tree if borrows else own):
-                continue
-            rooms = self._rooms_of(own, tree, flavor)
-            held = rooms[0].fill(pods)
-            for room in rooms[1:]:  # a member that may not borrow has nothing beyond its own
-                held = room.fill(pods if borrows else held)
-            wanted = zip(pods, held, strict=True)
-            enough = enough and all(group.optional or has.count == group.count for group, has in wanted)
+            if self._is_replaced(reserved, flavor, tree):
+                left = tuple(pods)
+                for other in sorted(self._ownership.of(reserved)):
+                    left = self._hold(reserved, other, left, own, tree)
+            elif self._is_waited_for(flavor, tree if borrows else own):
+                left = self._hold(reserved, flavor, pods, own, tree)
+                enough = enough and not any(group.count and not group.optional for group in left)
         return enough
+
+    def _hold(
+        self, reserved: Reserved, flavor: str, pods: Sequence[PodGroup], own: Owners, tree: Owners
+    ) -> tuple[PodGroup, ...]:
+        """Takes room of one flavor; returns the pods without."""
+        rooms = self._rooms_of(own, tree, flavor)
+        held = rooms[0].fill(pods)
+        for room in rooms[1:]:  # a member that may not borrow has nothing beyond its own
+            held = room.fill(pods if reserved.queue in self._borrows else held)
+        counts = zip(pods, held, strict=True)
+        return tuple(replace(group, count=group.count - has.count) for group, has in counts)
+
+    def _is_replaced(self, reserved: Reserved, flavor: str, tree: Owners) -> bool:
+        """Whether the reservation has neither the flavor any more nor instances of it.
+
+        Its pods go on, on instances that are of another flavor now.
+        """
+        if (spec := self._specs.get(reserved)) is None or self._slots(tree, flavor):
+            return False
+        return all(quotas.name != flavor for group in spec.resource_groups for quotas in group.flavors)
 
     def clear(self) -> None:
         """Forgets all placements."""

@@ -67,6 +67,7 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
                 total=64,
                 allocated=40,
                 borrowed=8,
+                allocatable=0,
                 odcrs=("cr-1",),
                 conditions=(),
             )

@@ -341,3 +341,40 @@ def test_a_claim_of_an_invalid_reservation_counts_in_no_other_one() -> None:
     assert [(holder.name, holder.queue) for holder in snapshot.other_holders] == [
         ("NodeClaim b", "team--gpu")
     ]
+
+
+def renamed(body: Json, flavor: str) -> Json:
+    body["spec"]["resourceGroups"][0]["flavors"][0]["name"] = flavor
+    return body
+
+
+@pytest.mark.covers("FLT-44")
+@pytest.mark.parametrize(("flavor", "admitted"), [("h100", True), ("h200", False)])
+def test_flavor_renamed_under_a_cluster_admits_nothing_more(flavor: str, admitted: bool) -> None:
+    snapshot = cluster_snapshot(
+        reservations=[renamed(reservation("gpu", 32), flavor), reservation("other", 32)],
+        clusters=[
+            cluster("holder", 8, holds=8),
+            cluster("grows", 16, holds=8),
+            cluster("new", 8),
+            cluster("elsewhere", 8, of="team/other"),
+        ],
+    )
+    states = {entry.cluster.name: entry for entry in snapshot.clusters}
+    assert {name for name, entry in states.items() if entry.request} == (
+        {"grows", "new", "elsewhere"} if admitted else {"elsewhere"}
+    )
+    message = (
+        "16 of nvidia.com/gpu in h100 used (quota that its users hold; its machines are counted in h200), "
+        "16 more than it may; nothing more is admitted until it fits"
+    )
+    assert states["new"].full == ("" if admitted else message)
+    assert phase_of(snapshot, "elsewhere") is AdmissionPhase.ADMITTED
+
+
+@pytest.mark.covers("FLT-44")
+def test_renamed_flavor_admits_again_once_its_users_have_left() -> None:
+    snapshot = cluster_snapshot(
+        reservations=[renamed(reservation("gpu", 32), "h200")], clusters=[cluster("new", 8)]
+    )
+    assert snapshot.clusters[0].request is not None

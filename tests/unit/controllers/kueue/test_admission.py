@@ -861,3 +861,25 @@ def test_workloads_of_a_member_that_lost_its_instances_take_none_of_the_others()
     world.holds(A, 1, state="cancelled")
     world.submit("b", B)
     assert world.check_states("a", "b") == ["Ready", "Ready"]
+
+
+@pytest.mark.covers("FLT-45")
+def test_pods_of_a_replaced_flavor_hold_the_instances_that_they_are_on() -> None:
+    """The reservation's flavor was renamed under a running job: its instances are of the new one now."""
+    world = World()
+    world.holds(A, 2)
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    pod_of(world, "p", annotations={"kueue.x-k8s.io/workload": "one"})
+    raw = world.reads.reservations.cache.get(A.name, A.namespace)
+    assert raw is not None
+    changed = raw.wire()
+    changed["metadata"]["resourceVersion"] = "2"
+    changed["spec"]["resourceGroups"][0]["flavors"][0]["name"] = "renamed"
+    world.reads.reservations.cache.apply("MODIFIED", changed)
+    world.flavor("renamed", **{names.INSTANCE_TYPE: TYPE})
+    world.owned_odcrs[A] = {"renamed": world.owned_odcrs[A]["h100"]}
+    world.submit("two", flavor="renamed")
+    world.submit("three", flavor="renamed")
+    assert world.check_states("two") == ["Retry"] or world.check_states("three") == ["Retry"]
+    assert sorted(world.check_states("one", "two", "three")) == ["Ready", "Ready", "Retry"]
