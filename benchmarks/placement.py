@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from benchmarks.figures import Figure, run
-from broker.controllers.scheduler.elastic import rejection, with_pod
+from broker.controllers.scheduler.elastic import rejection
 from broker.controllers.scheduler.state import SchedulerState
 from broker.placement.filters import fits
 from broker.placement.holds import Consumption, Hold
@@ -70,8 +70,7 @@ def _rate(nodes: int, pods: int, holds: int) -> tuple[float, int, int]:
             continue
         decision = decide(request, state.snapshot, state.ledger)
         if decision.node:
-            after = state.placed(request, decision.node, decision.hold)
-            state = replace(after, totals=with_pod(state.totals, elastic))
+            state = state.placed(request, decision.node, decision.hold, elastic)
             placed += 1
     seconds = time.process_time() - began
     over = sum(
