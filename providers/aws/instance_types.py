@@ -66,7 +66,8 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
             Gpu(
                 name=gpu.get("Name", ""),
                 manufacturer=gpu.get("Manufacturer", ""),
-                count=gpu.get("Count", 0),
+                # EC2 counts no whole GPU in g6f and gr6f; a part of one is a device of its own.
+                count=gpu.get("Count") or gpu.get("LogicalGpuCount", 0),
                 memory_mib=gpu.get("MemoryInfo", {}).get("SizeInMiB", 0),
             )
             for gpu in item.get("GpuInfo", {}).get("Gpus", [])

@@ -24,7 +24,7 @@ from providers.model import Gpu, InstanceType
 _log = structlog.get_logger("aws.types")
 _FIELDS = sorted(field.name for field in dataclasses.fields(InstanceType))
 # Raised when the same answers of EC2 would make other values than before.
-FORMAT = 1
+FORMAT = 2
 
 
 def default_folder() -> Path:
