@@ -179,9 +179,10 @@ class Broker:
         )
         watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
         self._watch_reservations(ec2)
+        self.occupancy = self._occupancy()
         reads = ProvisioningReads(
             self._client,
-            self._occupancy(),
+            self.occupancy,
             clock=clock,
             namespaces=self.ome.reads.namespaces.cache,
             leases=read.leases.cache,

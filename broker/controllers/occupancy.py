@@ -116,19 +116,23 @@ class OccupancyReader:
         listed = self._pods.list() if pods is None else pods
         infos = self._infos(listed)
         taking = [pod for pod in listed if holds_room(pod)]
-        ledger = HoldLedger()
-        if self._reads is not None and self._rules is not None:
-            koordinator, kept = self._reads.koordinator.cache.list(), self._reads.godel.cache.list()
-            ledger = _ledger(taking, koordinator, kept, self._rules, now)
         return NodeOccupancy(
             nodes=self._nodes.list(),
             infos=infos,
             pods=taking,
             bound=[infos[pod.key] for pod in taking],
-            ledger=ledger,
+            ledger=self.ledger(now, taking),
             namespaces=namespace_labels(self._namespaces.cache.list()),
             unplaced=self.unplaced(),
         )
+
+    def ledger(self, now: datetime, taking: Collection[Pod] | None = None) -> HoldLedger:
+        """The holds. `taking`: the pods that take room on nodes, if the caller has them."""
+        if self._reads is None or self._rules is None:
+            return HoldLedger()
+        pods = [pod for pod in self._pods.list() if holds_room(pod)] if taking is None else taking
+        koordinator, kept = self._reads.koordinator.cache.list(), self._reads.godel.cache.list()
+        return _ledger(pods, koordinator, kept, self._rules, now)
 
     def unplaced(self) -> dict[str, koord.KoordinatorReservation]:
         """The reservations that no node can hold, by `reservation_key`. One for a given node is left out."""

@@ -23,6 +23,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
+from broker.webpage.rooms import RoomRow, rooms
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
@@ -143,6 +144,7 @@ class LiveState:
     classes: Sequence[OwnerRow] = ()
     pools: Sequence[OwnerRow] = ()
     loans: Sequence[LoanRow] = ()
+    rooms: Sequence[RoomRow] = ()
 
     @property
     def waiting(self) -> list[ClaimRow]:
@@ -186,6 +188,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
+        rooms=rooms(broker.occupancy.ledger(now)),
     )
 
 

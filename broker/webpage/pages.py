@@ -144,6 +144,11 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
     return sums
 
 
+def rooms(request: PageRequest) -> Mapping[str, Any]:
+    page, pages = _cut(request.state.rooms, request.query)
+    return {"title": "Rooms", "rooms": page} | pages
+
+
 def waiting(request: PageRequest) -> Mapping[str, Any]:
     rows = request.state.waiting
     chosen = {name: request.query.get(name, "") for name in ("reason", "node_class", "node_pool")}
@@ -217,6 +222,7 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/reservations": ("reservations.html", reservations),
     "/reservations/{namespace}/{name}": ("reservation.html", reservation),
     "/cohorts": ("cohorts.html", cohorts),
+    "/rooms": ("rooms.html", rooms),
     "/waiting": ("waiting.html", waiting),
     "/claims/{name}": ("claim.html", claim),
     "/classes/{name}": ("owner.html", node_class),

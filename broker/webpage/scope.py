@@ -51,10 +51,11 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
         for loan in live.loans
         if loan.owner in shown or loan.borrower in shown
     ]
+    rooms = [row for row in live.rooms if scope.admits(row.namespace)]
     if not scope.cluster:
-        return LiveState(now=live.now, reservations=reservations, loans=loans)
+        return LiveState(now=live.now, reservations=reservations, loans=loans, rooms=rooms)
     odcrs = [_owned(odcr, scope) for odcr in live.odcrs]
-    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans)
+    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans, rooms=rooms)
 
 
 def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:

@@ -12,6 +12,7 @@ from broker.app import Broker
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.snapshot import Snapshot
+from broker.placement.holds_ledger import HoldLedger
 from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
@@ -38,6 +39,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         read=SimpleNamespace(claims=cache(*claims), classes=cache(), pools=cache()),
         ome=SimpleNamespace(reads=SimpleNamespace(snapshot=lambda: snapshot)),
         launcher=SimpleNamespace(shortages=Shortages()),
+        occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
         owns=lambda _: True,
     )
     provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")

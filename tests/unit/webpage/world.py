@@ -14,6 +14,7 @@ from broker.history.store import HistoryStore
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import ClaimRow, LiveState, OdcrRow, OwnerRow, ReservationRow, ShortageRow
+from broker.webpage.rooms import RoomRow
 from broker.webpage.server import WebPage
 from tests.support.clock import FakeClock
 from tests.unit.history.facts import AT
@@ -91,6 +92,20 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
             loan("team/gpus", "other/research", ("train-8", "train-9"), ending=1),
             loan("team/gpus", "", ("train-7",)),
         ],
+        rooms=[room("team", "web-0"), room("", "gpu-room")],
+    )
+
+
+def room(namespace: str, name: str) -> RoomRow:
+    return RoomRow(
+        kind="Gödel Reservation" if namespace else "Koordinator Reservation",
+        namespace=namespace,
+        name=name,
+        node="node-0",
+        owners=f"pods with the index {name}",
+        idle="4 cpu",
+        pods=0,
+        until=NOW + timedelta(hours=2),
     )
 
 
