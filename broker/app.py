@@ -184,7 +184,6 @@ class Broker:
             self._client,
             self.occupancy,
             clock=clock,
-            namespaces=self.ome.reads.namespaces.cache,
             leases=read.leases.cache,
         )
         self._watch_pods(ec2, reads)
@@ -278,8 +277,14 @@ class Broker:
             synced=self.ome.reads.synced,
         )
         launches = partial(launches_for, settings)
-        status = PoolStatusController(self._context, self._caches, self.read.classes.cache, counts=launches)
-        watch_pool_status(self._manager, self.read, status)
+        status = PoolStatusController(
+            self._context,
+            self._caches,
+            self.read.classes.cache,
+            rights=lambda: self.ome.slots.rights() if self.ome.reads.synced() else None,
+            counts=launches,
+        )
+        watch_pool_status(self._manager, self.read, self.ome.reads, status)
 
     def _occupancy(self) -> OccupancyReader:
         """The reader of the room on nodes; without a scheduler's name, no reservation keeps any."""

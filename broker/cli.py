@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -205,6 +205,10 @@ def _plan(
     from broker.commands.dry_run import DryRun
     from broker.kube.clock import SystemClock
 
+    @cache
+    def present() -> DryRun:
+        return DryRun(client, provider, settings, clock)
+
     documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
     clock, provider = SystemClock(), _planning_provider(settings)
     client, alone = drafts.drafted(documents, connect)
@@ -214,7 +218,8 @@ def _plan(
         provider,
         settings,
         clock,
-        entitle=lambda *arguments: DryRun(client, provider, settings, clock).entitlements(*arguments),
+        entitle=lambda *arguments: present().entitlements(*arguments),
+        rights=lambda: present().rights,
     )
     for note in packed.notes:
         typer.echo(note, err=output is not Format.TABLE)

@@ -30,6 +30,7 @@ from broker.apis.spelling import misspelt
 from broker.apis.units import units, written
 from broker.controllers.elasticquota.reading import Quota, declarations
 from broker.quota.elastic_resolve import ElasticDeclaration, problem_of
+from broker.reservations.drawing import allowed_namespaces
 from broker.reservations.reading import malformed_id
 
 Reservation = CapacityReservation | ClusterCapacityReservation
@@ -184,12 +185,15 @@ def _old(model: type[O], raw: Json) -> O | None:
 
 
 def _malformed(reservation: Reservation) -> tuple[str, ...]:
-    """Problems of the ids in its annotation."""
-    return tuple(
-        f"metadata.annotations: {malformed_id(key, id_)}"
+    """Problems of annotations that are lists."""
+    problems = [
+        malformed_id(key, id_)
         for key in (names.ADOPT_IDS, names.RESTORE_MOVED)
         for id_ in malformed_ids(reservation.annotations.get(key, ""))
-    )
+    ]
+    if problem := allowed_namespaces(reservation)[1]:
+        problems.append(problem)
+    return tuple(f"metadata.annotations: {problem}" for problem in problems)
 
 
 def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:

@@ -206,6 +206,12 @@ class NodeClaim(Object):
         return not self.status.provider_id and not self.deleting
 
 
+def pods_of(claim: NodeClaim) -> list[str]:
+    """The keys of the pods that the claim was made for."""
+    keys = (key.strip() for key in claim.annotations.get(names.PODS, "").split(","))
+    return [key for key in keys if key]
+
+
 class Budget(Model):
     """How many nodes may be disrupted at once, and when."""
 

@@ -173,6 +173,8 @@ ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
 # lost to them is bought again.
 RESTORE_MOVED: Final = "capacity-broker.io/restore-moved"
 RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
+# On a CapacityReservation: the namespaces, with commas, or `*`, the pods of which may draw from it too.
+ALLOWED_NAMESPACES: Final = "capacity-broker.io/allowed-namespaces"
 # On a CapacityReservation: Hold (default; a workload with quota waits for its reserved slots) or Off.
 ADMISSION: Final = "capacity-broker.io/admission"
 # On a CapacityReservation: None (default), Hold or HoldAndDrain, as its queues' stopPolicy in Kueue.
@@ -217,6 +219,7 @@ _OF_RESERVATIONS: Final = (
     ADMISSION,
     STOP_POLICY,
     NODE_CLASS,
+    ALLOWED_NAMESPACES,
 )
 # By kind, those that only the broker writes: never suggested to a user, and none changes a launch.
 WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
@@ -236,7 +239,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
 # Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
 OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS})
 # Those of them that affect purchases from EC2, their terms, and releases.
-BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS}
+BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, ALLOWED_NAMESPACES}
 
 # Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
 LAUNCHED: Final = "Launched"

@@ -32,6 +32,7 @@ from broker.kube.errors import Forbidden, NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.quota.slot_model import CLAIM
+from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
@@ -91,6 +92,11 @@ class DryRun:
     def claims(self) -> Sequence[NodeClaim]:
         """The claims of the cluster and of the files."""
         return self._cluster.claims.cache.list()
+
+    @property
+    def rights(self) -> DrawRights:
+        """Which pods of the cluster and of the files may draw from which reservation."""
+        return self._slots.rights()
 
     def pods(self) -> Sequence[Pod]:
         """The pods of the cluster; empty if the caller may not list them. Raises ApiError."""

@@ -14,14 +14,13 @@ from itertools import groupby
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.advice import advice
 from broker.commands.output import age, shortage_row
 from broker.commands.prices import usd_hour
 from broker.commands.situation import Reservation, Situation, concerned, created, happened
-from broker.controllers.nodeclaim.status import pods_of
 from broker.kube.conditions import timestamp
 from broker.oncall.state import launch_state
 from broker.text import counted

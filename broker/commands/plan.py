@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
 from broker.capacity.model import LAUNCH_DEFAULTS, Claim, Inventory, LaunchDefaults, NodeClass, Plan, Solution
@@ -28,7 +28,7 @@ from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
 from broker.commands.situation import is_brokers
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.status import instance_id, pods_of
+from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.waiting import waiting_since

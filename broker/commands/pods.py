@@ -34,7 +34,13 @@ from broker.controllers.provisioning.decide import (
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools
-from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
+from broker.controllers.provisioning.pending import (
+    Draw,
+    drawing_in,
+    pending_pod,
+    pending_reservations,
+    provisionable,
+)
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
@@ -50,6 +56,7 @@ from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
+from broker.reservations.drawing import DrawRights
 from broker.settings import Settings
 from broker.text import abridged
 from providers.base import CapacityProvider
@@ -151,7 +158,7 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collectio
 def _pending(
     pods: _Pods,
     infos: Mapping[str, PodInfo],
-    spaces: Mapping[str, Namespace],
+    draw: Draw,
     client: Client,
     group_size: Callable[[str], int],
 ) -> list[PendingPod]:
@@ -160,7 +167,7 @@ def _pending(
     # Admission gives this to a new pod without a class; of several, the lowest.
     values[""] = min((item.value for item in classes if item.global_default), default=0)
     stored = {pod.key for pod in pods.cluster}
-    pending_pods = [pending_pod(pod, spaces, group_size, infos[pod.key]) for pod in pods.waiting]
+    pending_pods = [pending_pod(pod, draw, group_size, infos[pod.key]) for pod in pods.waiting]
     return [
         pending
         if pod.key in stored
@@ -178,9 +185,7 @@ def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningRead
     occupancy = OccupancyReader(
         rooms, cluster.nodes.cache, cluster.pods.cache, namespaces, bounds=settings.room_bounds
     )
-    reads = ProvisioningReads(
-        client, occupancy, clock=clock, namespaces=namespaces.cache, leases=cluster.leases.cache
-    )
+    reads = ProvisioningReads(client, occupancy, clock=clock, leases=cluster.leases.cache)
     kept = (rooms.koordinator, rooms.godel, rooms.resource_quotas) if rooms is not None else ()
     read_once(cluster.nodes, namespaces, *kept, *reads.informers)
     return reads
@@ -194,6 +199,7 @@ def planned_pods(
     clock: Clock,
     *,
     entitle: Entitle,
+    rights: Callable[[], DrawRights],
 ) -> PodPlan:
     """The claims for the pods of the documents. Raises BadManifest, ApiError, ProviderError."""
     if not pods_of(documents):
@@ -206,12 +212,12 @@ def planned_pods(
     reads = _reads(client, settings, clock)
     room = reads.occupancy.read(clock.now(), pods.all_)
     others = OtherPools(every, provider.instance_types)
-    spaces = {space.name: space for space in reads.namespaces.list()}
-    pending = _pending(pods, room.infos, spaces, client, reads.group_size)
+    draw = drawing_in(rights(), every)
+    pending = _pending(pods, room.infos, draw, client, reads.group_size)
     of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
     requesting_pods = [pod for pod in pending if pod.key not in of_others]
-    requesting_pods += pending_reservations(room.unplaced, spaces, reads.group_size)
+    requesting_pods += pending_reservations(room.unplaced, draw, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,
         claims,

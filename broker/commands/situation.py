@@ -17,6 +17,7 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
 from broker.apis.meta import Object, condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
@@ -25,6 +26,8 @@ from broker.controllers.nodeclaim.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import recorded
+from broker.reservations.drawing import DrawRights
+from broker.reservations.spec import reserved_of
 from broker.text import abridged
 
 Reservation = CapacityReservation | ClusterCapacityReservation
@@ -39,6 +42,7 @@ class Situation:
     claims: Sequence[NodeClaim] = ()
     classes: Sequence[EC2NodeClass] = ()
     reservations: Sequence[Reservation] = ()
+    namespaces: Sequence[Namespace] = ()
     mirrors: Sequence[OnDemandCapacityReservation] = ()
     shortages: Sequence[Shortage] = ()
     events: Sequence[Event] = ()
@@ -92,6 +96,7 @@ def read(client: Client, now: datetime) -> Situation:
             *listed(client, CapacityReservation, unread),
             *listed(client, ClusterCapacityReservation, unread),
         ],
+        namespaces=listed(client, Namespace),
         mirrors=listed(client, OnDemandCapacityReservation, unread),
         shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
         events=sorted(events, key=lambda event: happened(event) or now),
@@ -154,16 +159,25 @@ def of_reservation(situation: Situation, name: str) -> tuple[Reservation, Situat
         raise ValueError(unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
     reservation_ = known[keys[0]]
     ids = {reservation.id for reservation in reservation_.status.cloud_reservations}
+    rights = draw_rights(situation)
     return reservation_, _part(
         situation,
         reservation_,
         [
             claim
             for claim in situation.claims
-            if claim.annotations.get(names.DRAWS_FROM) == reservation_.key
+            if rights.of_claim(claim) == reserved_of(reservation_)
             or claim.labels.get(names.RESERVATION_ID, "-") in ids
         ],
         [mirror for mirror in situation.mirrors if mirror.name in ids],
+    )
+
+
+def draw_rights(situation: Situation) -> DrawRights:
+    """Which pods and claims may draw from which reservation."""
+    return DrawRights(
+        {reserved_of(reservation): reservation for reservation in situation.reservations},
+        situation.namespaces,
     )
 
 

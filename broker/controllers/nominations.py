@@ -17,8 +17,7 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.status import pods_of
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Unavailable

@@ -83,6 +83,7 @@ class ReservationReads:
             self.clusters,
             self.cluster_queues,
             self.workloads,
+            self.namespaces,
             specs,
         )
 

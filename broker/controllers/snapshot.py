@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
+from broker.apis import names
 from broker.apis.core import ResourceQuota
-from broker.apis.kueue import ClusterQueue, ResourceFlavor, Workload
+from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
@@ -23,6 +24,7 @@ from broker.apis.ome_rules import JudgedSpec
 from broker.kube.informer import Informer
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
+from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
 from broker.reservations.kueue_objects import owner_of, owning_cluster, queue_name
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
@@ -49,8 +51,14 @@ class Snapshot:
     queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
     workloads: Sequence[Workload] = ()
     queue_problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
+    namespaces: Sequence[Namespace] = ()
     _judged: JudgedSpecs = field(default_factory=JudgedSpecs, repr=False)
     _holders: WorkloadHolders = field(default_factory=WorkloadHolders, repr=False)
+
+    @cached_property
+    def rights(self) -> DrawRights:
+        """Which pods, claims and namespaces may draw from which reservation."""
+        return DrawRights(self.reservations, self.namespaces)
 
     def judged(self, reservation: Reservation) -> JudgedSpec:
         """The judged spec of a reservation."""
@@ -168,6 +176,7 @@ class SnapshotBuilder:
         clusters: Informer[DedicatedAICluster],
         queues: Informer[ClusterQueue],
         workloads: Informer[Workload],
+        namespaces: Informer[Namespace],
         specs: JudgedSpecs,
     ) -> None:
         self._reservations = reservations
@@ -177,6 +186,7 @@ class SnapshotBuilder:
         self._clusters = clusters
         self._queues = queues
         self._workloads = workloads
+        self._namespaces = namespaces
         self._specs = specs
         self._holders = WorkloadHolders()
         self._lock = threading.Lock()
@@ -193,6 +203,7 @@ class SnapshotBuilder:
         for informer in (reservations, cluster_reservations, quotas, clusters, queues, workloads):
             informer.on_change(self._changed)
         flavors.on_change(self._flavor_changed)
+        namespaces.on_change(self._namespace_changed)
 
     def take(self) -> Snapshot:
         """The snapshot of the caches' present content."""
@@ -214,6 +225,7 @@ class SnapshotBuilder:
                 queues={queue.name: queue for queue in self._queues.cache.list()},
                 workloads=self._workloads.cache.list(),
                 queue_problems=self._problems,
+                namespaces=self._namespaces.cache.list(),
                 _judged=self._specs,
                 _holders=self._holders,
             )
@@ -261,6 +273,12 @@ class SnapshotBuilder:
 
     def _changed(self, *_: object) -> None:
         self._changes = next(self._numbers)
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Pods, quotas and controllers change Namespaces often, and draws-from seldom."""
+        before, after = (named.annotations.get(names.DRAWS_FROM) if named else None for named in (old, new))
+        if before != after:
+            self._changed()
 
     def _flavor_changed(self, *_: object) -> None:
         self._flavor_changes = self._changes = next(self._numbers)

@@ -96,7 +96,7 @@ class MachineTable:
         by_pool: dict[str, Counter[str]] = {}
         for place, option in enumerate(self.options):
             reasons = by_pool.setdefault(option.pool, Counter())
-            if option.draws_from != shape.group[1]:
+            if option.drawing != shape.group[1]:
                 reasons[DRAWS_ELSEWHERE] += 1
                 continue
             rejections = prepared.reasons(NodeState(option.node))
@@ -116,7 +116,7 @@ class MachineTable:
 
     def _admits(self, shape: PodShape, prepared: PreparedFilters, place: int) -> bool:
         option = self.options[place]
-        if option.draws_from != shape.group[1] or (shape.zone and option.zone != shape.zone):
+        if option.drawing != shape.group[1] or (shape.zone and option.zone != shape.zone):
             return False
         return not prepared.reasons(NodeState(option.node))
 
@@ -130,7 +130,7 @@ def places_of(mask: Mask) -> list[int]:
 def signature(option: MachineOption, keys: Sequence[str]) -> Hashable:
     """The properties of an option, besides room, that a pod's rules can read."""
     labels = option.node.labels
-    return option.pool, option.draws_from, option.node.taints, tuple(labels.get(key) for key in keys)
+    return option.pool, option.drawing, option.node.taints, tuple(labels.get(key) for key in keys)
 
 
 def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:

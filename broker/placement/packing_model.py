@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from broker.placement.model import NodeInfo, PodInfo
+
+
+class Drawing(NamedTuple):
+    """The reservation that a pod may take slots of. Pods share a machine only if theirs are equal.
+
+    `named`: the one that the pod or its Namespace names; empty if each NodePool's own decides. `admitted`: of
+    it and of those that NodePools name, the ones that serve the pod's namespace.
+    """
+
+    named: str = ""
+    admitted: tuple[str, ...] = ()
+
+    def refused(self, of_pool: str) -> str:
+        """The reservation that is named for the pod in a pool, and does not serve it; empty without one."""
+        named = self.named or of_pool
+        return "" if named in self.admitted else named
+
+
+NO_DRAWING: Final = Drawing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,14 +33,14 @@ class PendingPod:
     """A pod that needs a node. Higher `priority` first.
 
     The pods of a `gang` get machines all together or not at all, and share none with others; the gang waits
-    until `gang_size` of them exist. `draws_from`: the reservation that the pod names, and may take slots of.
+    until `gang_size` of them exist.
     """
 
     info: PodInfo
     priority: int = 0
     gang: str = ""
     gang_size: int = 0
-    draws_from: str = ""
+    drawing: Drawing = NO_DRAWING
 
     @property
     def key(self) -> str:
@@ -31,9 +51,9 @@ class PendingPod:
 class MachineOption:
     """A machine that could be opened: a NodePool's node of one type in one zone from one source.
 
-    `node`: the node that it becomes; its allocatable is for pods, after DaemonSets. `draws_from`: the
-    reservation that its claim draws from. `source`: the EC2 reservation that bounds the number of such
-    machines; empty for none. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against
+    `node`: the node that it becomes; its allocatable is for pods, after DaemonSets. `drawing`: that of the
+    pods for which it may be opened. `source`: the EC2 reservation that bounds the number of such machines;
+    empty for none. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against
     the pool's limits. `daemons`: the requests of DaemonSets' pods.
     """
 
@@ -44,7 +64,7 @@ class MachineOption:
     capacity_type: str
     cost: float
     source: str = ""
-    draws_from: str = ""
+    drawing: Drawing = NO_DRAWING
     weight: int = 0
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import numpy as np
 
 from broker.placement.filters import prepare
 from broker.placement.machines import Ints, MachineTable
-from broker.placement.packing_model import PendingPod
+from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState
 from broker.placement.shapes import ZONE, PodShape, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
@@ -71,8 +71,8 @@ def _on_open(pod: PendingPod, shape: PodShape, state: PackingState) -> OpenBin |
     return next((item for item in open_bins if not prepared.reasons(state.snapshot.states[item.name])), None)
 
 
-def _group(pod: PendingPod) -> tuple[str, str]:
-    return pod.gang, pod.draws_from
+def _group(pod: PendingPod) -> tuple[str, Drawing]:
+    return pod.gang, pod.drawing
 
 
 def _on_new(

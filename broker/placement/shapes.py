@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.placement.interpod import term_matches
 from broker.placement.model import PodInfo, PodTerm, SpreadConstraint
-from broker.placement.packing_model import PendingPod
+from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.ports import conflicts
 from broker.placement.reading import HOSTNAME
 from broker.placement.selectors import Labels, Selector, matches
@@ -42,9 +42,9 @@ class PodShape:
         return self.pods[0].info
 
     @property
-    def group(self) -> tuple[str, str]:
+    def group(self) -> tuple[str, Drawing]:
         """Shapes of different groups share no machine."""
-        return self.pods[0].gang, self.pods[0].draws_from
+        return self.pods[0].gang, self.pods[0].drawing
 
 
 def shapes_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[PodShape]:
@@ -89,7 +89,7 @@ def _key(pod: PendingPod, keys: Collection[str]) -> Hashable:
         tuple(sorted((key, info.labels[key]) for key in keys if key in info.labels)),
         pod.priority,
         pod.gang,
-        pod.draws_from,
+        pod.drawing,
     )
 
 

@@ -28,6 +28,7 @@ from broker.reservations.annotations import (
     Choice,
 )
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
+from broker.reservations.drawing import allowed_namespaces
 from broker.reservations.flavors import Flavors
 from broker.reservations.ownership import OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor
@@ -84,6 +85,8 @@ def read(
     restored = _ids(reservation, names.RESTORE_MOVED, problems)
     unknown = spelling.misspelt(reservation.KIND.kind, reservation.annotations)
     invalid = bool(problems) or any(misspelling.meant in names.BUYING_TERMS for misspelling in unknown)
+    if problem := allowed_namespaces(reservation)[1]:
+        problems.append(ReservationProblem(reason=INVALID, message=problem))
     problems += [
         ReservationProblem(reason=spelling.REASON, message=misspelling.message) for misspelling in unknown
     ]

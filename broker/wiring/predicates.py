@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from broker.apis import names
 from broker.apis.meta import Object
 from broker.kube.watches import Predicate
 
@@ -26,6 +27,11 @@ def differ(part: Callable[[T | None], object]) -> Predicate[T]:
 
 def key(changed: Object) -> tuple[str]:
     return (changed.key,)
+
+
+def serves(reservation: Object | None) -> object:
+    """The namespaces that the reservation lists; False if it does not exist."""
+    return reservation is not None and reservation.annotations.get(names.ALLOWED_NAMESPACES, "")
 
 
 def spec(changed: Object | None) -> object:

@@ -22,11 +22,13 @@ from broker.controllers.provisioning.pending import provisionable
 from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.informers import Informers
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.manager import ControllerManager
-from broker.wiring.predicates import differ
+from broker.reservations.drawing import namespaces_of
+from broker.wiring.predicates import differ, serves
 
 NAME: Final = "provisioning"
 EVERY: Final = 60.0  # seconds: a Lease that expires makes no event
@@ -77,10 +79,14 @@ def watch_pods(
         loop.watches(reads.occupancy.reservations, None, differ(unplaced))
 
 
-def watch_pool_status(manager: ControllerManager, read: Informers, status: PoolStatusController) -> None:
+def watch_pool_status(
+    manager: ControllerManager, read: Informers, reads: ReservationReads, status: PoolStatusController
+) -> None:
     """Writes the status of pools when their nodes, template or class change."""
     (
-        manager.singleton("nodepool", status.run)
+        manager.singleton("nodepool", status.run, every=EVERY)
+        .watches(reads.reservations, predicate=differ(serves))
+        .watches(reads.cluster_reservations, predicate=differ(serves))
         .watches(read.claims, predicate=differ(_counted))
         .watches(read.nodes, predicate=differ(_capacity))
         .watches(read.pools, predicate=differ(_generation))
@@ -89,9 +95,9 @@ def watch_pool_status(manager: ControllerManager, read: Informers, status: PoolS
 
 
 def _counted(claim: NodeClaim | None) -> object:
-    """The parts of a claim with an instance that its pool's status shows."""
+    """The parts of a claim that its pool's status shows; without an instance, the namespaces of its pods."""
     if claim is None or not claim.status.provider_id:
-        return None
+        return claim and namespaces_of(claim)
     types = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION, names.INSTANCE_TERMINATING)
     conditions = [condition(claim.status.conditions, type_) for type_ in types]
     states = [(item.status, item.reason) if item is not None else None for item in conditions]

@@ -63,7 +63,7 @@ def reservation_controllers(
         slots=PreemptionController(shared),
         annotations=AnnotationReporter(
             _annotated(shared, classes),
-            lambda: list(reads.snapshot().reservations),
+            lambda: reads.snapshot().rights,
             kueue=lambda: reads.kueue,
             recorder=shared.recorder,
         ),

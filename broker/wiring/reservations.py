@@ -27,7 +27,7 @@ from broker.kube.singleton import Singleton
 from broker.reservations.machines import visible_state
 from broker.reservations.workloads import counts_as
 from broker.wiring.odcr_controllers import OdcrControllers
-from broker.wiring.predicates import came_or_went, differ, spec, without_status
+from broker.wiring.predicates import differ, serves, spec, without_status
 from broker.wiring.reservation_controllers import ReservationControllers
 
 # Seconds. By time alone EC2 reservations end, and writes of an earlier leader are reconciled.
@@ -136,7 +136,7 @@ def watch_annotations(manager: ControllerManager, read: Informers, ome: Reservat
     for cache in caches.values():
         loop.watches(cache, lambda changed: ((changed.KIND.kind, changed.key),), _annotations_changed)
     for reservations in (reads.reservations, reads.cluster_reservations):
-        loop.watches(reservations, lambda _: (DRAWING,), came_or_went)
+        loop.watches(reservations, lambda _: (DRAWING,), differ(serves))
 
 
 def watch_odcr_objects(

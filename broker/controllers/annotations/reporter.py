@@ -8,7 +8,7 @@ own claims is reported on the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from broker.apis import names, spelling
@@ -18,8 +18,8 @@ from broker.apis.meta import Object
 from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
-from broker.quota.resolve import ReservationNames, UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.resolve import UnresolvedName
+from broker.reservations.drawing import DrawRights, namespaces_of
 
 Findings = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
@@ -34,14 +34,14 @@ class AnnotationReporter:
     def __init__(
         self,
         caches: Mapping[str, Cache[Any]],
-        reserved: Callable[[], Sequence[Reserved]],
+        rights: Callable[[], DrawRights],
         *,
         kueue: Callable[[], bool],
         recorder: Recorder,
     ) -> None:
         """`caches` by kind. `kueue`: whether Kueue is installed."""
         self.caches = caches
-        self._reserved = reserved
+        self._rights = rights
         self._kueue = kueue
         self._recorder = recorder
         self._reported: dict[Key, tuple[str, Findings]] = {}  # by object: its uid, and the reported findings
@@ -50,17 +50,17 @@ class AnnotationReporter:
         due = [key for key in keys if key != DRAWING]
         if DRAWING in keys:
             due += self._drawing()
-        known = ReservationNames(self._reserved())
+        rights = self._rights()
         for kind, key in dict.fromkeys(due):
-            self._report(kind, key, known)
+            self._report(kind, key, rights)
         return None
 
-    def _report(self, kind: str, key: str, known: ReservationNames) -> None:
+    def _report(self, kind: str, key: str, rights: DrawRights) -> None:
         obj = self.caches[kind].find(key)
         if obj is None or obj.deleting:
             self._reported.pop((kind, key), None)
             return
-        findings = tuple(_findings(obj, known, kueue=self._kueue()))
+        findings = tuple(_findings(obj, rights, kueue=self._kueue()))
         reported = self._reported.get((kind, key), ("", ()))
         for finding in findings:
             if (reported[0] != obj.uid) or finding not in reported[1]:
@@ -94,7 +94,14 @@ def _effective(obj: Object) -> Mapping[str, str]:
     return obj.spec.template.metadata.annotations if isinstance(obj, NodePool) else obj.annotations
 
 
-def _findings(obj: Object, known: ReservationNames, *, kueue: bool) -> Iterator[tuple[str, str]]:
+def _drawing_namespaces(obj: Object) -> Collection[str]:
+    """The namespaces for which the object names a reservation. A pool's is judged with each of its claims."""
+    if isinstance(obj, NodeClaim):
+        return namespaces_of(obj)
+    return (obj.name,) if isinstance(obj, Namespace) else ()
+
+
+def _findings(obj: Object, rights: DrawRights, *, kueue: bool) -> Iterator[tuple[str, str]]:
     misspelt = (
         spelling.of_pool(obj.annotations, _effective(obj))
         if isinstance(obj, NodePool)
@@ -105,7 +112,7 @@ def _findings(obj: Object, known: ReservationNames, *, kueue: bool) -> Iterator[
     draws = _effective(obj).get(names.DRAWS_FROM)
     if draws is None or (isinstance(obj, NodeClaim) and names.DEDICATED in obj.labels):
         return
-    reserved = known.resolve(draws)
+    reserved = rights.decide(draws, _drawing_namespaces(obj))
     if isinstance(reserved, UnresolvedName):
         without = f"{NO_OWNED_SLOT} it"
         if isinstance(obj, Namespace):

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import Final
 
 import structlog
@@ -32,11 +31,11 @@ from broker.quota.hardware import (
     usage,
 )
 from broker.quota.model import Amounts
-from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions
 from broker.reservations.annotations import SIZING
 from broker.reservations.conditions import ReservationFacts
+from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
@@ -107,7 +106,7 @@ class JointFactsBuilder:
             machines,
             claims,
             (holder for group in holders.values() for holder in group),
-            is_attributed=_attribution(judged),
+            is_attributed=_attribution(snapshot.rights, judged),
             kueue=any(state is not None for state in queued.values()),
             moment=moment,
         )
@@ -213,19 +212,12 @@ def _claimants(
     ]
 
 
-def _attribution(judged: Mapping[Reserved, ReservationFacts]) -> IsAttributed:
-    """Whether a claim with this annotation is attributed on machines of an owner: it draws from the owner
-    or from its cohort.
-    """
+def _attribution(rights: DrawRights, judged: Mapping[Reserved, ReservationFacts]) -> IsAttributed:
+    """Whether a claim is attributed on machines of an owner: it draws from the owner or from its cohort."""
 
-    @cache
-    def named() -> ReservationNames:
-        return ReservationNames(judged)
-
-    @cache
-    def is_attributed(given: str, owner: Reserved | None) -> bool:
-        reserved = named().resolve(given)
-        if isinstance(reserved, UnresolvedName):
+    def is_attributed(claim: NodeClaim, owner: Reserved | None) -> bool:
+        reserved = rights.of_claim(claim)
+        if not isinstance(reserved, Reserved) or reserved not in judged:
             return False
         if owner is None or reserved == owner:
             return True

@@ -26,7 +26,7 @@ from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.sizing import ACCELERATORS
 
-IsAttributed = Callable[[str, Reserved | None], bool]
+IsAttributed = Callable[[NodeClaim, Reserved | None], bool]
 
 _SOLD = frozenset(ACCELERATORS)
 
@@ -82,7 +82,7 @@ class UnattributedUsageReader:
         moment: float,
     ) -> tuple[UnattributedUsage, float]:
         """The usage to report, and until when it holds without a change of inputs. `is_attributed`: whether
-        a claim with this annotation is attributed on machines of an owner.
+        a claim is attributed on machines of an owner.
         """
         current = self._measure(machines, claims, holders, is_attributed=is_attributed, kueue=kueue)
         if self._shown is None or current == self._shown:
@@ -114,11 +114,7 @@ class UnattributedUsageReader:
             claim = on.get(node.name)
             if names.DEDICATED in node.labels or (claim is not None and names.DEDICATED in claim.labels):
                 continue
-            if (
-                claim is not None
-                and not kueue
-                and is_attributed(claim.annotations[names.DRAWS_FROM], machine.owner)
-            ):
+            if claim is not None and not kueue and is_attributed(claim, machine.owner):
                 continue
             whole = machine.owner is not None and not kueue
             has = machine.resources[resource]

@@ -19,7 +19,6 @@ from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.snapshot import Snapshot
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
-from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS
@@ -35,7 +34,6 @@ def drawing(
     if not drawing_claims:
         return {}
     specs, flavors = snapshot.specs, snapshot.resource_flavors
-    by_name = ReservationNames(snapshot.reservations)
     queues: dict[Reserved, Queue] = {}
     by_reservation: dict[Reserved, list[ReservationHolder]] = {}
     for claim in sorted(drawing_claims, key=lambda drawing_claim: drawing_claim.name):
@@ -43,8 +41,8 @@ def drawing(
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
-        reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
-        if isinstance(reserved, UnresolvedName) or reserved not in specs:
+        reserved = snapshot.rights.of_claim(claim)
+        if not isinstance(reserved, Reserved) or reserved not in specs:
             continue
         if reserved not in queues:
             queues[reserved] = queue(reserved, specs[reserved])

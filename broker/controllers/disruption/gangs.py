@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.nodeclaim.status import pods_of, since
+from broker.controllers.nodeclaim.status import since
 from broker.controllers.provisioning.pending import gang_of
 from broker.placement.disruption_pods import reschedulable
 

@@ -275,12 +275,14 @@ class DisruptionMethods:
     ) -> bool:
         id_ = _move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
         label = MoveLabel(id=id_, size=len(pairs), cause=cause)
+        rights = self._sources.slots.rights()
         bodies = [
             (
                 needed.node,
                 body(
                     needed,
                     machines,
+                    rights=rights,
                     name=replacement_name(needed.node, label.id),
                     move=str(label),
                     gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,

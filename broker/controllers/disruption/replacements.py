@@ -48,6 +48,8 @@ from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.reading import pod_info
 from broker.placement.selectors import IN, SelectorRequirement
 from broker.placement.snapshot import PlacementSnapshot
+from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights, namespaces_of
 from providers.model import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
@@ -55,7 +57,7 @@ MOST_TRIED: Final = 240  # pairs of type and zone
 _OF_EVERY_TYPE: Final = frozenset({CPU, MEMORY, PODS, NODES})  # resources that each machine has
 OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
 # Annotations of a claim that its replacement keeps.
-_KEPT: Final = (names.DRAWS_FROM, names.PRIORITY, names.EXPECT)
+_KEPT: Final = (names.PRIORITY, names.EXPECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +335,7 @@ def body(
     needed: Demand,
     machines: Sequence[MachineOption],
     *,
+    rights: DrawRights,
     name: str,
     move: str,
     gang: tuple[str, int] | None = None,
@@ -352,8 +355,28 @@ def body(
             {machine.capacity_type for machine in machines},
         ),
         requests=total_requests(needed.pods, machines[0].daemons),
-        annotations={**kept, **gang_annotations, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},
+        annotations={
+            **kept,
+            **gang_annotations,
+            names.DRAWS_FROM: _drawn(needed, rights),
+            names.REPLACES: f"{old.name}/{old.uid}",
+            names.MOVE: move,
+        },
     )
+
+
+def _drawn(needed: Demand, rights: DrawRights) -> str | None:
+    """The reservation that the replacement draws from: the old claim's, else its pool's.
+
+    A replacement is made for no pods of its own, so it gets a name only if the old claim, or the pods that
+    move, may draw from it.
+    """
+    claim = needed.node.claim
+    if named := claim.annotations.get(names.DRAWS_FROM):
+        return named if isinstance(rights.of_claim(claim), Reserved) else None
+    named = needed.node.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
+    namespaces = {pod.namespace for pod in needed.pods} | namespaces_of(claim)
+    return named if isinstance(rights.decide(named, namespaces), Reserved) else None
 
 
 def replacement_name(node: ManagedNode, move: str) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import is_ready, nodes_of
-from broker.controllers.nodeclaim.status import pods_of, replaces
+from broker.controllers.nodeclaim.status import replaces
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache

@@ -17,6 +17,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.kube.cache import Cache
+from broker.reservations.drawing import DrawRights
 from providers.model import Instance, InstanceType
 
 
@@ -26,6 +27,8 @@ class SlotRights(Protocol):
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements: ...
+
+    def rights(self) -> DrawRights: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

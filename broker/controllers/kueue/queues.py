@@ -123,11 +123,12 @@ class QueueController:
         """The namespaces that may use the reservation: its own, or those that name it in an annotation."""
         if reservation.namespace:
             return (reservation.namespace,)
+        rights = self._reads.snapshot().rights
         return tuple(
             sorted(
                 namespace.name
                 for namespace in self._reads.namespaces.cache.list()
-                if namespace.annotations.get(names.DRAWS_FROM) == reservation.name and not namespace.deleting
+                if not namespace.deleting and rights.of_namespace(namespace) == reserved_of(reservation)
             )
         )
 

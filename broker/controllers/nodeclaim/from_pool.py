@@ -23,20 +23,21 @@ def pool_claim(
     requirements: Sequence[Json],
     requests: Mapping[str, int],
     labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str | None] | None = None,
 ) -> Json:
     """The claim's body. `requests` are as placement counts them: CPU in thousandths of a core.
 
-    `labels` and `annotations` come before those of the template.
+    `labels` and `annotations` come before those of the template; None removes an annotation.
     """
     template = pool.spec.template
+    annotated = {**template.metadata.annotations, **pool_stamp(pool), **(annotations or {})}
     return {
         "apiVersion": NodeClaim.KIND.api_version,
         "kind": NodeClaim.KIND.kind,
         "metadata": {
             "name": name,
             "labels": {**template.metadata.labels, **(labels or {}), names.NODEPOOL: pool.name},
-            "annotations": {**template.metadata.annotations, **pool_stamp(pool), **(annotations or {})},
+            "annotations": {key: value for key, value in annotated.items() if value is not None},
             "ownerReferences": [owner_reference(pool, controller=False)],
         },
         "spec": {

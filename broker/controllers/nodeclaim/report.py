@@ -13,12 +13,12 @@ import structlog
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
+from broker.controllers.nodeclaim.status import instance_id, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.context import ControllerContext

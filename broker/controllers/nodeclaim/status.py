@@ -58,12 +58,6 @@ def instance_id(claim: NodeClaim) -> str:
     return claim.status.provider_id.rpartition("/")[2]
 
 
-def pods_of(claim: NodeClaim) -> list[str]:
-    """The keys of the pods that the claim was made for."""
-    keys = (key.strip() for key in claim.annotations.get(names.PODS, "").split(","))
-    return [key for key in keys if key]
-
-
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
     if (text := claim.annotations.get(names.REPLACES)) is None:

@@ -11,8 +11,7 @@ from datetime import datetime
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.status import pods_of
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.text import InvalidText, decode_time
 
 

@@ -35,6 +35,7 @@ from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClai
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.slot_model import CLAIM
 from broker.reservations.cluster_admission import ClusterAdmission
+from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
@@ -69,6 +70,10 @@ class PreemptionController:
         claims = self._shared.caches.claims.list()
         self._assumed.begin_pass({claim.uid for claim in claims if not claim.status.provider_id})
         return self.reader.known()
+
+    def rights(self) -> DrawRights:
+        """Which pods may draw from which reservation."""
+        return self._shared.reads.snapshot().rights
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""

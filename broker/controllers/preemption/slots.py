@@ -253,21 +253,19 @@ def isolated_entitlements(slots: SlotSnapshot) -> Entitlements:
 def drawn(
     waiting: Iterable[NodeClaim], snapshot: Snapshot
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The queue of each claim by uid; for unresolved names also the reason, and the name as written, by
-    queue.
+    """The queue of each claim by uid; for names that give no right also the reason, and the name as written,
+    by queue.
     """
-    known = ReservationNames(snapshot.reservations)
     draws: dict[str, str] = {}
     barred: dict[str, str] = {}
     written: dict[str, str] = {}
     for claim in waiting:
-        if not (name := claim.annotations.get(names.DRAWS_FROM, "")):
-            continue
-        reserved = known.resolve(name)
+        reserved = snapshot.rights.of_claim(claim)
         if isinstance(reserved, UnresolvedName):
+            name = claim.annotations[names.DRAWS_FROM]
             draws[claim.uid] = queue = f"?{name}"
             barred[queue], written[queue] = reserved.message, name
-        else:
+        elif reserved is not None:
             draws[claim.uid] = reserved.queue
     return draws, barred, written
 

@@ -68,8 +68,8 @@ def manifest(
     priority = max(pod.priority for pod in packed.pods)
     if priority and names.PRIORITY not in template.metadata.annotations:
         annotations[names.PRIORITY] = str(priority)
-    if first.draws_from:
-        annotations[names.DRAWS_FROM] = first.draws_from
+    if first.drawing.named:
+        annotations[names.DRAWS_FROM] = first.drawing.named
     if first.gang:
         annotations |= {names.GANG: first.gang, names.GANG_SIZE: str(gang_claims)}
     if since is not None:
@@ -158,7 +158,7 @@ def _alike(option: MachineOption, own: MachineOption) -> bool:
     """Whether claims of the same labels and the same reservation's owner get both."""
     return (
         option.pool == own.pool
-        and option.draws_from == own.draws_from
+        and option.drawing == own.drawing
         and all(
             option.node.labels.get(key) == value
             for key, value in own.node.labels.items()

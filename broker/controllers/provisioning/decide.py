@@ -19,11 +19,10 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import NodeClass
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.status import pods_of
 from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.assign import PodAssignment, assign

@@ -27,17 +27,17 @@ _WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPendi
 
 
 def placeholder_claims(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
-    """A claim for each pool and each reservation that pods draw from, to read entitlements with."""
+    """A claim for each pool and a pod of each drawing, to read entitlements with."""
     by_uid: dict[str, NodeClaim] = {}
+    examples = {pod.drawing: pod.key for pod in pods}
     for pool in pools:
-        for draws_from in {pod.draws_from for pod in pods}:
-            uid = placeholder_uid(pool, draws_from)
-            drawn = draws_from or pool.draws_from
+        for drawing, key in examples.items():
+            uid = placeholder_uid(pool, drawing)
             meta = ObjectMeta(
                 name=uid.replace("/", "-"),
                 uid=uid,
                 labels={names.NODEPOOL: pool.pool.name},
-                annotations={names.DRAWS_FROM: drawn} if drawn else {},
+                annotations={names.PODS: key, names.DRAWS_FROM: drawing.named or pool.draws_from},
             )
             spec = NodeClaimSpec(node_class_ref=pool.pool.spec.template.spec.node_class_ref)
             by_uid[uid] = NodeClaim(metadata=meta, spec=spec)

@@ -29,7 +29,7 @@ from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, PodInfo
-from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, PendingPod
 from broker.placement.reading import node_taints
 from broker.placement.selectors import IN
 from providers.model import InstanceType
@@ -74,9 +74,9 @@ class Ec2Supply:
     now: datetime
 
 
-def placeholder_uid(pool: ServedPool, draws_from: str) -> str:
+def placeholder_uid(pool: ServedPool, drawing: Drawing) -> str:
     """The uid of the claim that stands for the pool's claims when entitlements are read."""
-    return f"pool/{pool.pool.name}/{draws_from}"
+    return f"pool/{pool.pool.name}/{drawing.named}/{','.join(drawing.admitted)}"
 
 
 def offers(
@@ -106,10 +106,10 @@ def offers(
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
     for pool in pools:
-        for draws_from in sorted({pod.draws_from for pod in pods}):
+        for drawing in sorted({pod.drawing for pod in pods}):
             claim = Claim(
                 name=pool.pool.name,
-                uid=placeholder_uid(pool, draws_from),
+                uid=placeholder_uid(pool, drawing),
                 node_class=pool.node_class.name,
                 requirements=pool.requirements,
             )
@@ -118,7 +118,7 @@ def offers(
             known = catalog.known(claim)
             for labels in _variants(pool, pods):
                 maker = MachineMaker(
-                    pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, draws_from
+                    pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, drawing
                 )
                 for option in candidates.usable:
                     machines = maker.machines(option)
@@ -129,7 +129,7 @@ def offers(
     for id_ in {option.source for option in options if option.source}:
         room[id_] = max(0, inventory.free(id_) - taken[id_])
     _within_quota(
-        room, entitlements, {placeholder_uid(p, d) for p in pools for d in {q.draws_from for q in pods}}
+        room, entitlements, {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
     )
     return Offers(options=tuple(options), room=room, smaller=smaller)
 
@@ -183,10 +183,10 @@ class MachineMaker:
         inventory: Inventory,
         daemons: DaemonOverhead,
         learned: LearnedRoom,
-        draws_from: str = "",
+        drawing: Drawing = NO_DRAWING,
     ) -> None:
         """`labels`: those that do not follow from the instance."""
-        self._pool, self._labels, self._draws_from = pool, labels, draws_from
+        self._pool, self._labels, self._drawing = pool, labels, drawing
         self._inventory, self._daemons, self._learned = inventory, daemons, learned
         self.known = known
         self.smaller: dict[MachineSort, SmallerMachine] = {}
@@ -233,7 +233,7 @@ class MachineMaker:
             capacity_type=option.pool.capacity_type,
             cost=cost,
             source=source,
-            draws_from=self._draws_from,
+            drawing=self._drawing,
             weight=self._pool.spec.weight or 0,
             capacity=self._capacity[name],
             daemons=overhead,

@@ -13,13 +13,16 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
-from broker.apis.kueue import Namespace
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
-from broker.placement.packing_model import PendingPod
+from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.reading import pod_info
+from broker.reservations.drawing import DrawRights
 from broker.text import InvalidText, counted, decode_whole
+
+Draw = Callable[[str, str], Drawing]  # of a namespace and the annotation of its pod
 
 POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
@@ -76,31 +79,28 @@ def _count(text: str | None) -> int:
         return 0
 
 
+def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
+    """The reservations that pods may draw from in these NodePools."""
+    named = frozenset(pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "") for pool in pools)
+    return lambda namespace, given: rights.of_pod(namespace, given, named)
+
+
 def pending_pod(
-    pod: Pod,
-    namespaces: Mapping[str, Namespace],
-    group_size: Callable[[str], int],
-    info: PodInfo | None = None,
+    pod: Pod, draw: Draw, group_size: Callable[[str], int], info: PodInfo | None = None
 ) -> PendingPod:
-    """The pod for packing. Its reservation is the one that it names, else its namespace's."""
+    """The pod for packing."""
     gang = gang_of(pod, group_size)
-    namespace = namespaces.get(pod.namespace)
-    drawn = pod.annotations.get(names.DRAWS_FROM, "")
-    if not drawn and namespace is not None:
-        drawn = namespace.annotations.get(names.DRAWS_FROM, "")
     return PendingPod(
         info=info or pod_info(pod),
         priority=pod.spec.priority,
         gang=gang.name,
         gang_size=gang.size,
-        draws_from=drawn,
+        drawing=draw(pod.namespace, pod.annotations.get(names.DRAWS_FROM, "")),
     )
 
 
 def pending_reservations(
-    reservations: Mapping[str, KoordinatorReservation],
-    namespaces: Mapping[str, Namespace],
-    group_size: Callable[[str], int],
+    reservations: Mapping[str, KoordinatorReservation], draw: Draw, group_size: Callable[[str], int]
 ) -> Iterator[PendingPod]:
     """Reservations for packing: the pods of their templates, under the keys of the reservations."""
     for key, reservation in reservations.items():
@@ -109,7 +109,7 @@ def pending_reservations(
             info = replace(pod_info(pod), name=key.partition("/")[2])
         except ValueError:
             continue  # the scheduler reports it
-        yield replace(pending_pod(pod, namespaces, group_size, info), priority=priority(reservation))
+        yield replace(pending_pod(pod, draw, group_size, info), priority=priority(reservation))
 
 
 def incomplete(

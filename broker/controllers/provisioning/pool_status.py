@@ -35,15 +35,21 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
+from broker.quota.resolve import UnresolvedName
+from broker.reservations.drawing import DrawRights, namespaces_of
 
 HEALTHY: Final = "NodeRegistrationHealthy"
 WITHIN_LIMITS: Final = "WithinLimits"
+DRAWING: Final = "ReservationAllowed"
 AGAIN: Final = 10.0  # seconds after a refused write
 _log = structlog.get_logger("provisioning")
 
 
 class PoolStatusController:
-    """`run` compares all pools with their nodes. `counts`: the broker launches the pool's claims."""
+    """`run` compares all pools with their nodes. `counts`: the broker launches the pool's claims.
+
+    `rights`: None until the reservations are read.
+    """
 
     def __init__(
         self,
@@ -51,10 +57,11 @@ class PoolStatusController:
         caches: ClaimCaches,
         classes: Cache[EC2NodeClass],
         *,
+        rights: Callable[[], DrawRights | None],
         counts: Callable[[NodePool], bool],
     ) -> None:
         self._client, self._clock = context.client, context.clock
-        self._caches, self._classes, self._counts = caches, classes, counts
+        self._caches, self._classes, self._rights, self._counts = caches, classes, rights, counts
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Writes the changes. A pool that cannot be written does not stop the others."""
@@ -71,6 +78,7 @@ class PoolStatusController:
                 pool = self._write_resources(pool, used.get(pool.name, {}))
                 pool = self._write_limits(pool, used.get(pool.name, {}))
                 self._write_health(pool, by_pool.get(pool.name, ()))
+                self._write_drawing(pool, by_pool.get(pool.name, ()))
             except ApiError as error:
                 _log.warning("pool not written", nodepool=pool.name, error=str(error))
                 refused = True
@@ -119,6 +127,20 @@ class PoolStatusController:
             write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
         if pool.status.node_class_observed_generation != generation:
             self._patch(pool, {"nodeClassObservedGeneration": generation})
+
+    def _write_drawing(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
+        """Whether the reservation that the template names serves the pods of the pool's claims."""
+        named, rights = pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, ""), self._rights()
+        if rights is None or (not named and condition(pool.status.conditions, DRAWING) is None):
+            return
+        requesting = [claim for claim in claims if claim.annotations.get(names.DRAWS_FROM) == named]
+        namespaces = {space for claim in requesting if not claim.deleting for space in namespaces_of(claim)}
+        decided = rights.decide(named, namespaces) if named else None
+        update = ConditionUpdate(type=DRAWING, status="True", reason=DRAWING)
+        if isinstance(decided, UnresolvedName):
+            message = f"its template's annotation {names.DRAWS_FROM} is {named!r}: {decided.message}"
+            update = ConditionUpdate(type=DRAWING, status="False", reason=decided.reason, message=message)
+        write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
 
     def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> NodePool:
         answer = self._client.patch(NodePool.KIND, pool.name, {"status": status}, subresource="status")

@@ -20,13 +20,13 @@ from prometheus_client import Histogram
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.ownership import LeaseHolders
 from broker.controllers.nodeclaim.planning import SlotPolicy, in_gangs
-from broker.controllers.nodeclaim.status import patch, pods_of
+from broker.controllers.nodeclaim.status import patch
 from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
@@ -43,7 +43,12 @@ from broker.controllers.provisioning.decide import (
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
-from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
+from broker.controllers.provisioning.pending import (
+    drawing_in,
+    pending_pod,
+    pending_reservations,
+    provisionable,
+)
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
@@ -52,6 +57,7 @@ from broker.controllers.provisioning.pools import (
     served,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
@@ -62,6 +68,8 @@ from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
+from broker.quota.resolve import UnresolvedName
+from broker.reservations.drawing import DrawRights
 
 AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
 SOON: Final = 0.5
@@ -93,6 +101,13 @@ class LaunchProgress(Protocol):
         """Held while claims that are planned together are created."""
 
 
+class PodSlotPolicy(SlotPolicy, Protocol):
+    """Decides about slots for pods, too."""
+
+    def rights(self) -> DrawRights:
+        """Which pods may draw from which reservation."""
+
+
 class Provisioner:
     """`run` is one run, in one thread."""
 
@@ -103,7 +118,7 @@ class Provisioner:
         ec2: Ec2State,
         nodeclasses: NodeClassController,
         reads: ProvisioningReads,
-        slots: SlotPolicy,
+        slots: PodSlotPolicy,
         *,
         launches: LaunchProgress,
         seconds: float,
@@ -223,13 +238,13 @@ class Provisioner:
         """The nodes and claims that pods wait for."""
         room = self._reads.occupancy.read(self._clock.now(), pods)
         infos = room.infos
-        by_name = {namespace.name: namespace for namespace in self._reads.namespaces.list()}
+        draw = drawing_in(self._slots.rights(), (pool.pool for pool in pools))
         pending = [
-            pending_pod(pod, by_name, self._reads.group_size, infos[pod.key])
+            pending_pod(pod, draw, self._reads.group_size, infos[pod.key])
             for pod in self._without_others([pod for pod in waiting if pod.key in infos], infos)
         ]
         # Other controllers know no reservations.
-        pending += pending_reservations(room.unplaced, by_name, self._reads.group_size)
+        pending += pending_reservations(room.unplaced, draw, self._reads.group_size)
         daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
@@ -252,7 +267,9 @@ class Provisioner:
             timer=self._clock.monotonic,
         ).decide()
         self._log(decision)
-        return self._act(decision, pending, {**{pod.key: pod for pod in waiting}, **room.unplaced})
+        packed = [item.packed for item in decision.created]
+        refused = refusals(pending, packed, decision.reasons, pools, self._slots.rights())
+        return self._act(decision, refused, pending, {**{pod.key: pod for pod in waiting}, **room.unplaced})
 
     def _without_others(self, waiting: Iterable[Pod], infos: Mapping[str, PodInfo]) -> Iterator[Pod]:
         """The pods that no pool of another controller accepts."""
@@ -292,9 +309,15 @@ class Provisioner:
     # ---- act
 
     def _act(
-        self, decision: ProvisioningDecision, pending: Sequence[PendingPod], objects: Mapping[str, Waiting]
+        self,
+        decision: ProvisioningDecision,
+        refused: Mapping[str, UnresolvedName],
+        pending: Sequence[PendingPod],
+        objects: Mapping[str, Waiting],
     ) -> Collection[str]:
         assigned = decision.assigned
+        for key, refusal in refused.items():
+            self._pods.refused(objects[key], refusal)
         for key, pod in objects.items():
             if isinstance(pod, Pod) and pod.status.nominated_node_name not in (
                 "",

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
-from broker.apis.kueue import Namespace
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet, SchedulingPodGroup
 from broker.controllers.occupancy import OccupancyReader
@@ -31,11 +30,10 @@ class ProvisioningReads:
         occupancy: OccupancyReader,
         *,
         clock: Clock,
-        namespaces: Cache[Namespace],
         leases: Cache[Lease],
     ) -> None:
         self.occupancy = occupancy
-        self.namespaces, self.leases = namespaces, leases
+        self.leases = leases
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
         self.pod_groups = Informer(client, SchedulingPodGroup, clock=clock)
         self.volume_claims = Informer(client, PersistentVolumeClaim, clock=clock)

@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import condition
 from broker.capacity.answers import answer
 from broker.capacity.model import Outcome
-from broker.controllers.nodeclaim.status import pods_of
 from broker.oncall.journal import recorded
 
 PATIENCE: Final = timedelta(minutes=5)

@@ -21,6 +21,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
+from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
 
@@ -48,6 +49,10 @@ class PodReporter:
     def failed(self, pod: Waiting, reason: str) -> None:
         """Why no machine is opened for the pod."""
         self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
+
+    def refused(self, pod: Waiting, refusal: UnresolvedName) -> None:
+        """Why the pod takes no slot of the reservation that is named for it: beside its other events."""
+        self._recorder.event(pod, "Warning", refusal.reason, refusal.message, topic="drawing")
 
     def _record(self, pod: Waiting, type_: str, reason: str, message: str) -> None:
         if self._last.get(pod.uid) == message:

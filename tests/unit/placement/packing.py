@@ -10,7 +10,7 @@ from broker.apis.core import Taint
 from broker.placement.filters import prepare
 from broker.placement.model import NodeInfo, NodeTaint
 from broker.placement.packing import pack
-from broker.placement.packing_model import MachineOption, Packing, PendingPod
+from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, Packing, PendingPod
 from broker.placement.packing_state import node_of
 from broker.placement.quantities import amounts
 from broker.placement.snapshot import PlacementSnapshot
@@ -60,12 +60,12 @@ def pending(
     memory: str = "1Gi",
     priority: int = 0,
     gang: str = "",
-    draws_from: str = "",
+    drawing: Drawing = NO_DRAWING,
     **more: Any,
 ) -> PendingPod:
     requests = {"cpu": cpu, "memory": memory, **more.pop("requests", {})}
     return PendingPod(
-        info=pod(name, requests=requests, **more), priority=priority, gang=gang, draws_from=draws_from
+        info=pod(name, requests=requests, **more), priority=priority, gang=gang, drawing=drawing
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.apis.core import Taint
 from broker.placement import patterns
 from broker.placement.packing import GANG, NO_ROOM, POSTPONED, SPREAD
-from broker.placement.packing_model import Packing
+from broker.placement.packing_model import Drawing, Packing
 from broker.placement.sequential import place_on_existing
 from tests.support.examples import examples
 from tests.unit.placement import builders
@@ -225,9 +225,9 @@ def test_gangs_and_others_share_no_machine() -> None:
 
 @pytest.mark.covers("KRP-35")
 def test_pods_take_slots_of_their_reservation_only() -> None:
-    reserved = option(source="cr-1", draws_from="team/gpus")
+    reserved = option(source="cr-1", drawing=Drawing("team/gpus"))
     result = packed(
-        [pending("mine", cpu="2", draws_from="team/gpus"), pending("other", cpu="2")],
+        [pending("mine", cpu="2", drawing=Drawing("team/gpus")), pending("other", cpu="2")],
         [reserved, LARGE],
         room={"cr-1": 2},
     )
@@ -350,4 +350,4 @@ def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> No
         members = {pod.key for pod in pods if pod.gang == gang}
         assert len(members & {*placed}) in (0, len(members))
     for item in result.bins:
-        assert len({(pod.gang, pod.draws_from) for pod in item.pods}) == 1
+        assert len({(pod.gang, pod.drawing) for pod in item.pods}) == 1

@@ -22,6 +22,7 @@ from broker.kube.client import Client
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights
 from tests.support.clock import FakeClock
 
 KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
@@ -73,10 +74,19 @@ class ReporterBench:
         self.known = KNOWN if known is None else known
         self.caches: dict[str, Cache[Any]] = {kind: Cache(type(obj)) for kind, obj in _by_kind(objs).items()}
         self.reporter = AnnotationReporter(
-            self.caches, lambda: self.known, kueue=lambda: kueue, recorder=self.recorder
+            self.caches, self.rights, kueue=lambda: kueue, recorder=self.recorder
         )
         for obj in objs:
             self.see(obj)
+
+    def rights(self) -> DrawRights:
+        """All reservations but the cluster-wide one list every namespace."""
+        listed = CapacityReservation.decode({"metadata": {"annotations": {names.ALLOWED_NAMESPACES: "*"}}})
+        reservations = {
+            reserved: listed if reserved.namespace else CapacityReservation() for reserved in self.known
+        }
+        namespaces = self.caches[Namespace.KIND.kind].list() if Namespace.KIND.kind in self.caches else ()
+        return DrawRights(reservations, namespaces)
 
     def see(self, obj: Object) -> None:
         self.caches[obj.KIND.kind].observe({"apiVersion": obj.KIND.api_version, **obj.wire()})
@@ -180,6 +190,18 @@ def test_annotations_for_claims_count_in_the_template_of_a_pool(
 @pytest.mark.parametrize("named", ["pool", "ml/gpus", "gpus"])
 def test_a_namespace_draws_from_any_reservation(named: str) -> None:
     assert ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: named})).events() == {}
+
+
+@pytest.mark.covers("FLT-62")
+def test_a_claim_for_pods_that_its_reservation_does_not_serve_is_warned() -> None:
+    bench = ReporterBench(obj_of(NodeClaim, {names.DRAWS_FROM: "pool", names.PODS: "ml/a,red/b"}))
+    message, _ = bench.events()["ReservationNotAllowed"]
+    assert message == (
+        "annotation capacity-broker.io/draws-from is 'pool': ClusterCapacityReservation pool does not serve "
+        "pods of namespace ml, red: list it in the reservation's annotation "
+        "capacity-broker.io/allowed-namespaces, or name a reservation of that namespace; until then no slot "
+        "that belongs to a reservation is for it"
+    )
 
 
 @pytest.mark.parametrize(

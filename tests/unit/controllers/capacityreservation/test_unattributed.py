@@ -63,7 +63,9 @@ class World:
             machines,
             [claim] if claim else [],
             holders,
-            is_attributed=lambda given, where: given == "team/gpus" and where in (None, OWNER),
+            is_attributed=lambda given, where: (
+                given.annotations[names.DRAWS_FROM] == "team/gpus" and where in (None, OWNER)
+            ),
             kueue=kueue,
             moment=moment,
         )

@@ -10,6 +10,7 @@ from broker.controllers.disruption.replacements import body, demand
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import MachineOption
+from broker.reservations.drawing import DrawRights
 
 FAMILY = "karpenter.k8s.aws/instance-family"
 
@@ -36,7 +37,8 @@ def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]
     types = [f"t{number:03}" for number in range(count)]
     machines = [machine(name, "cheap" if name < "t080" else name) for name in types]
     needed = demand(ManagedNode(claim=claim, pool=pool), ())
-    listed = body(needed, machines, name="new", move="m/1/Drifted")["spec"]["requirements"]
+    made = body(needed, machines, rights=DrawRights({}), name="new", move="m/1/Drifted")
+    listed = made["spec"]["requirements"]
     return {f"{requirement['key']} {requirement['operator']}": requirement for requirement in listed}
 
 

@@ -101,6 +101,7 @@ class World:
             self.reads.clusters,
             self.reads.cluster_queues,
             self.reads.workloads,
+            self.reads.namespaces,
             JudgedSpecs(strict=settings is not None and settings.strict),
         )
         self.controller = AdmissionCheckController(

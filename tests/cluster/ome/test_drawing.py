@@ -1,0 +1,192 @@
+"""Who may draw from a reservation: its own namespace, and those that it lists. Not who names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.reservations.drawing import NOT_ALLOWED
+from tests.cluster.ome.bought import P5
+from tests.cluster.ome.pods import (
+    ON_DEMAND,
+    RESERVED,
+    claim_for,
+    gpu_pod,
+    gpu_pool,
+    namespace,
+    until_pod_event,
+)
+from tests.cluster.ome.reserved import GPU, reservation_status, reserve, spec
+from tests.cluster.ome.test_borrowing import OWNER, claim, owned
+from tests.cluster.stack import Stack
+
+RED = "red"  # the namespace of a tenant without a reservation
+
+
+def owner_of_slots(stack: Stack, slots: int, **annotations: str) -> str:
+    """A reservation of `default` with this many slots, and another namespace. Returns EC2's reservation."""
+    odcr = owned(stack, slots)
+    reserve(stack, "training", flavor=P5, quotas={GPU: str(8 * slots)}, annotations=annotations)
+    namespace(stack, RED)
+    stack.node_class(id_=odcr)
+    return odcr
+
+
+def used(stack: Stack) -> str:
+    allocated = reservation_status(stack).get("allocated", [{}])
+    return str(allocated[0].get("resources", [{}])[0].get("total", "0")) if allocated else "0"
+
+
+@pytest.mark.covers("FLT-62")
+def test_pods_of_another_namespace_take_no_slot_by_naming_its_owner(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 2)
+    gpu_pool(stack, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    named = {names.DRAWS_FROM: OWNER}
+    for number in range(2):
+        gpu_pod(stack, f"thief-{number}", space=RED, annotations=named)
+    message = until_pod_event(stack, "red/thief-0", NOT_ALLOWED)
+    assert "CapacityReservation default/training does not serve pods of namespace red" in message
+    assert names.ALLOWED_NAMESPACES in message
+    # The pods get what any pod gets that names no reservation: machines outside the owned slots.
+    thieves = [claim_for(stack, f"red/thief-{number}").name for number in range(2)]
+    stack.until_ready(*thieves)
+    assert [stack.reservation_of(name) for name in thieves] == ["", ""]
+    assert stack.aws.free(odcr) == 2
+    assert stack.until_event(thieves[0], NOT_ALLOWED)
+    gpu_pod(stack, "mine", annotations=named)
+    own = claim_for(stack, "default/mine").name
+    stack.until_ready(own)
+    assert stack.reservation_of(own) == odcr
+    stack.until(lambda: used(stack) == "8", "the owner's pod alone counts in the status")
+
+
+@pytest.mark.covers("FLT-62")
+def test_a_node_pool_gives_its_slots_to_pods_that_its_reservation_serves_only(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 2)
+    gpu_pool(stack, draws=OWNER, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    gpu_pod(stack, "foreign", space=RED)
+    gpu_pod(stack, "own")
+    foreign, own = claim_for(stack, "red/foreign").name, claim_for(stack, "default/own").name
+    stack.until_ready(foreign, own)
+    assert (stack.reservation_of(foreign), stack.reservation_of(own)) == ("", odcr)
+    assert "does not serve pods of namespace red" in until_pod_event(stack, "red/foreign", NOT_ALLOWED)
+
+    def refused() -> str:
+        condition = stack.condition(NodePool, "gpus", "ReservationAllowed")
+        return condition.message if condition and condition.status == "False" else ""
+
+    assert "does not serve pods of namespace red" in stack.until(refused, "the pool reports it")
+    # Its owner lists the namespace: what is refused now is served from then on, and no right is kept back.
+    listed = {"metadata": {"annotations": {names.ALLOWED_NAMESPACES: "blue, red"}}}
+    stack.client.patch(CapacityReservation.KIND, "training", listed, namespace="default")
+    stack.until(lambda: not refused(), "the pool reports that it is served")
+    gpu_pod(stack, "welcome", space=RED)
+    welcome = claim_for(stack, "red/welcome").name
+    stack.until_ready(welcome)
+    assert stack.reservation_of(welcome) == odcr
+
+
+@pytest.mark.covers("FLT-62")
+def test_a_pod_without_a_right_waits_for_no_slot_and_nominates_none(stack: Stack) -> None:
+    """Reserved only: nothing is bought, and no borrower is drained for it."""
+    odcr = owner_of_slots(stack, 1)
+    reserve(
+        stack,
+        "research",
+        flavor=P5,
+        quotas={GPU: "0"},
+        borrow="8",
+        cohort="ml",
+        allowBorrowing=True,
+    )
+    lends = spec(P5, quotas={GPU: "8"}, cohort="ml", preemptionRule={"reclaimWithinCohort": "Any"})
+    stack.client.patch(CapacityReservation.KIND, "training", {"spec": lends}, namespace="default")
+    gpu_pool(stack)
+    stack.start()
+    claim(stack, "borrower", "default/research")
+    stack.until_ready("borrower")
+    gpu_pod(stack, "work")  # on the borrower's node
+    gpu_pod(stack, "thief", space=RED, annotations={names.DRAWS_FROM: OWNER})
+    assert "does not serve pods" in until_pod_event(stack, "red/thief", NOT_ALLOWED)
+    until_pod_event(stack, "red/thief", "FailedScheduling")
+    stack.passes()
+    assert [c.name for c in stack.all(NodeClaim) if not c.deleting] == ["borrower"]
+    assert stack.reservation_of("borrower") == odcr
+
+
+@pytest.mark.covers("FLT-62")
+def test_a_claim_is_judged_by_the_pods_that_it_is_for(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 2)
+    stack.start()
+    claim(stack, "foreign", OWNER, also={names.PODS: "default/a,red/b"})
+    condition = stack.until_waiting("foreign")
+    assert "does not serve pods of namespace red" in condition.message
+    claim(stack, "own", OWNER, also={names.PODS: "default/a"})
+    claim(stack, "bare", OWNER)  # claims are written by administrators
+    stack.until_ready("own", "bare")
+    assert stack.aws.free(odcr) == 0
+    assert "red" in stack.until_event("foreign", NOT_ALLOWED).message
+
+
+@pytest.mark.covers("FLT-62")
+def test_the_namespace_decides_before_its_pods(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 1, **{names.ALLOWED_NAMESPACES: "*"})
+    namespace(stack, "blue", **{names.DRAWS_FROM: "elsewhere/gpus"})
+    gpu_pool(stack, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    gpu_pod(stack, "named", space="blue", annotations={names.DRAWS_FROM: OWNER})
+    name = claim_for(stack, "blue/named").name
+    stack.until_ready(name)
+    assert stack.reservation_of(name) == "" and stack.aws.free(odcr) == 1
+    assert stack.get(NodeClaim, name).annotations[names.DRAWS_FROM] == "elsewhere/gpus"
+    assert "elsewhere" in until_pod_event(stack, "blue/named", "ReservationNotFound")
+
+
+@pytest.mark.covers("FLT-62")
+@pytest.mark.parametrize(
+    ("annotations", "space", "served"),
+    [
+        ({}, RED, False),
+        ({names.ALLOWED_NAMESPACES: "red"}, RED, True),
+        ({}, "green", True),  # an administrator named the reservation on the Namespace
+    ],
+)
+def test_a_cluster_reservation_serves_the_namespaces_that_are_listed_or_bound(
+    stack: Stack, annotations: Mapping[str, str], space: str, served: bool
+) -> None:
+    odcr = owned(stack, 1, "pool")
+    body: dict[str, Any] = {"metadata": {"name": "pool", "annotations": {**annotations}}}
+    stack.client.create(ClusterCapacityReservation.KIND, {**body, "spec": spec(P5, quotas={GPU: "8"})})
+    namespace(stack, RED)
+    namespace(stack, "green", **{names.DRAWS_FROM: "pool"})
+    stack.node_class(id_=odcr)
+    gpu_pool(stack, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    gpu_pod(stack, "p", space=space, annotations={names.DRAWS_FROM: "pool"})
+    name = claim_for(stack, f"{space}/p").name
+    stack.until_ready(name)
+    assert stack.reservation_of(name) == (odcr if served else "")
+
+
+@pytest.mark.covers("FLT-62")
+def test_an_invalid_list_of_namespaces_is_reported_and_serves_the_valid_ones(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 1, **{names.ALLOWED_NAMESPACES: "red, Team_B,*a"})
+    gpu_pool(stack, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+
+    def reported() -> str:
+        text = str(reservation_status(stack))
+        return text if names.ALLOWED_NAMESPACES in text else ""
+
+    assert "write names of namespaces, with commas, or * for all" in stack.until(reported, "it is reported")
+    gpu_pod(stack, "p", space=RED, annotations={names.DRAWS_FROM: OWNER})
+    name = claim_for(stack, "red/p").name
+    stack.until_ready(name)
+    assert stack.reservation_of(name) == odcr

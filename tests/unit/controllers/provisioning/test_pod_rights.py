@@ -1,0 +1,98 @@
+"""The capabilities of people who only write pods: docs/operate/security.md names these tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
+from broker.controllers.nodeclaim.drain import remaining
+from broker.controllers.provisioning.claims import manifest
+from broker.controllers.provisioning.pending import (
+    JOBSET,
+    KUEUE_COUNT,
+    KUEUE_GROUP,
+    POD_GROUP,
+    gang_of,
+    incomplete,
+    pending_pod,
+)
+from broker.placement.model import NodeInfo
+from broker.placement.packing_model import Drawing, MachineOption, PackedBin
+
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
+
+
+def pod(name: str = "p", space: str = "red", **more: Any) -> Pod:
+    meta = {"name": name, "namespace": space, "uid": f"{space}-{name}", **more.pop("meta", {})}
+    containers = [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]
+    return Pod.decode({"metadata": meta, "spec": {"containers": containers, **more}})
+
+
+def claim_of(given: Pod) -> dict[str, Any]:
+    """The metadata of the claim that provisioning makes for a pod."""
+    template = {"spec": {"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}}}
+    pool = NodePool.decode({"metadata": {"name": "team", "uid": "u"}, "spec": {"template": template}})
+    option = MachineOption(
+        pool="team",
+        node=NodeInfo(name="n", labels={}),
+        instance_type="m5.large",
+        zone="us-east-1a",
+        capacity_type="on-demand",
+        cost=1.0,
+    )
+    waiting = pending_pod(given, lambda *_: Drawing(), lambda _: 0)
+    served: Any = SimpleNamespace(pool=pool, requirements={})
+    packed = PackedBin(option=option, pods=(waiting,), also=(option,))
+    metadata: dict[str, Any] = manifest("c", packed, served, [option], gang_claims=1)["metadata"]
+    return metadata
+
+
+@pytest.mark.covers("FLT-62")
+def test_annotations_and_labels_of_pods_do_not_reach_their_claim() -> None:
+    keys = {key for kind in names.ANNOTATIONS.values() for key in kind} - {names.GANG, names.GANG_SIZE}
+    keys |= {names.DO_NOT_DISRUPT, names.NODEPOOL_HASH}
+    marks = dict.fromkeys(sorted(keys), "1")
+    plain = claim_of(pod())
+    marked = claim_of(pod(meta={"annotations": marks, "labels": {**marks, names.NODEPOOL: "other"}}))
+    assert (marked["annotations"], marked["labels"]) == (plain["annotations"], plain["labels"])
+    assert marked["annotations"][names.PODS] == "red/p"
+
+
+@pytest.mark.covers("FLT-62")
+def test_the_priority_of_a_claim_is_that_of_its_pods_specs() -> None:
+    annotated = pod(meta={"annotations": {names.PRIORITY: "1000000"}}, priority=7)
+    assert claim_of(annotated)["annotations"][names.PRIORITY] == "7"
+
+
+@pytest.mark.covers("FLT-62")
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"annotations": {names.GANG: "team/train", names.GANG_SIZE: "2"}},
+        {"labels": {POD_GROUP: "team/train"}},
+        {"labels": {KUEUE_GROUP: "team/train"}, "annotations": {KUEUE_COUNT: "2"}},
+        {"labels": {JOBSET: "team/train"}},
+    ],
+)
+def test_a_gang_has_pods_of_one_namespace(marks: dict[str, Any]) -> None:
+    """A name with a slash neither: the namespace of the pod stands first."""
+    theirs, own = pod(space="red", meta=marks), pod("q", "team", meta=marks)
+    assert gang_of(theirs, lambda _: 2).name == "red/team/train"
+    assert gang_of(own, lambda _: 2).name == "team/team/train"
+    waiting = [pending_pod(item, lambda *_: Drawing(), lambda _: 2) for item in (theirs, own)]
+    assert JOBSET in marks.get("labels", {}) or len(incomplete(waiting, [theirs, own], lambda _: 2)) == 2
+
+
+@pytest.mark.covers("FLT-62")
+def test_a_finalizer_keeps_no_node_once_the_pod_has_ended() -> None:
+    ends = {
+        "deletionTimestamp": (NOW - timedelta(minutes=2)).isoformat(),
+        "finalizers": ["red.example.com/keep"],
+    }
+    assert remaining([pod(meta=ends)], NOW) == []
