@@ -37,8 +37,8 @@ def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]
     types = [f"t{number:03}" for number in range(count)]
     machines = [machine(name, "cheap" if name < "t080" else name) for name in types]
     needed = demand(ManagedNode(claim=claim, pool=pool), ())
-    made = body(needed, machines, rights=DrawRights({}), name="new", move="m/1/Drifted")
-    listed = made["spec"]["requirements"]
+    claim_body = body(needed, machines, rights=DrawRights({}), name="new", move="m/1/Drifted")
+    listed = claim_body["spec"]["requirements"]
     return {f"{requirement['key']} {requirement['operator']}": requirement for requirement in listed}
 
 
