@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 import time
+from collections import Counter
 
 from tests.simulation.run import Report, run
 from tests.simulation.schedule import parse, shown
@@ -38,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
     began = last_report = time.monotonic()
-    done = faults = calls = 0
+    done = calls = 0
+    faults: Counter[str] = Counter()
     failed: list[Report] = []
     print_line(f"seeds from {start}")
     while not options.seeds or done < options.seeds:
@@ -46,7 +48,8 @@ def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
             break
         operations = parse(options.schedule) if options.schedule else None
         report = run(lab, start + done, operations)
-        done, faults, calls = done + 1, faults + report.faults, calls + report.calls
+        done, calls = done + 1, calls + report.calls
+        faults.update(report.faults)
         if report.violation:
             failed.append(report)
             _report(lab, report, options)
@@ -56,12 +59,13 @@ def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
             last_report = time.monotonic()
             _progress(done, faults, calls, failed, last_report - began)
     _progress(done, faults, calls, failed, time.monotonic() - began)
+    print_line("faults by kind: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())))
     return 1 if failed else 0
 
 
-def _progress(done: int, faults: int, calls: int, failed: list[Report], seconds: float) -> None:
+def _progress(done: int, faults: Counter[str], calls: int, failed: list[Report], seconds: float) -> None:
     rate = 60 * done / max(seconds, 0.001)
-    counted = f"{faults} faults, {calls} calls, {len(failed)} violations"
+    counted = f"{faults.total()} faults, {calls} calls, {len(failed)} violations"
     print_line(f"{done} seeds in {seconds:.0f} s ({rate:.0f} a minute), {counted}")
 
 

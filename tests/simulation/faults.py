@@ -113,7 +113,7 @@ def throttled(world: World, rng: random.Random) -> None:
     code = rng.choice(("RequestLimitExceeded", "InternalError", "ServiceUnavailable"))
     status = 503 if code == "RequestLimitExceeded" else 500
     world.control.fault(action=rng.choice(ACTIONS), code=code, status=status, times=times)
-    world.gate.faults += 1
+    world.gate.injected("aws throttled")
 
 
 def refused(world: World, rng: random.Random) -> None:
@@ -122,13 +122,13 @@ def refused(world: World, rng: random.Random) -> None:
         ("InsufficientInstanceCapacity", "ReservationCapacityExceeded", "UnfulfillableCapacity")
     )
     world.control.fault(action="CreateFleet", stage="launch", code=code, times=rng.choice((1, 2, 4)))
-    world.gate.faults += 1
+    world.gate.injected("aws refused")
 
 
 def answer_lost(world: World, rng: random.Random) -> None:
     """The work is done and the reply is lost."""
     world.control.fault(action=rng.choice(CHANGES), stage="response", times=rng.choice((1, 1, 2, 4)))
-    world.gate.faults += 1
+    world.gate.injected("aws answer lost")
 
 
 # ---- the way to the API server
@@ -159,7 +159,7 @@ def kill(world: World, rng: random.Random) -> None:
         world.restart_at = world.time.seconds + wait
         raise Killed(of)
 
-    world.gate.arm(calls if not of else min(calls, 3), when, dies, of=of)  # type: ignore[arg-type]
+    world.gate.arm(calls if not of else min(calls, 3), when, dies, of=of, kind="killed")  # type: ignore[arg-type]
 
 
 def freeze(world: World, rng: random.Random) -> None:
@@ -240,12 +240,25 @@ def usurp(world: World, rng: random.Random) -> None:
                 process.take(steps[0])
 
     world.gate.arm(
-        rng.choice((1, 2, 3)), "before", happens, of=rng.choice(("CreateFleet", "Terminate", "Create"))
+        rng.choice((1, 2, 3)),
+        "before",
+        happens,
+        of=rng.choice(("CreateFleet", "Terminate", "Create")),
+        kind="usurped",
     )
+
+
+# Faults that happen at once; the others count when they are met.
+COUNTED: tuple[Act, ...] = (
+    *(scarce, end_instance, rival, end_odcr, lag, slow_slots, never_joins),
+    *(watch_expired, freeze, skew, replace),
+)
 
 
 def attempt(act: Act, world: World, rng: random.Random) -> None:
     """Performs the act, and traces a refusal of the server."""
+    if act in COUNTED:
+        world.gate.injected(act.__name__.replace("_", " "))
     try:
         act(world, rng)
     except ApiError as refusal:

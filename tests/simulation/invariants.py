@@ -25,6 +25,8 @@ from tests.simulation.missing import (
     missed,
     purchase_unclear,
 )
+from tests.simulation.pools import KINDS
+from tests.simulation.pools_watch import PoolsWatch
 from tests.simulation.rooms_watch import RoomsWatch
 from tests.simulation.setting import BORROWER, OWNER
 from tests.simulation.violation import Violation
@@ -37,6 +39,7 @@ MADE = (
     CapacityReservation.KIND,
     EC2NodeClass.KIND,
     KoordinatorReservation.KIND,
+    *KINDS,
 )
 
 
@@ -51,7 +54,7 @@ class Watch:
         self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
         self._foreign: dict[str, tuple[Any, ...]] = {}
         self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
-        self.rooms = RoomsWatch(world)
+        self.rooms, self.pools = RoomsWatch(world), PoolsWatch(world)
         world.gate.watchers.append(self._call)
         world.gate.api_watchers.append(self._write)
 
@@ -122,6 +125,7 @@ class Watch:
     # ---- every write to the API server
 
     def _write(self, method: str, path: str) -> None:
+        self.pools.write(method, path)
         if method == "DELETE" and "/nodeclaims/" in path:
             self._deletes(path.rpartition("/")[2])
 
@@ -136,6 +140,9 @@ class Watch:
         has_ready_node = any(ready(n) and not n["metadata"].get("deletionTimestamp") for n in nodes)
         well = has_ready_node and id_ in {i.id for i in world.instances()}
         if not well or names.DEDICATED in meta.get("labels", {}):
+            return
+        if names.NODEPOOL in meta.get("labels", {}):
+            self.pools.disrupts(claim)
             return
         draws = meta.get("annotations", {}).get(names.DRAWS_FROM, "")
         if draws == OWNER:
@@ -169,6 +176,7 @@ class Watch:
         self._within_count()
         self._bought()
         self.rooms.check()
+        self.pools.check()
 
     def _one_each(self) -> None:
         claims = self._world.claims()
@@ -289,6 +297,7 @@ class Watch:
         reservations = world.objects(CapacityReservation.KIND).values()
         return (
             not missed(self._world)
+            and not self.pools.unserved()
             and not any(map(in_progress, claims))
             and not any(o.usable and o.end_date is not None for o in world.odcrs())
             and not any(
@@ -303,7 +312,7 @@ class Watch:
 
     def stuck(self, why: str) -> None:
         """The time is over in which the broker should have come to rest."""
-        if missing := missed(self._world):
+        if missing := missed(self._world) or self.pools.unserved():
             raise Violation("missed", f"an hour after {why}: {missing}")
 
     def check_at_rest(self) -> None:
@@ -312,6 +321,7 @@ class Watch:
         if self._read_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._read_others()}")
         self.rooms.check_at_rest()
+        self.pools.check_at_rest()
         claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
         alive = {i.id for i in world.instances()}
         for claim in claims:
@@ -356,6 +366,8 @@ class Watch:
     def remove_everything(self) -> None:
         world = self._world
         self._seen = (-1, -1)
+        if world.with_pools:
+            world.pool_facts.apps.clear()
         for pod in world.pods():
             meta = pod["metadata"]
             world.client.delete(Pod.KIND, meta["name"], namespace=meta["namespace"], grace_period=0)

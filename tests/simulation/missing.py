@@ -38,11 +38,13 @@ def missed(world: World) -> str:
         meta, spec = claim["metadata"], claim["spec"]
         if instance_of(claim) or meta.get("deletionTimestamp") or not meta["name"].startswith("c-"):
             continue
+        node_class = classes.get(("", spec["nodeClassRef"]["name"]))
+        if node_class is None or node_class["metadata"].get("deletionTimestamp"):
+            continue
         requirements = {r["key"]: r["values"] for r in spec["requirements"]}
         if "on-demand" in requirements[names.CAPACITY_TYPE]:
             return f"{meta['name']} waits, and may launch on demand: {conditions_text(claim)}"
-        node_class = classes.get(("", spec["nodeClassRef"]["name"]))
-        if node_class is None or spec["nodeClassRef"]["name"] != "by-id":
+        if spec["nodeClassRef"]["name"] != "by-id":
             continue
         target = node_class["spec"].get("capacityReservationSpec", {}).get("capacityReservationTarget", {})
         odcr = odcrs.get(target.get("capacityReservationId", ""))

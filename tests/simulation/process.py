@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.apis.meta import Kind
 from broker.apiserver.store import Compacted
 from broker.app import LEASE, Broker
 from broker.kube.client import Client
@@ -284,6 +285,14 @@ class Process:
         self.alive = False
         for tenure in self.tenures:
             tenure.resign()
+
+    def revisions(self, kind: Kind) -> list[int]:
+        """The places in the history of a kind up to which its broker has read."""
+        part = self._broker.part if self._broker is not None else None
+        informers = part.informers if part is not None else ()
+        return [
+            int(vars(informer)["_revision"] or 0) for informer in informers if vars(informer)["_kind"] == kind
+        ]
 
     def release(self) -> None:
         """Gives its Leases back, as a process does at its end; it may be killed in between."""

@@ -236,7 +236,7 @@ def bind_refused(world: World, rng: random.Random) -> None:
         raise refusal
 
     for number in range(rng.choice((1, 1, 3))):
-        world.gate.arm(number + 1, "before", refuses, of="/binding")
+        world.gate.arm(number + 1, "before", refuses, of="/binding", kind="bind refused")
 
 
 def room_killed(world: World, rng: random.Random) -> None:
@@ -247,7 +247,7 @@ def room_killed(world: World, rng: random.Random) -> None:
         world.restart_at = world.time.seconds + wait
         raise Killed(of)
 
-    world.gate.arm(rng.choice((1, 1, 2, 3)), when, dies, of=of)  # type: ignore[arg-type]
+    world.gate.arm(rng.choice((1, 1, 2, 3)), when, dies, of=of, kind="killed")  # type: ignore[arg-type]
 
 
 MEANWHILE: tuple[Act, ...] = (
@@ -294,20 +294,20 @@ def room_usurped(world: World, rng: random.Random) -> None:
                     process.take(step)
 
     when = rng.choice(("before", "after"))
-    world.gate.arm(rng.choice((1, 2)), when, happens, of=rng.choice(WRITES))  # type: ignore[arg-type]
+    world.gate.arm(rng.choice((1, 2)), when, happens, of=rng.choice(WRITES), kind="usurped")  # type: ignore[arg-type]
 
 
 def api_gone(world: World, rng: random.Random) -> None:
     """The API server is gone for a minute."""
     world.gate.api_gone_until = world.time.seconds + rng.choice((20.0, 60.0, 90.0))
-    world.gate.faults += 1
+    world.gate.injected("api gone")
 
 
 def api_slow(world: World, rng: random.Random) -> None:
     """Each call takes seconds."""
     world.gate.api_slow_until = world.time.seconds + 60.0
     world.gate.api_seconds = rng.choice((0.5, 3.0))
-    world.gate.faults += 1
+    world.gate.injected("api slow")
 
 
 def waiting_text(pod: Json) -> str:

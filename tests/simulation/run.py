@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.simulation import setting
+from tests.simulation import pools, setting
 from tests.simulation.chance import reseed
+from tests.simulation.cluster_parts import run_cluster
 from tests.simulation.faults import attempt
 from tests.simulation.invariants import Watch
 from tests.simulation.process import NEVER, Process, Step
 from tests.simulation.rooms import kubelets
-from tests.simulation.schedule import ACTS, LIVE, PAUSE, RUN, Op, about_rooms, schedule
+from tests.simulation.schedule import ACTS, LIVE, PAUSE, RUN, Op, about_pools, about_rooms, schedule
 from tests.simulation.violation import Violation
 from tests.simulation.world import Lab, World
 
@@ -21,6 +22,9 @@ STEPS = 4000  # of one stretch of time: more is no rest
 # Longer than the hour for which a purchase may be unclear.
 SETTLE, REST, ROUND = 4200.0, 100.0, 25.0
 QUIET = 150.0  # longer than the settings' longest wait for a state to last
+# In a world with pods: longer than an empty node waits for them, and than a back-off of minutes.
+PODS_QUIET, PODS_SETTLE = 350.0, 1500.0
+REPEATED = ("/events",)  # of pods that stay unschedulable
 TRIAL = ("LaunchTemplate",)  # each class's launch is tried once an hour, and anew after a restart
 EMPTY = 75.0  # longer than it takes to describe EC2 anew
 
@@ -34,7 +38,7 @@ class Report:
     violation: str
     invariant: str
     digest: str
-    faults: int
+    faults: Mapping[str, int]  # injected, by kind
     calls: int
     seconds: float  # of the world's time
     lines: tuple[str, ...]
@@ -74,17 +78,22 @@ class _Run:
 
     def whole(self, operations: Sequence[Op]) -> None:
         world = self._world
-        setting.begin(world, random.Random(f"setting {self._seed}"), rooms=about_rooms(self._seed))
+        rng = random.Random(f"setting {self._seed}")
+        setting.begin(world, rng, rooms=about_rooms(self._seed))
+        if about_pools(self._seed):
+            world.with_pools, world.pool_facts = True, pools.PoolFacts()
+            pools.begin(world, rng)
         self._watch.begin()
         for op in operations:
             self._do(op)
         reseed(f"end {self._seed}")
         world.random = random.Random(f"end {self._seed}")
         self._heal()
-        at_rest = self._until_quiet("faults stopped", QUIET + world.facts.ahead)
+        quiet = PODS_QUIET if world.with_pools else QUIET
+        at_rest = self._until_quiet("faults stopped", quiet + world.facts.ahead)
         self._watch.check_at_rest()
         if not at_rest:
-            self._rest("at rest", but=TRIAL)
+            self._rest("at rest", but=(*TRIAL, *(REPEATED if world.with_pools else ())))
         self._restart()
         self._rest("after a restart", but=("/events", *TRIAL))  # events are not remembered
         self._watch.remove_everything()
@@ -141,6 +150,7 @@ class _Run:
             world.catch_up_ec2()
             world.machines()
             kubelets(world)
+            run_cluster(world)
 
     def _pass(self, most: float) -> None:
         """Time goes on to when something is due, by no more than `most`."""
@@ -178,12 +188,14 @@ class _Run:
         world = self._world
         world.gate.armed.clear()
         world.gate.api_faults.clear()
+        world.gate.watch_faults.clear()
         world.gate.api_gone_until = world.gate.api_slow_until = 0.0
         world.control.clear_faults()
         world.control.clear_pools()
         world.control.lag(0)
         world.control.slot_release(0)
         world.stubborn.clear()
+        pools.heal(world)
         world.restart_at = 0.0
         for process in world.running:
             process.clock.skew = 0.0
@@ -193,7 +205,7 @@ class _Run:
         """Until nothing was changed for so long; returns whether that was within the time for it."""
         world = self._world
         world.gate.trace(f"== {why}")
-        end = world.time.seconds + SETTLE
+        end = world.time.seconds + (PODS_SETTLE if world.with_pools else SETTLE)
         quiet, before = 0.0, self._changes()
         while quiet < seconds:
             if world.time.seconds >= end:
@@ -206,13 +218,17 @@ class _Run:
         return True
 
     def _changes(self) -> tuple[int, int]:
-        return len(self._world.gate.api_writes), len(self._world.gate.aws_writes)
+        """The writes so far; of repeated events in a world with pods, none."""
+        api, aws = self._world.gate.api_writes, self._world.gate.aws_writes
+        if self._world.with_pools:
+            api = [write for write in api if not any(part in write for part in REPEATED)]
+        return len(api), len(aws)
 
     def _rest(self, why: str, *, but: Sequence[str] = ()) -> None:
         """Waits until nothing is written for a while, `but` for calls with one of these in name or path."""
         gate = self._world.gate
         gate.trace(f"== {why}")
-        api, aws = self._changes()
+        api, aws = len(gate.api_writes), len(gate.aws_writes)
         but = (*but, *self._watch.rooms.ending(REST))
         self._live(REST)
         changed = [*gate.api_writes[api:], *gate.aws_writes[aws:]]

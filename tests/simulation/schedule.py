@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.simulation import actors, faults, rooms
+from tests.simulation import actors, faults, pools, rooms
 from tests.simulation.faults import Act
 
 LONG = (8, 22)  # operations of a schedule, between steps of the broker
@@ -76,13 +76,50 @@ ROOM_WEIGHTS: Mapping[str, int] = {
     "kill": 2,
     "replace": 2,
 }
+# The same for a seed that is about pods and NodePools.
+POOL_WEIGHTS: Mapping[str, int] = {
+    "app": 16,
+    "stranger_app": 2,
+    "app_gone": 2,
+    "pod_lost": 4,
+    "edit_pool": 7,
+    "delete_pool": 2,
+    "edit_class": 3,
+    "delete_class": 2,
+    "budget": 5,
+    "edit_tags": 2,
+    "claim": 2,
+    "delete_claim": 2,
+    "delete_node": 1,
+    "node_not_ready": 3,
+    "account_quota": 2,
+    "scarce": 2,
+    "plenty": 1,
+    "end_instance": 3,
+    "rival": 2,
+    "end_odcr": 1,
+    "lag": 2,
+    "never_joins": 1,
+    "throttled": 3,
+    "refused": 3,
+    "answer_lost": 4,
+    "api": 3,
+    "watch_expired": 2,
+    "watch_gap": 3,
+    "kill": 5,
+    "freeze": 1,
+    "replace": 1,
+    "pools_meanwhile": 8,
+    "usurp": 2,
+}
 ROOMS = 0.34  # of all seeds
+POOLS = 0.38  # of the others
 
 
 def _acts() -> dict[str, Act]:
     acts: dict[str, Act] = {}
-    for name in (*WEIGHTS, *ROOM_WEIGHTS):
-        acts[name] = vars(actors).get(name) or vars(faults).get(name) or vars(rooms)[name]
+    for name in (*WEIGHTS, *ROOM_WEIGHTS, *POOL_WEIGHTS):
+        acts[name] = next(vars(part)[name] for part in (actors, faults, rooms, pools) if name in vars(part))
     return acts
 
 
@@ -106,16 +143,22 @@ def about_rooms(seed: int) -> bool:
     return random.Random(f"rooms {seed}").random() < ROOMS
 
 
+def about_pools(seed: int) -> bool:
+    return not about_rooms(seed) and random.Random(str(seed)).random() < POOLS
+
+
 def schedule(seed: int) -> Schedule:
     """The operations of a seed: the same for ever, as long as the weights are the same."""
     rng = random.Random(f"schedule {seed}")
     if about_rooms(seed):
         return _of_rooms(seed, rng)
-    act_names, shares = [*WEIGHTS], [*WEIGHTS.values()]
+    weights = POOL_WEIGHTS if about_pools(seed) else WEIGHTS
+    act_names, shares = [*weights], [*weights.values()]
     # Each run is about some of it: a run in which everything goes wrong shows little of anything.
     quiet = {name for name in act_names if vars(faults).get(name) and rng.random() < 0.5}
     shares = [0 if name in quiet else share for name, share in zip(act_names, shares, strict=True)]
-    chosen: list[str] = ["claim", LIVE] if rng.random() < 0.5 else ["claim"]
+    first = "app" if weights is POOL_WEIGHTS else "claim"
+    chosen: list[str] = [first, LIVE] if rng.random() < 0.5 else [first]
     for _ in range(rng.randint(*LONG)):
         chosen += rng.choices(act_names, shares)
         draw = rng.random()

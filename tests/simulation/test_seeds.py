@@ -18,12 +18,14 @@ from tests.docs.commands import commands
 from tests.docs.owners import SEED_TEST, owner, plain
 from tests.simulation.__main__ import main
 from tests.simulation.run import run
-from tests.simulation.schedule import parse, schedule, shown
+from tests.simulation.schedule import POOL_WEIGHTS, about_pools, parse, schedule, shown
 from tests.simulation.world import Lab
 
 # The last three: a wait that ended by a rounding too early, a record that only a restart deleted, and a wait
 # that grew by the time that a clock was behind.
 SEEDS = (1, 6, 8, 500063, 520279, 94028960)
+# Pods and NodePools: limits, budgets, a deleted pool and class, watch gaps.
+POOL_SEEDS = (20071, 20079, 20090)
 REPLAYED = 6  # a gang, a kill, a roll-out and finalizers that were removed by hand
 
 
@@ -37,6 +39,20 @@ def lab() -> Iterator[Lab]:
 def test_every_invariant_holds(lab: Lab, seed: int) -> None:
     report = run(lab, seed)
     assert not report.violation, f"{report.violation}\n{shown(report.operations)}"
+
+
+@pytest.mark.covers("FLT-71")
+@pytest.mark.parametrize("seed", POOL_SEEDS)
+def test_every_invariant_of_pods_holds(lab: Lab, seed: int) -> None:
+    assert about_pools(seed)
+    report = run(lab, seed)
+    assert not report.violation, f"{report.violation}\n{shown(report.operations)}"
+
+
+@pytest.mark.covers("FLT-71")
+def test_schedules_have_each_operation_of_pods_and_pools() -> None:
+    operations = {op.name for seed in filter(about_pools, range(200)) for op in schedule(seed)}
+    assert operations >= POOL_WEIGHTS.keys()
 
 
 def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:

@@ -7,7 +7,7 @@ fault, a kill or another event is armed for the n-th call from now.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from tests.simulation.chance import Time
 
 When = Literal["before", "after"]
 ApiFault = Literal["away", "lost", "slow down"]
+WatchFault = Literal["dropped", "gone"]
 AWS_READS = ("Describe", "Get", "List", "Search", "Receive", "Simulate")
 KEPT = 400  # lines of a trace that are kept to be printed
 SHOWN = 200  # characters of a call's body
@@ -36,6 +37,21 @@ TOO_MANY = orjson.dumps(
         "reason": "TooManyRequests",
         "message": "the simulated API server is busy",
         "code": 429,
+    }
+)
+
+
+EXPIRED = orjson.dumps(
+    {
+        "type": "ERROR",
+        "object": {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": "Expired",
+            "message": "too old resource version",
+            "code": 410,
+        },
     }
 )
 
@@ -52,6 +68,7 @@ class Armed:
     when: When
     does: Callable[[], None]
     of: str = ""  # only calls with this in their name or path count
+    kind: str = ""  # of the fault, for the report
 
 
 @dataclass
@@ -63,11 +80,12 @@ class Gate:
     acting: str = ""  # the process that takes a step; empty for the world's own calls
     armed: list[Armed] = field(default_factory=list)
     api_faults: deque[ApiFault] = field(default_factory=deque)
+    watch_faults: deque[WatchFault] = field(default_factory=deque)
     api_gone_until: float = 0.0  # of the world's time
     api_slow_until: float = 0.0
     api_seconds: float = 0.0  # that a call takes while the API server is slow
     calls: int = 0
-    faults: int = 0  # that were injected
+    faults: Counter[str] = field(default_factory=Counter)  # that were injected, by kind
     api_writes: list[str] = field(default_factory=list)  # of processes, the Lease's left out
     aws_writes: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -93,8 +111,14 @@ class Gate:
     def after(self, call: str) -> None:
         self._fire("after", call)
 
-    def arm(self, calls: int, when: When, does: Callable[[], None], *, of: str = "") -> None:
-        self.armed.append(Armed(calls, when, does, of))
+    def injected(self, kind: str) -> None:
+        """Counts a fault."""
+        self.faults[kind] += 1
+
+    def arm(
+        self, calls: int, when: When, does: Callable[[], None], *, of: str = "", kind: str = "meanwhile"
+    ) -> None:
+        self.armed.append(Armed(calls, when, does, of, kind))
 
     def _fire(self, when: When, call: str) -> None:
         for armed_fault in [*self.armed]:
@@ -103,7 +127,7 @@ class Gate:
             armed_fault.left -= 1
             if armed_fault.left <= 0 and armed_fault in self.armed:
                 self.armed.remove(armed_fault)
-                self.faults += 1
+                self.injected(armed_fault.kind)
                 with self.world_acts():
                     armed_fault.does()
 
@@ -180,7 +204,7 @@ class Wire:
         if gate.gone:
             fault = "away"
         if fault:
-            gate.faults += 1
+            gate.injected(f"api {fault}")
             gate.trace(f"{self._process} {call} {fault}")
         if fault == "slow down":
             return Reply(status=429, headers={"Retry-After": "1"}, body=TOO_MANY)
@@ -205,7 +229,12 @@ class Wire:
         answer = self._cluster.handle(_served(request))
         if not isinstance(answer.stream, WatchStream):
             raise from_reply(answer.status, answer.body, answer.headers)
-        return _Piece(answer.stream, self._events())
+        gate = self._gate
+        fault = gate.watch_faults.popleft() if gate.watch_faults else ""
+        if fault:
+            gate.injected(f"watch {fault}")
+            gate.trace(f"{self._process} {request.path} {fault}")
+        return _Piece(answer.stream, 1 if fault else self._events(), fault)
 
 
 def _served(request: Request) -> wire.ApiRequest:
@@ -213,10 +242,13 @@ def _served(request: Request) -> wire.ApiRequest:
 
 
 class _Piece:
-    """The events of a watch until it ends: a few of those that are there, without a wait for more."""
+    """The events of a watch until it ends: a few of those that are there, without a wait for more.
 
-    def __init__(self, stream: WatchStream, events: int) -> None:
-        self._stream, self._left = stream, events
+    With a fault it ends by a lost connection, or by 410 Gone.
+    """
+
+    def __init__(self, stream: WatchStream, events: int, fault: WatchFault | Literal[""] = "") -> None:
+        self._stream, self._left, self._fault = stream, events, fault
 
     def __iter__(self) -> Iterator[bytes]:
         while self._left > 0 and (chunk := self._stream.poll()):
@@ -224,6 +256,10 @@ class _Piece:
                 if self._left > 0:
                     self._left -= 1
                     yield line
+        if self._fault == "gone":
+            yield EXPIRED + b"\n"
+        elif self._fault:
+            raise Unavailable(0, "Lost", "the watch was cut off")
 
     def close(self) -> None:
         self._stream.close()

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from unittest.mock import patch
 
 import structlog
@@ -48,6 +48,9 @@ from tests.simulation.wire import Gate, Session, core
 from tests.support import direct
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
+
+if TYPE_CHECKING:
+    from tests.simulation.pools import PoolFacts
 
 Json = dict[str, Any]
 Store = Mapping[tuple[str, str], Json]
@@ -186,6 +189,9 @@ class World:
         self.collector = Collector(self.cluster)
         self.processes: list[Process] = []
         self.stubborn: set[str] = set()  # instances with a machine that never joins
+        self.sick: set[str] = set()  # nodes with a kubelet that does not report
+        self.with_pools = False  # whether NodePools and their pods are part of it
+        self.pool_facts: PoolFacts = None  # type: ignore[assignment]  # set if they are
         self._joined: set[str] = set()
         self.random = random.Random(seed)
         self._started = 0
@@ -233,7 +239,7 @@ class World:
             if node is None and instance.id not in self._joined:
                 self._joined.add(instance.id)
                 self.client.create(Node.KIND, self._node(name, instance))
-            elif node is not None and not ready(node):
+            elif node is not None and name not in self.sick and not ready(node):
                 status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
                 self.client.patch(Node.KIND, name, {"status": status}, subresource="status")
         for _, name in nodes:

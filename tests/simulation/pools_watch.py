@@ -1,0 +1,258 @@
+"""The invariants of pods and NodePools, read from the API server's and EC2's memory alone.
+
+At every moment: limits hold, no pod has two machines, capacity of an owner is not used by strangers, and no
+eviction or disruption passes a budget that the broker has seen. At rest each pod that could be served runs,
+and the others have an event that says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Event, Node, Pod
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Kind
+from broker.apis.policy import PodDisruptionBudget
+from tests.simulation.missing import conditions_text, instance_of
+from tests.simulation.pools import CPUS, STRANGER, App, app_of, pod_cpu, pods_of, pools_of
+from tests.simulation.setting import MEDIUM, OWNER
+from tests.simulation.violation import Violation
+from tests.simulation.world import World, condition
+
+Json = dict[str, Any]
+SINCE = 900.0  # seconds in which a disruption that began under another budget has ended
+EXPLAINS = ("FailedScheduling", "Nominated")
+
+
+class PoolsWatch:
+    """Looks at the pods and pools of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._allowed: dict[str, list[tuple[float, int]]] = {}  # by pool, the disruptions that were allowed
+        self._disrupted: dict[str, str] = {}  # uid of a claim that the broker ended -> its pool
+
+    # ---- every write
+
+    def write(self, method: str, path: str) -> None:
+        """No pod is deleted past its budget, but at the end of its node's grace period."""
+        parts = path.split("/")
+        if method != "DELETE" or "pods" not in parts or not parts[-1].startswith("w-"):
+            return
+        pod = self._world.objects(Pod.KIND).get((parts[-3], parts[-1]))
+        claim = self._claim_on(pod["spec"].get("nodeName", "")) if pod is not None else None
+        if claim is None or not claim["spec"].get("terminationGracePeriod"):
+            raise Violation("evicted", f"pod {parts[-1]} is deleted, not evicted")
+
+    def disrupts(self, claim: Json) -> None:
+        """The broker ends a claim with a ready node: what is on it may go, and so many nodes at once."""
+        pool = claim["metadata"]["labels"][names.NODEPOOL]
+        drifted = condition(claim, "Drifted").get("status") == "True"
+        bounded = drifted and bool(claim["spec"].get("terminationGracePeriod"))
+        name, node = claim["metadata"]["name"], claim.get("status", {}).get("nodeName", "")
+        pods = [pod for pod in pods_of(self._world) if pod["spec"].get("nodeName") == node]
+        pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and self._seen(pod)]
+        if pods and not drifted and not self._replaced(claim):
+            text = ", ".join(pod["metadata"]["name"] for pod in pods)
+            raise Violation("healthy", f"claim {name} is deleted with {text} on its ready node")
+        for pod in () if bounded or self._replaced(claim) else pods:
+            if blocked := self._blocking(pod):
+                raise Violation("budgets", f"{name} is disrupted, and {blocked} allows no eviction")
+        self._disrupted[claim["metadata"]["uid"]] = pool
+        self._within_budget(pool, name)
+
+    def _within_budget(self, pool: str, name: str) -> None:
+        present = {c["metadata"]["uid"] for c in self._world.claims()}
+        count = sum(p == pool and uid in present for uid, p in self._disrupted.items())
+        since = self._world.time.seconds - SINCE
+        allowed = max((most for at, most in self._allowed.get(pool, ()) if at >= since), default=0)
+        if count > allowed:
+            raise Violation(
+                "budgets", f"{name} is disrupted as number {count} of {pool}, which allows {allowed}"
+            )
+
+    def _note_budgets(self) -> None:
+        """Keeps what each pool allows now: the most of it counts, for moves take time."""
+        now = self._world.time.seconds
+        nodes = Counter(
+            c["metadata"].get("labels", {}).get(names.NODEPOOL)
+            for c in self._world.claims()
+            if instance_of(c)
+        )
+        for name, pool in pools_of(self._world).items():
+            (text,) = [item["nodes"] for item in pool["spec"]["disruption"]["budgets"]]
+            total = nodes[name]
+            most = -(-total * int(text[:-1]) // 100) if text.endswith("%") else int(text)
+            kept = self._allowed.setdefault(name, [])
+            if kept and kept[-1][1] == most:
+                kept[-1] = (now, most)
+            else:
+                # It held until now.
+                kept[-1:] = [(now, kept[-1][1]), (now, most)] if kept else [(now, most)]
+            while len(kept) > 1 and kept[0][0] < now - SINCE:
+                kept.pop(0)
+
+    def _replaced(self, claim: Json) -> bool:
+        meta = claim["metadata"]
+        wanted = f"{meta['name']}/{meta['uid']}"
+        replaces = (
+            c["metadata"].get("annotations", {}).get(names.REPLACES, "") for c in self._world.claims()
+        )
+        return any(text.startswith(wanted) for text in replaces)
+
+    def _blocking(self, pod: Json) -> str:
+        labels, namespace = pod["metadata"]["labels"], pod["metadata"]["namespace"]
+        for (space, name), found in self._world.objects(PodDisruptionBudget.KIND).items():
+            selected = found["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            allowed = found.get("status", {}).get("disruptionsAllowed", 0)
+            if (
+                space == namespace
+                and selected
+                and not allowed
+                and self._seen(found, PodDisruptionBudget.KIND)
+            ):
+                return name
+        return ""
+
+    def _seen(self, obj: Json, kind: Kind = Pod.KIND) -> bool:
+        """Whether the process that acts has read the object as it is now: not its answer, but its place."""
+        world = self._world
+        process = next(p for p in world.running if p.name == world.gate.acting)
+        revisions = process.revisions(kind)
+        return bool(revisions) and min(revisions) >= int(obj["metadata"]["resourceVersion"])
+
+    def _claim_on(self, node: str) -> Json | None:
+        return next((c for c in self._world.claims() if c.get("status", {}).get("nodeName") == node), None)
+
+    # ---- every moment
+
+    def check(self) -> None:
+        if not self._world.with_pools:
+            return
+        claims = self._world.claims()
+        self._note_budgets()
+        self._limits(claims)
+        self._one_machine(claims)
+        self._owners(claims)
+
+    def _limits(self, claims: list[Json]) -> None:
+        used: Counter[str] = Counter()
+        types = {i.id: i.instance_type for i in self._world.instances()}
+        for claim in claims:
+            pool, meta = claim["metadata"].get("labels", {}).get(names.NODEPOOL), claim["metadata"]
+            if pool and not meta.get("deletionTimestamp") and (kind := types.get(instance_of(claim))):
+                used[pool] += CPUS[kind]
+        for pool, cpus in used.items():
+            limit = self._world.pool_facts.limits.get(pool, float("inf"))
+            if cpus > limit:
+                raise Violation("limits", f"NodePool {pool} has {cpus} CPUs beside a limit of {limit:g}")
+
+    def _one_machine(self, claims: list[Json]) -> None:
+        """No pod without a node has two claims that may become its machine."""
+        waiting = {
+            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            for pod in pods_of(self._world)
+            if not pod["spec"].get("nodeName")
+        }
+        made: dict[str, str] = {}
+        alive = {i.id for i in self._world.instances()}
+        for claim in claims:
+            meta = claim["metadata"]
+            id_ = instance_of(claim)
+            gone = meta.get("deletionTimestamp") or (id_ and id_ not in alive)
+            if gone or names.REPLACES in meta.get("annotations", {}):
+                continue
+            for key in waiting & {*meta.get("annotations", {}).get(names.PODS, "").split(",")}:
+                if key in made and not self._outgrown(claims, made[key]):
+                    raise Violation("one machine a pod", f"{key} has {made[key]} and {meta['name']}")
+                made[key] = meta["name"]
+
+    def _outgrown(self, claims: list[Json], name: str) -> bool:
+        """Whether the first claim's node came and could not take the pod: another has its room by now."""
+        claim = next(c for c in claims if c["metadata"]["name"] == name)
+        node = self._world.objects(Node.KIND).get(("", claim.get("status", {}).get("nodeName", "")))
+        return node is not None
+
+    def _owners(self, claims: list[Json]) -> None:
+        """An instance in an owner's reservation is for pods that may draw from it."""
+        by_id = {instance_of(c): c for c in claims if instance_of(c)}
+        for odcr in self._world.odcrs():
+            if self._world.tags(odcr.id).get(names.TAG_RESERVATION) != OWNER:
+                continue
+            for id_ in odcr.slots.occupants:
+                claim = by_id.get(id_)
+                if claim is not None and (pods := self._strangers(claim)):
+                    raise Violation("owned capacity", f"{id_} in {odcr.id} of {OWNER} is for {pods}")
+
+    def _strangers(self, claim: Json) -> list[str]:
+        keys = claim["metadata"].get("annotations", {}).get(names.PODS, "").split(",")
+        return [key for key in keys if key.startswith(f"{STRANGER}/")]
+
+    # ---- at rest
+
+    def check_at_rest(self) -> None:
+        if not self._world.with_pools:
+            return
+        if text := self.unserved():
+            raise Violation("pods served", text)
+        for pod in self._waiting():
+            if pools_of(self._world) and not self._explained(pod):
+                raise Violation("pods explained", f"{pod['metadata']['name']} waits, and no event says why")
+
+    def _waiting(self) -> Iterator[Json]:
+        for pod in pods_of(self._world):
+            if not pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp"):
+                yield pod
+
+    def _explained(self, pod: Json) -> bool:
+        uid = pod["metadata"]["uid"]
+        events = self._world.objects(Event.KIND).values()
+        return any(e["involvedObject"].get("uid") == uid and e.get("reason") in EXPLAINS for e in events)
+
+    def unserved(self) -> str:
+        """A pod that waits though a pool without limits could launch for it on demand; empty if none."""
+        if not self._world.with_pools:
+            return ""
+        for pod in self._waiting():
+            owner = app_of(self._world, pod)
+            if owner is None or owner.gpus or not self._gang_complete(owner):
+                continue
+            for name in [owner.pool] if owner.pool else sorted(pools_of(self._world)):
+                if self._could_serve(name, pod) and not self._backs_off(pod):
+                    return f"{pod['metadata']['name']} waits beside pool {name}: {self._why(pod)}"
+        return ""
+
+    def _gang_complete(self, owner: App) -> bool:
+        if not owner.gang:
+            return True
+        members = [pod for pod in pods_of(self._world) if app_of(self._world, pod) is owner]
+        return all(not pod["spec"].get("nodeName") for pod in members) and len(members) == owner.replicas
+
+    def _could_serve(self, name: str, pod: Json) -> bool:
+        pool = pools_of(self._world).get(name)
+        if pool is None or name == "gpu" or pool["spec"].get("limits"):
+            return False
+        class_ = pool["spec"]["template"]["spec"]["nodeClassRef"]["name"]
+        node_class = self._world.objects(EC2NodeClass.KIND).get(("", class_))
+        if node_class is None or node_class["metadata"].get("deletionTimestamp"):
+            return False
+        return condition(node_class, "Ready").get("status") == "True" and pod_cpu(pod) < 1000 * CPUS[MEDIUM]
+
+    def _backs_off(self, pod: Json) -> bool:
+        """Whether a claim for the pod waits until a shortage is over."""
+        return "not tried again before" in self._why(pod)
+
+    def _why(self, pod: Json) -> str:
+        """The events of the pod, and the conditions of its claims."""
+        uid, claims = pod["metadata"]["uid"], self._world.claims()
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        events = [
+            f"{e['reason']}: {e['message'][:400]}"
+            for e in self._world.objects(Event.KIND).values()
+            if e["involvedObject"].get("uid") == uid
+        ]
+        of = [c for c in claims if key in c["metadata"].get("annotations", {}).get(names.PODS, "").split(",")]
+        return "; ".join([*events, *(f"{c['metadata']['name']}: {conditions_text(c)}" for c in of)])
