@@ -19,6 +19,7 @@ from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 
 STEP = 5.0
+DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "logs", "uid": "u", "controller": True}
 
 
 def pool(stack: Stack, name: str = "web", **disruption: Any) -> None:
@@ -123,6 +124,41 @@ def test_budget_of_zero_keeps_empty_nodes(stack: Stack) -> None:
     assert not stack.get(NodeClaim, "empty").deleting
     change(stack, "web", disruption={"budgets": [{"nodes": "1"}]})
     gone(stack, "empty")
+
+
+@pytest.mark.covers("FLT-70")
+def test_disruptions_of_one_pass_count_in_its_budgets(stack: Stack) -> None:
+    pool(stack, budgets=[{"nodes": "0"}])
+    stack.start()
+    for name in ("one", "two"):  # a pod that takes long to end keeps the node that is drained
+        run(stack, f"logs-{name}", node(stack, name), terminationGracePeriodSeconds=600)
+        slow = {"ownerReferences": [DAEMON_SET], "finalizers": ["example.com/slow"]}
+        stack.client.patch(Pod.KIND, f"logs-{name}", {"metadata": slow}, namespace="default")
+    both = ("one", "two")
+    stack.until(lambda: all(stack.is_true(n, names.CONSOLIDATABLE) for n in both), "quiet", step=STEP)
+    change(stack, "web", disruption={"budgets": [{"nodes": "1"}]})
+    stack.until(lambda: any(stack.get(NodeClaim, n).deleting for n in both), "one ends", step=STEP)
+    later(stack, 60)
+    assert sum(stack.get(NodeClaim, n).deleting for n in both) == 1
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("held_by", ["pod", "pdb"])
+def test_grace_period_ends_no_empty_node_that_its_pods_hold_up(stack: Stack, held_by: str) -> None:
+    """It bounds the wait of an expired or drifted node. An empty one has no need to end."""
+    pool(stack)
+    stack.start()
+    node_name = node(stack, "bounded", terminationGracePeriod="1h")
+    run(stack, "logs-1", node_name, labels={"app": "logs"})
+    owned = {"ownerReferences": [DAEMON_SET]}
+    if held_by == "pod":
+        owned |= {"annotations": {names.DO_NOT_DISRUPT: "true"}}
+    stack.client.patch(Pod.KIND, "logs-1", {"metadata": owned}, namespace="default")
+    if held_by == "pdb":
+        stack.budget("logs", app="logs", allowed=0)
+    stack.until(lambda: stack.is_true("bounded", names.CONSOLIDATABLE), "quiet", step=STEP)
+    later(stack, 60)
+    assert not stack.get(NodeClaim, "bounded").deleting
 
 
 def test_do_not_disrupt_and_consolidate_after_never_keep_empty_nodes(stack: Stack) -> None:

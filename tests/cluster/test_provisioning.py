@@ -341,6 +341,26 @@ def test_a_claim_without_an_instance_is_deleted_with_its_last_pod(stack: Stack) 
     assert not [i for i in stack.aws.instances() if i["State"]["Name"] == "running"]
 
 
+@pytest.mark.covers("FLT-70")
+def test_pod_that_is_being_deleted_gets_no_machine_and_keeps_none(stack: Stack) -> None:
+    """A finalizer keeps the pod: it will never run."""
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.tap.lose(lambda request: request.method == "PATCH" and "/nodeclaims/" in request.path)  # no launch
+    start(stack)
+    before, later = pods(stack, 1, "before"), pods(stack, 1, "later", cpu="1500m")
+    for name in (*before, *later):
+        kept = {"metadata": {"finalizers": ["example.com/kept"]}}
+        stack.client.patch(Pod.KIND, name, kept, namespace="default")
+    stack.delete(Pod, before[0], namespace="default")
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    stack.delete(Pod, later[0], namespace="default")
+    stack.tap.heal()
+    stack.until(lambda: not claims(stack), "no claim", step=0.5)
+    stack.passes()
+    assert not claims(stack) and stack.calls("CreateFleet") == 0
+
+
 @pytest.mark.covers("KRP-35")
 def test_pod_that_lost_its_machine_to_another_pod_gets_another_claim(stack: Stack) -> None:
     stack.node_class(preference="none")

@@ -115,14 +115,15 @@ def test_nothing_moves_unless_the_pool_enables_it(stack: Stack) -> None:
     assert replacement(stack, "low") is None
 
 
-@pytest.mark.covers("KRP-36")
+@pytest.mark.covers("KRP-36", "FLT-70")
 @pytest.mark.parametrize("held_by", ["budget", "pod", "pdb"])
 def test_budgets_and_pods_hold_up_a_return(stack: Stack, held_by: str) -> None:
+    """A grace period does not bound it: no one needs the move."""
     none: dict[str, Any] = {"budgets": [{"nodes": "0", "reasons": ["Underutilized"]}]}
     odcr = full(stack, **(none if held_by == "budget" else {}))
     stack.start()
     holder(stack, odcr, "first")
-    fallback(stack, "low")
+    fallback(stack, "low", terminationGracePeriod="1h")
     if held_by == "pod":
         body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
         stack.client.patch(Pod.KIND, "app-low", body, namespace="default")
@@ -135,6 +136,27 @@ def test_budgets_and_pods_hold_up_a_return(stack: Stack, held_by: str) -> None:
     later(stack, 150)
     assert replacement(stack, "low") is None
     assert not stack.get(NodeClaim, "low").deleting
+
+
+@pytest.mark.covers("FLT-70")
+def test_pods_hold_up_the_end_of_a_return_that_has_begun(stack: Stack) -> None:
+    odcr = full(stack)
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "low", terminationGracePeriod="1h")
+    labels = {"metadata": {"labels": {"app": "db"}}}
+    stack.client.patch(Pod.KIND, "app-low", labels, namespace="default")
+    stack.kubelets.stop()
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    new = until_replaced(stack, "low")
+    stack.until_launched(new.name)
+    stack.budget("db", app="db", allowed=0)
+    stack.kubelets_again()
+    stack.until(lambda: stack.is_true(new.name, names.INITIALIZED_CONDITION), "its node came", step=STEP)
+    later(stack, 30)
+    assert not stack.get(NodeClaim, "low").deleting
+    stack.until_event("low", "DisruptionBlocked", text="Pdb prevents pod evictions")
 
 
 @pytest.mark.covers("KRP-36")

@@ -137,6 +137,22 @@ def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
     assert [skip.reason for skip in unplaced.skipped] == ["BorrowingLimitReached"]
 
 
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(("lendable", "lent"), [(0, 0), (1, 1), (2, 2)])
+def test_slots_lent_to_nominated_claims_lower_what_others_may_borrow(lendable: int, lent: int) -> None:
+    world = inventory(odcr("cr-a", free=3))
+    given = entitled(
+        {"first": "b", "second": "b"},
+        availability={A: SlotAvailability(quota=3, room=3, lendable=lendable)},
+        borrow={B: 3},
+        nominated={"uid-first": A},
+    )
+    claims = [claim(name, kinds=["reserved"]) for name in ("second", "first")]
+    plan = planned(claims, node_class(Selection(reservation_id="cr-a"), world), world, given)
+    assert len(plan.assignments) == lent
+    assert "first" in chosen(plan) or not lent
+
+
 @pytest.mark.parametrize(
     ("policy", "priority", "waits"),
     [("Any", 0, True), ("LowerPriority", 1, True), ("LowerPriority", 0, False), ("Never", 9, False)],

@@ -16,7 +16,7 @@ class Ec2:
     """A provider that describes one reservation of four slots, as set by the test."""
 
     def __init__(self) -> None:
-        self.available = 0
+        self.available, self.total = 0, 4
         self.calls = 0
         self.members: tuple[str, ...] = ("cr-1",)
         self.refused: ErrorClass | None = None
@@ -29,7 +29,13 @@ class Ec2:
         if self.refused:
             raise ProviderError("Refused", "no", class_=self.refused)
         return [
-            Odcr(id="cr-1", instance_type="m5.large", zone="us-east-1a", total=4, available=self.available)
+            Odcr(
+                id="cr-1",
+                instance_type="m5.large",
+                zone="us-east-1a",
+                total=self.total,
+                available=self.available,
+            )
         ]
 
     def group(self, arn: str) -> ReservationGroup:
@@ -144,6 +150,16 @@ def test_launch_during_a_description_takes_one_slot(world: World, counted: int) 
     world.ec2.meanwhile = lambda: None
     world.described(1)
     assert world.free == 1
+
+
+@pytest.mark.covers("FLT-70")
+def test_a_resize_during_a_description_is_no_sign_of_a_launch(world: World) -> None:
+    """A slot went, since a person gave it back: the launch of that moment takes another."""
+    world.described(2)
+    world.ec2.total = 3
+    world.ec2.meanwhile = lambda: world.cache.launched(instance_id="i-1", odcr_id="cr-1")
+    world.described(1)
+    assert world.free == 0
 
 
 def test_a_full_refusal_overrides_earlier_ends(world: World) -> None:

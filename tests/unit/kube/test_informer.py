@@ -146,6 +146,21 @@ def test_after_an_expired_version_only_differences_are_delivered(
     assert server.count(watch=False) == 2
 
 
+@pytest.mark.covers("FLT-70")
+def test_an_expired_version_is_listed_at_once(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    """A second watch from the same version would expire too."""
+    server.put(thing("a", size=1))
+    clock.until(lambda: sizes(followed) == {"a": 1})
+    server.drop()
+    server.remove("a")
+    server.compact()
+    clock.until(lambda: not sizes(followed), step=0.1)
+    expired = [request for request in server.requests if request.query.get("resourceVersion") == "101"]
+    assert len(expired) == 1
+
+
 def test_a_version_that_the_server_keeps_refusing_is_listed_again(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:

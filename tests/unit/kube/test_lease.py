@@ -162,6 +162,24 @@ def test_only_one_of_two_processes_with_the_same_name_leads() -> None:
     second.stop()
 
 
+@pytest.mark.covers("FLT-70")
+def test_a_holder_stops_a_margin_before_another_may_start() -> None:
+    """A write that was sent just before the end has arrived, or was given up, when another begins."""
+    server, clock = Server(), FakeClock()
+    holder, standby = (
+        Candidate(server.client, NAME, NAMESPACE, identity, clock, duration=15) for identity in ("one", "two")
+    )
+    assert holder.contend() and not standby.contend()
+    clock.advance(9.9)
+    assert holder.leading
+    clock.advance(0.2)
+    assert not holder.leading and not standby.contend()
+    clock.advance(4.8)
+    assert not standby.contend()
+    clock.advance(0.2)
+    assert standby.contend()
+
+
 def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
     with pytest.raises(ValueError, match="too short to be renewed every 2"):
         Elector(Server().client, NAME, NAMESPACE, "one", FakeClock(), duration=5)

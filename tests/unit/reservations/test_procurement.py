@@ -541,6 +541,24 @@ def test_a_purchase_of_unknown_result_is_resent_unchanged_only_if_still_desired(
     assert poor.purchases == (), "the cap was lowered meanwhile"
 
 
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(
+    ("flavor_of_purchase", "bought"),
+    [("old-name", 0), ("h100", 0), ("small", 8)],
+)
+def test_an_unclear_purchase_of_a_renamed_flavor_stops_a_second(flavor_of_purchase: str, bought: int) -> None:
+    """A purchase under a name that the reservation has no more may be the one that the flavor needs."""
+    small = FlavorDemand(flavor=replace(H100, name="small", instance_types=(SMALL,)), nominal={GPU: 0.0})
+    h100 = FlavorDemand(flavor=replace(H100, zones=(B,)), nominal={GPU: 64.0})
+    capacity = desired(demands={"h100": h100, "small": small})
+    sent = intent("p-1", 8, flavor=flavor_of_purchase)
+    procurement = planned(capacity, intents=[sent])
+    assert sum(purchase.count for purchase in procurement.purchases) == bought
+    assert reasons(procurement) == ([] if bought else ["PurchaseSkipped"])
+    later = planned(capacity, intents=[sent], now=NOW + LATEST_VISIBLE)
+    assert sum(purchase.count for purchase in later.purchases) == 8
+
+
 @pytest.mark.covers("SAF-23")
 def test_growth_of_unknown_result_counts_until_ec2_shows_it() -> None:
     sent = intent("p-1", 6, odcr_id="cr-1", total=8)

@@ -1,0 +1,79 @@
+"""Purchases that are not sent: their object differs from the one that was read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from broker.apis import names
+from broker.apis.ome import CapacityReservation
+from broker.controllers.assumed import AssumptionStore
+from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
+from broker.quota.usage import Reserved
+from broker.reservations.desired import PurchaseSpec
+from broker.reservations.purchases import Purchase
+from providers.model import Odcr
+from tests.support.clock import FakeClock
+
+Json = dict[str, Any]
+READ: Json = {
+    "name": "team",
+    "namespace": "default",
+    "uid": "u-1",
+    "generation": 2,
+    "resourceVersion": "7",
+    "labels": {"cost": "a"},
+    "annotations": {names.RESERVATION_POLICY: "Manage"},
+}
+
+
+def bought(fresh: Json) -> list[str]:
+    """The calls to EC2 for a purchase that was decided on `READ`, if the API server has `fresh`."""
+    client, provider, ledger = MagicMock(), MagicMock(), MagicMock(intents={})
+    client.get.return_value = {"metadata": fresh, "spec": {}}
+    provider.create_reservation.return_value = Odcr(
+        id="cr-1", instance_type="p5.48xlarge", zone="us-east-1a", total=1, available=1, state="active"
+    )
+    executor = OdcrExecutor(
+        client, provider, MagicMock(), ledger, AssumptionStore(FakeClock()), recorder=MagicMock()
+    )
+    reserved = Reserved("default", "team")
+    reading: Any = SimpleNamespace(
+        reservation=CapacityReservation.decode({"metadata": READ, "spec": {}}),
+        desired=SimpleNamespace(terms=PurchaseSpec()),
+        reserved=reserved,
+    )
+    purchase = Purchase(
+        reserved=reserved, flavor="h100", instance_type="p5.48xlarge", zone="us-east-1a", count=1
+    )
+    executor.events = MagicMock()
+    try:
+        executor.buy(purchase, reading, {})
+    except ObjectChanged:
+        assert not ledger.intents
+        return ["changed", *(call[0] for call in provider.method_calls)]
+    return [call[0] for call in provider.method_calls]
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"generation": 3},
+        {"uid": "u-2"},
+        {"annotations": {names.RESERVATION_POLICY: "Observe"}},
+        {"annotations": {}},
+        {"labels": {"cost": "b"}},
+        {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names.RESERVED_FINALIZER]},
+    ],
+)
+def test_nothing_is_bought_for_an_object_that_changed_since_it_was_read(changed: Json) -> None:
+    assert bought({**READ, **changed}) == ["changed"]
+
+
+@pytest.mark.covers("FLT-70")
+def test_a_status_that_changed_since_does_not_stop_a_purchase() -> None:
+    assert bought({**READ, "resourceVersion": "9"}) == ["create_reservation"]
