@@ -142,8 +142,11 @@ class PoolsWatch:
         used: Counter[str] = Counter()
         types = {i.id: i.instance_type for i in self._world.instances()}
         for claim in claims:
-            pool, meta = claim["metadata"].get("labels", {}).get(names.NODEPOOL), claim["metadata"]
-            if pool and not meta.get("deletionTimestamp") and (kind := types.get(instance_of(claim))):
+            meta = claim["metadata"]
+            pool = meta.get("labels", {}).get(names.NODEPOOL)
+            if not pool or meta.get("deletionTimestamp") or self._replaced(claim):
+                continue  # as in Karpenter, the replacement counts instead
+            if kind := types.get(instance_of(claim)):
                 used[pool] += CPUS[kind]
         for pool, cpus in used.items():
             limit = self._world.pool_facts.limits.get(pool, float("inf"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ def claim(metadata: Json, status: Json) -> NodeClaim:
     )
 
 
+def largest(_: NodeClaim) -> Mapping[str, int]:
+    return {"cpu": 4000}
+
+
 RUNS = {"providerID": "aws:///us-east-1a/i-1", "capacity": {"cpu": "4"}}
 
 
@@ -52,7 +57,7 @@ RUNS = {"providerID": "aws:///us-east-1a/i-1", "capacity": {"cpu": "4"}}
 def test_claim_that_ends_leaves_its_share_of_the_limits(metadata: Json, status: Json, nodes: int) -> None:
     """As in Karpenter: the successor of a node that ends is not refused for it."""
     counted = claim(metadata, status)
-    limits = pool_limits([POOL], [counted], [])["web"]
+    limits = pool_limits([POOL], [counted], [], largest)["web"]
     assert (limits["cpu"], limits[NODES]) == (8000 - 4000 * nodes, 3 - nodes)
     assert pool_usage([counted], []).get("web", Counter())[NODES] == nodes
 
@@ -60,4 +65,4 @@ def test_claim_that_ends_leaves_its_share_of_the_limits(metadata: Json, status: 
 @pytest.mark.covers("FLT-70")
 @pytest.mark.parametrize(("metadata", "nodes"), [({}, 1), (DELETED, 0)])
 def test_claim_without_an_instance_counts_until_it_is_deleted(metadata: Json, nodes: int) -> None:
-    assert pool_limits([POOL], [claim(metadata, {})], [])["web"][NODES] == 3 - nodes
+    assert pool_limits([POOL], [claim(metadata, {})], [], largest)["web"][NODES] == 3 - nodes
