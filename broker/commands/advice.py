@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
+from broker.commands.idle_matches import matches, waiters
 from broker.commands.situation import Situation
 from broker.reservations.annotations import STOP
 from broker.text import counted, plain
@@ -15,6 +17,7 @@ from providers.model import ErrorClass
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
+MOST_MATCHES: Final = 8
 _ROOM: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL})
 
 
@@ -45,12 +48,32 @@ def _held(situation: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
+def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Idle slots beside what waits for one."""
+    yield from islice(matches(situation), MOST_MATCHES)
+
+
+def _others(situation: Situation) -> Iterator[tuple[str, str]]:
+    """What waits and is not the broker's claim: Karpenter's claims, and pods without a claim."""
+    if others := [claim for claim in situation.waiting_claims if claim not in situation.waiting]:
+        count = counted(len(others), "claim of Karpenter waits", "claims of Karpenter wait")
+        yield f"kubectl describe nodeclaim {others[0].name}", f"{count}: Karpenter's reason"
+    if pods := situation.pods:
+        count = counted(len(pods), "pod waits", "pods wait")
+        first = pods[0]
+        yield (
+            f"kubectl describe pod -n {first.namespace} {first.name}",
+            f"{count} without a claim: the reason of the one that waits longest",
+        )
+
+
 def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
-    """Free slots beside claims that wait are of another type or owner."""
     idle = sum(m.status.available for m in situation.mirrors if m.status.state == "active")
     if idle:
         count = counted(idle, "reserved slot is", "reserved slots are")
-        beside = " while claims wait" if situation.waiting else ""
+        beside = ""
+        if any(waiters(situation)) and not any(matches(situation)):
+            beside = ", and of another type than all that waits takes"
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
 
 
@@ -122,4 +145,15 @@ def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
         )
 
 
-_RULES: Final[tuple[Rule, ...]] = (_broken, _oldest, _held, _limits, _no_fallback, _full, _idle, _errors)
+_RULES: Final[tuple[Rule, ...]] = (
+    _broken,
+    _oldest,
+    _matches,
+    _others,
+    _held,
+    _limits,
+    _no_fallback,
+    _full,
+    _idle,
+    _errors,
+)

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.model import Attempt, Outcome
@@ -91,14 +92,16 @@ class Explanation:
 
 def explain(situation: Situation, subject: Object | None = None) -> Explanation:
     """`found`: the part of the situation about the subject; all of it for a cluster."""
-    waiting = situation.waiting
     parts: dict[str, list[dict[str, Any]]] = {
         "state": list(_state(situation, subject)),
         "short": [
             shortage_row(shortage) | {"for": age(situation.now - shortage.since)}
             for shortage in situation.shortages
         ],
-        "waiting": [_waits(claim, situation.now) for claim in waiting],
+        "waiting": [
+            *(_waits(claim, situation.now) for claim in situation.waiting_claims),
+            *(_pod_waits(pod, situation.now) for pod in situation.pods),
+        ],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),
         "costs": list(_costs(situation)),
@@ -170,6 +173,20 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
         "for": age(now - created(claim, now)),
         "reason": reason,
         "message": message,
+    }
+
+
+def _pod_waits(pod: Pod, now: datetime) -> dict[str, Any]:
+    """A pod without a claim, with the reason of its scheduler."""
+    scheduled = pod.scheduled
+    return {
+        "claim": f"(none: pod {pod.key})",
+        "class": "",
+        "pods": [pod.key],
+        "since": pod.metadata.creation_timestamp and timestamp(pod.metadata.creation_timestamp),
+        "for": age(now - created(pod, now)),
+        "reason": scheduled.reason if scheduled is not None else "",
+        "message": scheduled.message if scheduled is not None else "",
     }
 
 

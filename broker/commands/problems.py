@@ -20,7 +20,7 @@ from broker.capacity.model import Attempt, Outcome
 from broker.commands.problems_by import GroupBy
 from broker.commands.situation import Situation, concerned, happened
 from broker.commands.stored_history import opened
-from broker.history.entries import Entry, microseconds
+from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.kube.conditions import timestamp
@@ -90,7 +90,7 @@ def stored(
 
 def published(situation: Situation, since: datetime) -> list[Problem]:
     """The problems that Kubernetes still has."""
-    attempts = [a for a in situation.attempts if a.outcome not in _LAUNCHES]
+    attempts = [a for a in situation.attempts if a.outcome not in _LAUNCHES and not is_turn(a)]
     recorded_ = {(timestamp(attempt.at), attempt.code) for attempt in attempts}
     ids = {attempt_id(attempt) for attempt in attempts}
     problems = [_of_attempt(attempt) for attempt in attempts]

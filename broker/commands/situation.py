@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
-from broker.apis.core import Event
-from broker.apis.karpenter import NodeClaim
+from broker.apis.core import Event, Pod
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object, condition
@@ -26,6 +26,8 @@ from broker.controllers.nodeclaim.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import recorded
+from broker.quota.resolve import UnresolvedName
+from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from broker.text import abridged
@@ -46,6 +48,8 @@ class Situation:
     mirrors: Sequence[OnDemandCapacityReservation] = ()
     shortages: Sequence[Shortage] = ()
     events: Sequence[Event] = ()
+    pods: Sequence[Pod] = ()  # that wait, and that no claim is made for
+    every_reservation: Sequence[Reservation] = ()  # of the cluster, if this is a part
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -53,6 +57,16 @@ class Situation:
         """The broker's claims without an instance, the oldest first."""
         claims = [c for c in self.claims if c.waits and is_brokers(c)]
         return sorted(claims, key=lambda c: (created(c, self.now), c.name))
+
+    @property
+    def waiting_claims(self) -> list[NodeClaim]:
+        """Those of the broker, then those that Karpenter launches; each the oldest first."""
+        others = [c for c in self.claims if c.waits and not is_brokers(c)]
+        return [*self.waiting, *sorted(others, key=lambda c: (created(c, self.now), c.name))]
+
+    @property
+    def all_reservations(self) -> Sequence[Reservation]:
+        return self.every_reservation or self.reservations
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -88,9 +102,11 @@ def read(client: Client, now: datetime) -> Situation:
         for e in listed(client, Event, unread)
         if names.MANAGER in (e.reporting_component, e.source.component)
     ]
+    claims = listed(client, NodeClaim, unread, required=True)
     return Situation(
         now=now,
-        claims=listed(client, NodeClaim, unread, required=True),
+        claims=claims,
+        pods=pods_without_claim(listed(client, Pod, unread), claims, now),
         classes=listed(client, EC2NodeClass, unread),
         reservations=[
             *listed(client, CapacityReservation, unread),
@@ -102,6 +118,19 @@ def read(client: Client, now: datetime) -> Situation:
         events=sorted(events, key=lambda event: happened(event) or now),
         unread=tuple(unread),
     )
+
+
+def pods_without_claim(pods: Iterable[Pod], claims: Iterable[NodeClaim], now: datetime) -> list[Pod]:
+    """The pods that no node has and no claim is made for, the oldest first."""
+    served = {key for claim in claims for key in pods_of(claim)}
+    waiting = (
+        pod
+        for pod in pods
+        if not (pod.spec.node_name or pod.ended or pod.deleting or pod.key in served)
+        and pod.scheduled is not None
+        and pod.scheduled.status == "False"
+    )
+    return sorted(waiting, key=lambda pod: (created(pod, now), pod.key))
 
 
 def listed(
@@ -176,28 +205,45 @@ def of_reservation(situation: Situation, name: str) -> tuple[Reservation, Situat
 def draw_rights(situation: Situation) -> DrawRights:
     """Which pods and claims may draw from which reservation."""
     return DrawRights(
-        {reserved_of(reservation): reservation for reservation in situation.reservations},
+        {reserved_of(reservation): reservation for reservation in situation.all_reservations},
         situation.namespaces,
     )
 
 
+def drawn_by_pod(rights: DrawRights, pod: Pod) -> Reserved | UnresolvedName | None:
+    """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
+    named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
+    return rights.decide(named, (pod.namespace,)) if named else None
+
+
 def _part(
     situation: Situation,
-    subject: Object,
+    subject: EC2NodeClass | Reservation,
     claims: Sequence[NodeClaim],
     mirrors: Sequence[OnDemandCapacityReservation],
 ) -> Situation:
     about = {(subject.KIND.kind, subject.key), *((NodeClaim.KIND.kind, claim.name) for claim in claims)}
     part = replace(situation, claims=claims, mirrors=mirrors)
     pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
+    rights = draw_rights(situation)
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
+        every_reservation=situation.all_reservations,
+        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights)],
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
         events=[event for event in situation.events if concerned(event) in about],
     )
+
+
+def _may_concern(pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRights) -> bool:
+    """Whether a pod without a claim may wait for the subject. It may be of any class."""
+    if isinstance(subject, EC2NodeClass):
+        return True
+    drawn = drawn_by_pod(rights, pod)
+    return drawn == reserved_of(subject) or (drawn is None and pod.namespace == subject.namespace)
 
 
 def concerned(event: Event) -> tuple[str, str]:

@@ -57,6 +57,8 @@ _REASONS: Final[Mapping[str, Topic]] = {
     **dict.fromkeys(("CapacityBlockEnding", "ReservationEnding", "ReservationExpired"), Topic.EXPIRY),
     **dict.fromkeys(("DemotedToOnDemand", "PromotedToReserved", "ReservationChanged"), Topic.FALLBACK),
 }
+# Codes of options that other claims got by the order of the plan.
+TURN: Final = frozenset({"OutbidInPlan", "HeldForGang"})
 _ON_PURCHASER: Final = frozenset({"CapacityReservation", "ClusterCapacityReservation"})
 
 
@@ -130,7 +132,7 @@ def of_attempt(attempt: Attempt) -> Entry:
         next_step=attempt.next_step,
         instance_id=attempt.instance_id,
         also=_cut(", ".join(map(str, attempt.also))),
-        warning=not launched,
+        warning=not (launched or is_turn(attempt)),
     )
 
 
@@ -167,6 +169,11 @@ def reservations(attempt: Attempt) -> tuple[str, ...]:
 def is_shortage(attempt: Attempt) -> bool:
     """Whether EC2 refused in a way that the broker remembers."""
     return attempt.outcome is Outcome.REFUSED and attempt.class_ in SHORTAGE_CLASSES
+
+
+def is_turn(attempt: Attempt) -> bool:
+    """Whether the option was skipped only because its slot went to a claim that comes before: no problem."""
+    return attempt.outcome is Outcome.SKIPPED and attempt.code in TURN
 
 
 def _topic(attempt: Attempt) -> Topic:

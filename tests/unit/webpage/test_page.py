@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from broker.capacity.model import Outcome
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.webpage.live import ReservationRow
@@ -145,6 +146,28 @@ def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
         shown = body(f"{url}/shortages?since=6h")
         assert re.search(r'<th scope="row">cr-1 \(p5.48xlarge, us-east-1a\)</th><td>1</td>', shown)
         assert shown.count('class="heat-5"') == 1
+
+
+@pytest.mark.covers("FLT-55")
+def test_nothing_idle_is_no_missing_reservation() -> None:
+    used = replace(state(), odcrs=[replace(state().odcrs[0], used=8, idle=0, cost=0.0)])
+    with page(HistoryStore(), used) as url:
+        shown = body(url)
+        assert "No slot is idle." in shown and "no reservation" not in shown
+    with page(HistoryStore(), replace(state(), odcrs=[])) as url:
+        assert "The account has no reservation." in body(f"{url}/reservations")
+        assert "It has no EC2 reservation." in body(f"{url}/reservations/team/gpus")
+
+
+@pytest.mark.covers("FLT-55")
+def test_a_slot_that_a_better_claim_got_is_no_problem() -> None:
+    store = HistoryStore()
+    turn = {"outcome": Outcome.SKIPPED, "class_": None, "message": "went to claims that come before"}
+    fill(store, refusal(1, code="OutbidInPlan", **turn), refusal(2, code="ReservationGone", **turn))
+    with page(store, state()) as url:
+        problems = body(f"{url}/record?show=problems")
+        assert "OutbidInPlan" not in problems and "ReservationGone" in problems
+        assert "OutbidInPlan" in body(f"{url}/record"), "it stays in the record"
 
 
 @pytest.mark.covers("FLT-51")

@@ -84,7 +84,7 @@ def test_labels_are_unchanged_while_ec2_has_no_description(world: World, shown: 
 @pytest.mark.covers("KRP-27")
 @pytest.mark.parametrize(
     ("then", "why"),
-    [((odcr("cr-1"),), "cr-1 counts it no longer"), ((), "cr-1 is gone")],
+    [((odcr("cr-1"),), "EC2 counts it no longer"), ((), "cr-1 is gone")],
     ids=["lasts", "gone"],
 )
 def test_a_demotion_is_written_after_the_next_description(

@@ -1,0 +1,156 @@
+"""`You can`: idle slots beside what waits for one, and never nothing to do while a pod waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.ome import CapacityReservation
+from broker.commands.explanation import explain
+from broker.commands.situation import Situation, of_class, pods_without_claim
+
+NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)
+A, B, P5 = "us-east-1a", "us-east-1b", "p5.48xlarge"
+
+
+def mirror(name: str = "cr-1", *, free: int = 1, type_: str = P5, classes: tuple[str, ...] = ("gpu",)) -> Any:
+    status = {"type": type_, "zone": A, "total": 4, "available": free, "state": "active"}
+    return OnDemandCapacityReservation.decode(
+        {"metadata": {"name": name}, "status": status | {"nodeClasses": list(classes)}}
+    )
+
+
+def claim(name: str = "c-0", *, group: str = names.BROKER, draws: str = "", **wanted: Any) -> NodeClaim:
+    keys = {"types": names.INSTANCE_TYPE, "zones": names.ZONE, "capacity": names.CAPACITY_TYPE}
+    requirements = [{"key": keys[k], "operator": "In", "values": v} for k, v in wanted.items()]
+    metadata: dict[str, Any] = {"name": name, "labels": {names.NODEPOOL: "workers"}}
+    metadata["annotations"] = {names.DRAWS_FROM: draws} if draws else {}
+    ref = {"group": group, "kind": "EC2NodeClass", "name": "gpu"}
+    return NodeClaim.decode(
+        {"metadata": metadata, "spec": {"requirements": requirements, "nodeClassRef": ref}}
+    )
+
+
+def pod(name: str = "train", **spec: Any) -> Pod:
+    unschedulable = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no node",
+    }
+    return Pod.decode(
+        {
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": spec,
+            "status": {"phase": "Pending", "conditions": [unschedulable]},
+        }
+    )
+
+
+def owner(*ids: str) -> CapacityReservation:
+    metadata = {"name": "gpus", "namespace": "team"}
+    return CapacityReservation.decode(
+        {"metadata": metadata, "status": {"cloudReservations": [{"id": id_} for id_ in ids]}}
+    )
+
+
+def told(situation: Situation) -> dict[str, str]:
+    return {row["command"]: row["why"] for row in explain(situation).parts["do"]}
+
+
+def situation(**more: Any) -> Situation:
+    return Situation(now=NOW, mirrors=[mirror()], **more)
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize(
+    ("waits", "command", "between"),
+    [
+        ({"claims": [claim(zones=[B])]}, "kubectl edit nodepool workers", f"zone may be {B}, not {A}"),
+        (
+            {"claims": [claim(capacity=["on-demand"])]},
+            "kubectl edit nodepool workers",
+            "capacity type may be on-demand, not reserved",
+        ),
+        (
+            {"claims": [claim()], "mirrors": [mirror(classes=("other",))]},
+            "kubectl edit ec2nodeclass gpu",
+            "the target of its class gpu is another reservation",
+        ),
+        (
+            {"claims": [claim()], "reservations": [owner("cr-1")]},
+            "capacity-broker explain reservation team/gpus",
+            "the slot's owner is team/gpus, and no capacity-broker.io/draws-from names it",
+        ),
+        (
+            {"claims": [claim(draws="team/gpus")], "reservations": [owner("cr-1")]},
+            "capacity-broker explain claim c-0",
+            "nothing known stands between",
+        ),
+        (
+            {"claims": [claim(group=names.KARPENTER_AWS, zones=[B])]},
+            "kubectl edit nodepool workers",
+            f"claim of Karpenter c-0 could have a slot of cr-1 (1 free slot, {P5} in {A}): its zone",
+        ),
+        (
+            {"pods": [pod(nodeSelector={names.ZONE: B})]},
+            "kubectl describe pod -n team train",
+            f"pod team/train could have a slot of cr-1 (1 free slot, {P5} in {A}): its zone may be {B}",
+        ),
+    ],
+)
+def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, between: str) -> None:
+    rows = explain(replace(situation(), **waits)).parts["do"]
+    assert [row for row in rows if row["command"] == command and between in row["why"]], rows
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"claims": [claim(types=["m5.large"])]},
+        {"pods": [pod(nodeSelector={names.INSTANCE_TYPE: "m5.large"})]},
+        {
+            "pods": [pod(containers=[{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "8"}}}])],
+            "mirrors": [mirror(type_="m5.large")],
+        },
+    ],
+)
+def test_a_slot_of_another_type_is_matched_with_nothing(waits: Any) -> None:
+    why = told(replace(situation(), **waits))
+    assert not [text for text in why.values() if "could have" in text]
+    assert "of another type than all that waits takes" in why["capacity-broker idle"]
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize("part", ["cluster", "class"])
+@pytest.mark.parametrize(
+    "waits",
+    [{"pods": [pod()]}, {"claims": [claim(group=names.KARPENTER_AWS)]}, {"claims": [claim()]}],
+    ids=["pod without a claim", "Karpenter's claim", "claim"],
+)
+def test_something_can_be_done_while_a_pod_waits(waits: Any, part: str) -> None:
+    """Also without an idle slot and without a shortage."""
+    whole = Situation(now=NOW, classes=[EC2NodeClass.decode({"metadata": {"name": "gpu"}})], **waits)
+    subject = None
+    if part == "class":
+        subject, whole = of_class(whole, "gpu")
+    explanation = explain(whole, subject)
+    assert explanation.parts["do"] and explanation.parts["waiting"]
+
+
+@pytest.mark.covers("FLT-54")
+def test_pods_of_a_claim_are_not_without_one() -> None:
+    served, bound = pod("served"), pod("bound", nodeName="n")
+    with_pods = NodeClaim.decode(
+        {"metadata": {"name": "c-1", "annotations": {names.PODS: "team/served"}}, "spec": {}}
+    )
+    assert [p.name for p in pods_without_claim([served, bound, pod("alone")], [with_pods], NOW)] == ["alone"]
