@@ -49,6 +49,7 @@ from broker.controllers.provisioning.pools import (
     served,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.unused import held_back
 from broker.controllers.scheduler.reads import SchedulerReads
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -107,6 +108,9 @@ def _pools(
     good: list[ServedPool] = []
     faults: dict[str, str] = {}
     for pool in pools:
+        if waits := held_back(pool, now):
+            faults[pool.name] = waits
+            continue
         try:
             good.append(served(pool, ready))
         except PoolNotServed as error:

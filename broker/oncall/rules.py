@@ -177,6 +177,15 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         "Claims use their other options, and wait if there are none.",
     ),
     Alert(
+        name="CapacityBrokerNodesUnused",
+        # Between the end of a wait and the next round there is no series for a moment.
+        expr="max by (nodepool, pod, cause) "
+        "(max_over_time(capacity_broker_nodepool_backing_off_rounds[5m])) >= 3",
+        summary="Nodes of a NodePool end without a pod again and again",
+        description="NodePool {{ $labels.nodepool }} backs off after {{ $value }} rounds: "
+        "{{ $labels.cause }}.",
+    ),
+    Alert(
         name="CapacityBrokerClaimsWaiting",
         expr="time() - "
         "min by (nodeclass, reason) (capacity_broker_claims_waiting_since_timestamp_seconds) > 900",

@@ -31,6 +31,7 @@ VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)"), "2026-11-23T03:00:00Z"),
     (re.compile(r"(replica-0_)[0-9a-f]+"), r"\g<1>1a2b3c4d"),
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "0a1b2c3d-0000-4000-8000-0123456789ab"),
+    (re.compile(r"(\bteam-)[0-9a-f]{8}\b"), r"\g<1>1a2b3c4d"),
     (re.compile(r" +$", re.MULTILINE), ""),
 )
 

@@ -37,7 +37,10 @@ from tests.cluster.stack import Stack
 from tests.cluster.test_losses import ready, vanish
 from tests.cluster.test_outage import refuse
 from tests.cluster.test_prometheus import led
+from tests.cluster.test_provisioning import pool as team
+from tests.cluster.test_provisioning import start
 from tests.cluster.test_trial import DRY
+from tests.cluster.test_unused_nodes import rounds, unused_round
 
 SHORT, THROTTLED = "InsufficientInstanceCapacity", "RequestLimitExceeded"
 NOT_LEADING: Final = "not leading: region is 'us-west-2' and was 'us-east-1'"
@@ -184,6 +187,18 @@ def shortage(stack: Stack) -> None:
     stack.until(repeats, "the third refusal is stored", step=5.0)
 
 
+def nodes_unused(stack: Stack) -> None:
+    """Three rounds of nodes for pods that are deleted before they get there."""
+    stack.node_class(preference="none")
+    team(stack, disruption={"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]})
+    start(stack)
+    for number, prefix in enumerate(("first", "second", "third"), 1):
+        unused_round(stack, prefix)
+        stack.until(lambda n=number: rounds(stack).startswith(f"{n} "), "the round", step=1.0)  # type: ignore[misc]
+        if number == 2:
+            stack.advance(60)
+
+
 def spending_cap_reached(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
@@ -252,6 +267,9 @@ TROUBLES: Final[Mapping[str, Trouble]] = {
         not_described, ("DESCRIBED   RESOLVED   LAUNCHABLE\ntraining   False", "UnauthorizedOperation")
     ),
     "CapacityBrokerShortage": Trouble(shortage, (SHORT, '"step": "2"', "training   InsufficientCapacity")),
+    "CapacityBrokerNodesUnused": Trouble(
+        nodes_unused, ("3 rounds of nodes", "pod default/third-0, which is gone")
+    ),
     "CapacityBrokerSpendingCapReached": Trouble(spending_cap_reached, ("SpendingCapReached",)),
     "CapacityReservationFailed": Trouble(spending_cap_reached, ("training   Failed", "InsufficientCapacity")),
     "CapacityReservationHardwareUnattributed": Trouble(

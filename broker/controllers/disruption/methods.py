@@ -50,6 +50,7 @@ from broker.controllers.disruption.returning import (
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
 from broker.controllers.nodeclaim.status import replaces
@@ -84,6 +85,7 @@ class DisruptionMethods:
         self._caches, self._sources = caches, sources
         self._moves, self._reporter = moves, reporter
         self._learner = RoomLearner()
+        self._unused = UnusedNodes(context, caches, reporter)
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
         self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
@@ -142,6 +144,7 @@ class DisruptionMethods:
                 if self._moves.end_empty(node, partial(self._still_empty, node)):
                     ledger.take(node.pool.name, "Empty")
                     ended.add(node.claim.uid)
+                    self._unused.record(node, snapshot.now)
         return ended
 
     def _still_empty(self, node: ManagedNode) -> bool:

@@ -23,6 +23,7 @@ from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
 from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.provisioning.unused import show, used_again
 from broker.controllers.provisioning.usage import (
     NODES,
     exceeded,
@@ -71,12 +72,14 @@ class PoolStatusController:
         for claim in claims:
             by_pool.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
         refused = False
+        show(filter(self._counts, self._caches.pools.list()), self._clock.now())
         for pool in self._caches.pools.list():
             if pool.deleting or not self._counts(pool):
                 continue
             try:
                 pool = self._write_resources(pool, used.get(pool.name, {}))
                 pool = self._write_limits(pool, used.get(pool.name, {}))
+                pool = self._write_use(pool, by_pool.get(pool.name, ()))
                 self._write_health(pool, by_pool.get(pool.name, ()))
                 self._write_drawing(pool, by_pool.get(pool.name, ()))
             except ApiError as error:
@@ -102,6 +105,13 @@ class PoolStatusController:
             )
         if over or condition(pool.status.conditions, WITHIN_LIMITS) is not None:
             write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
+        return self._caches.pools.get(pool.name) or pool
+
+    def _write_use(self, pool: NodePool, claims: Sequence[NodeClaim]) -> NodePool:
+        """Ends the back-off of a pool with nodes that serve pods again."""
+        now = self._clock.now()
+        if (update := used_again(pool, claims, now)) is not None:
+            write_conditions(self._client, self._caches.pools, pool, update, now=now)
         return self._caches.pools.get(pool.name) or pool
 
     def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:

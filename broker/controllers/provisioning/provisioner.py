@@ -60,6 +60,7 @@ from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
+from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -217,7 +218,10 @@ class Provisioner:
                     self._pools.other(pool, absent)
                 continue
             try:
-                served_pools.append(served(pool, self._nodeclasses.ready))
+                if waits := held_back(pool, self._clock.now()):
+                    self._faults[pool.name] = waits
+                else:
+                    served_pools.append(served(pool, self._nodeclasses.ready))
             except Unresolved as error:
                 self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
                 self._faults[pool.name] = error.message

@@ -1,0 +1,57 @@
+"""Launches that serve no pod have a brake: the NodePool backs off, and reports the pods and the causes."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.provisioning.report import FAILED
+from broker.controllers.provisioning.unused import ENDED_UNUSED, NODES_USED
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.stack import Stack
+from tests.cluster.test_provisioning import POOL, bound, claims, pods, start
+from tests.cluster.test_provisioning import pool as team
+
+
+def unused_round(stack: Stack, prefix: str, count: int = 1) -> list[str]:
+    """Nodes are made for pods, which are deleted before they get there. Returns the claims."""
+    waiting = pods(stack, count, prefix, cpu="1500m")
+    made = stack.until(lambda: len(claims(stack)) == count and claims(stack), "claims", step=1.0)
+    assert made
+    stack.until_ready(*(claim.name for claim in made))
+    for name in waiting:
+        stack.delete(Pod, name, namespace="default")
+    for claim in made:
+        stack.until(lambda n=claim.name: stack.find(NodeClaim, n) is None, "the node ends", step=2.0)  # type: ignore[misc]
+    return [claim.name for claim in made]
+
+
+def rounds(stack: Stack) -> str:
+    shown = stack.condition(NodePool, POOL, NODES_USED)
+    return shown.message.partition(" of nodes")[0] if shown is not None and shown.status == "False" else ""
+
+
+@pytest.mark.covers("FLT-05")
+def test_pool_backs_off_when_its_nodes_end_without_a_pod_again_and_again(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    team(stack, disruption={"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]})
+    start(stack)
+    unused_round(stack, "first", count=3)
+    stack.until(lambda: rounds(stack) == "1 round", "the first round", step=1.0)
+    (second,) = unused_round(stack, "second")
+    stack.until(lambda: rounds(stack) == "2 rounds", "the second round", step=1.0)
+    cause = f"NodeClaim {second} was made for pod default/second-0, which is gone"
+    stack.until_event(POOL, ENDED_UNUSED, kind="NodePool", text=cause)
+    calls = stack.calls("CreateFleet")
+    (waits,) = pods(stack, 1, "third", cpu="1500m")
+    stack.until_event(waits, FAILED, kind="Pod", text=cause)
+    shown = [s for m in REGISTRY.collect() for s in m.samples if "backing_off" in s.name]
+    assert [(s.labels["pod"], s.value) for s in shown] == [("default/second-0", 2.0)]
+    stack.stop()  # the back-off is on the pool
+    start(stack)
+    stack.passes()
+    assert not claims(stack) and stack.calls("CreateFleet") == calls
+    stack.advance(60)
+    stack.until(lambda: bound(stack, [waits]), "the pod gets its node after a minute", step=1.0)
+    stack.until(lambda: not rounds(stack), "the pool backs off no more", step=2.0)
