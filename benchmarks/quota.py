@@ -12,7 +12,7 @@ import gc
 import heapq
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, TypeVar
 
@@ -28,10 +28,8 @@ from benchmarks.quota_world import (
     plain_preempt,
     queues,
 )
-from broker.quota.assign import SharingRules
 from broker.quota.classical import preempt
 from broker.quota.cycle import HeadDecision, HeadOutcome, decide
-from broker.quota.fair import preempt_fairly
 from broker.quota.flavors import PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
@@ -172,21 +170,16 @@ def _one_round(small: bool) -> list[Figure]:
     """A head in each queue of one cohort, half of them beyond their quota; others lend them the rest, or must
     reclaim theirs."""
     many = 200 if small else 2000
-    figures = []
-    for fair in (False, True):
-        rules = replace(RULES, fair=fair)
-        name = f"one round over {many:,} queues in a cohort, {'fair sharing' if fair else 'classical'}"
-        seconds = _seconds(QuotaLedger(Tree(queues(1, many))), many, rules)
-        figures.append(Figure(name=name, measured=seconds, unit="s", most=1))
-    for fair in (False, True):
-        rules = replace(RULES, fair=fair)
-        full = admitted(1, many, 20 * many)
-        anew = _seconds(_UncachedLedger(full.tree), SAMPLE, rules, held=full) * many / SAMPLE
-        name = f"one round over {many:,} queues in a full cohort, {'fair sharing' if fair else 'classical'}"
-        seconds = _seconds(full, many, rules)
-        figures.append(
-            Figure(name=name, measured=seconds, unit="s", most=1, baseline=anew, of="no cache between heads")
-        )
+    name = f"one round over {many:,} queues in a cohort"
+    seconds = _seconds(QuotaLedger(Tree(queues(1, many))), many)
+    figures = [Figure(name=name, measured=seconds, unit="s", most=1)]
+    full = admitted(1, many, 20 * many)
+    anew = _seconds(_UncachedLedger(full.tree), SAMPLE, held=full) * many / SAMPLE
+    name = f"one round over {many:,} queues in a full cohort"
+    seconds = _seconds(full, many)
+    figures.append(
+        Figure(name=name, measured=seconds, unit="s", most=1, baseline=anew, of="no cache between heads")
+    )
     return [*figures, _slots(many)]
 
 
@@ -213,9 +206,7 @@ def _slots(many: int) -> Figure:
     return Figure(name=f"one decision about the slots of {many:,} queues", measured=seconds, unit="s", most=1)
 
 
-def _seconds(
-    ledger: QuotaLedger, many: int, rules: SharingRules, *, held: QuotaLedger | None = None
-) -> float:
+def _seconds(ledger: QuotaLedger, many: int, *, held: QuotaLedger | None = None) -> float:
     """`held`: a ledger of the same tree that has the workloads already."""
     if held is not None:
         for workload in held.workloads.values():
@@ -233,7 +224,7 @@ def _seconds(
         for number, name in enumerate(sorted(ledger.tree.queues)[:many])
     ]
     began = time.thread_time()
-    if len(decide(ledger, heads, rules)) != many:
+    if len(decide(ledger, heads, RULES)) != many:
         raise AssertionError("a head has no decision")
     return time.thread_time() - began
 
@@ -275,23 +266,18 @@ def _one_preemption(cohorts: int, per_cohort: int) -> list[Figure]:
             raise AssertionError(f"the plain implementation preempts others for {request}: {victims}")
     plain = median(_milliseconds(lambda request: plain_preempt(ledger, request), requests[:2]))
     size = f"{len(ledger.workloads):,} admitted, {cohorts} x {per_cohort} queues"
-    figures = []
-    for name, times in (
-        ("classical", _milliseconds(lambda request: preempt(ledger, request, NEEDED), requests)),
-        ("fair sharing", _milliseconds(lambda request: preempt_fairly(ledger, request, NEEDED), requests)),
-    ):
-        figures += [
-            Figure(
-                name=f"one preemption, {name}, {size}",
-                measured=median(times),
-                unit="ms",
-                most=10,
-                baseline=plain if name == "classical" else None,
-                of="every workload read, usage summed anew" if name == "classical" else "",
-            ),
-            Figure(name=f"  slowest of {len(times)}", measured=max(times), unit="ms", most=10),
-        ]
-    return figures
+    times = _milliseconds(lambda request: preempt(ledger, request, NEEDED), requests)
+    return [
+        Figure(
+            name=f"one preemption, {size}",
+            measured=median(times),
+            unit="ms",
+            most=10,
+            baseline=plain,
+            of="every workload read, usage summed anew",
+        ),
+        Figure(name=f"  slowest of {len(times)}", measured=max(times), unit="ms", most=10),
+    ]
 
 
 def _milliseconds(work: Callable[[QuotaRequest], object], requests: Sequence[QuotaRequest]) -> list[float]:

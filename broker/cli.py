@@ -173,7 +173,7 @@ demo_command.register(app)
 
 
 @app.command("plan", cls=Command)
-@options("plan_seconds", "fair_sharing", *_PLAN, *_ROOMS, *_OWNERSHIP, *_AWS, *CLUSTER)
+@options("plan_seconds", *_PLAN, *_ROOMS, *_OWNERSHIP, *_AWS, *CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """Show a dry run for the NodeClaims and pods of these files, and the claims that it would evict. Changes
     nothing. Classes, claims, reservations, flavors and cohorts are those of the cluster; those in the files

@@ -17,8 +17,6 @@ from broker import option_rules as rules
 from broker.capacity.model import LaunchDefaults
 from broker.option_rules import listed
 from broker.placement.holds_bounds import RoomBounds
-from broker.quota.fair import ALLOWED
-from broker.quota.model import Strategy
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import Adopters
 from providers.model import PLAIN_OFFER
@@ -41,12 +39,6 @@ LOG: Final = "Log"
 
 def _option(help_: str, *, about: str, envvar: str) -> Any:
     return typer.Option(help=help_, envvar=envvar, show_envvar=True, rich_help_panel=about)
-
-
-def _strategies(value: str) -> str:
-    if listed(value) in ((), *ALLOWED):
-        return ""
-    return f"{' or '.join(map(','.join, ALLOWED))}, or leave it empty for no fair sharing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -443,16 +435,6 @@ class Settings:
             envvar="BROKER_COST_LABELS",
         ),
     ] = ""
-    fair_sharing: Annotated[
-        str,
-        _option(
-            "Preemption strategies of fair sharing between reservations of a cohort, as in Kueue's "
-            "fairSharing.preemptionStrategies, with commas; empty: no fair sharing.",
-            about=CLUSTERS,
-            envvar="BROKER_FAIR_SHARING",
-        ),
-        _strategies,
-    ] = ""
     dedicated_node_class: Annotated[
         str,
         _option(
@@ -679,12 +661,6 @@ class Settings:
         return RoomBounds(
             default=self.reservation_ttl, longest=self.longest_reservation_ttl, share=self.kept_room_share
         )
-
-    @property
-    def strategies(self) -> tuple[Strategy, ...]:
-        """The strategies of fair sharing; none without it."""
-        given = listed(self.fair_sharing)
-        return next((allowed for allowed in ALLOWED if allowed == given), ())
 
     @property
     def service_range(self) -> IPv4Network | IPv6Network | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.quota.classical import preempt
-from broker.quota.fair import DEFAULT, preempt_fairly
 from broker.quota.flavors import Flavor, PodSetRequest, misfit
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -30,7 +29,6 @@ from broker.quota.model import (
     Possibility,
     PreemptionTarget,
     QuotaRequest,
-    Strategy,
 )
 from broker.quota.tree import QuotaNode
 
@@ -91,17 +89,6 @@ class SharingRules:
     """The rules for every queue of a cluster."""
 
     flavors: Mapping[str, Flavor]
-    fair: bool = False
-    strategies: Sequence[Strategy] = DEFAULT
-
-
-def targets(
-    ledger: QuotaLedger, request: QuotaRequest, needed: frozenset[FlavorResource], rules: SharingRules
-) -> _Targets:
-    """The victims for `request`, by the cluster's way of sharing."""
-    if rules.fair:
-        return preempt_fairly(ledger, request, needed, rules.strategies)
-    return preempt(ledger, request, needed)
 
 
 class Simulation:
@@ -122,7 +109,7 @@ class Simulation:
         key = (frozenset(amounts.items()), needed)
         if key not in self._known:
             request = replace(self._request, amounts=amounts)
-            self._known[key] = targets(self._ledger, request, needed, self._rules)
+            self._known[key] = preempt(self._ledger, request, needed)
         return self._known[key]
 
     def __call__(self, key: FlavorResource, value: int) -> tuple[Possibility, int]:
@@ -273,7 +260,7 @@ class _FlavorSearch:
             return Possibility.FIT, level, ""
         why = f"{value - free} more of {key} is needed"
         rule = node.preemption
-        while_borrowing = rule.borrow != "Never" or (self.rules.fair and rule.reclaim != "Never")
+        while_borrowing = rule.borrow != "Never"
         if node.quota(key) >= value or higher or while_borrowing:
             possibility, level = self.oracle(key, value)
             return possibility, level, why

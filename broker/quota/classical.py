@@ -1,4 +1,4 @@
-"""Preemption without fair sharing.
+"""Preemption by priority and nominal quota (Kueue's classical preemption).
 
 Invariant: the victims make room, and each is needed: giving one back in the order of the last pass leaves
 no room. A workload of another queue is a victim only if its queue, and every cohort up to the common one,

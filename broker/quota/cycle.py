@@ -12,7 +12,7 @@ head waits for the next round, while Kueue would decide again in the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ from broker.quota.candidates import fits
 from broker.quota.flavors import PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Amounts, FlavorResource, Mode, PreemptionTarget, Quota
-from broker.quota.order import Head, HeadEntry, classical, fairly
+from broker.quota.order import Head, HeadEntry, classical
 from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode
 
@@ -51,7 +51,6 @@ class _Round:
     preempted: set[str] = field(default_factory=set)
     added: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
     removed: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
-    _seen: tuple[int, int] = (0, 0)
 
     def add(self, node: QuotaNode, amounts: Amounts) -> None:
         node.add(amounts)
@@ -63,12 +62,6 @@ class _Round:
             node.remove(target.workload.usage)
             self.removed.append((node, target.workload.usage))
             self.preempted.add(target.workload.name)
-
-    def changed(self) -> Iterator[QuotaNode]:
-        """The queues with changes since the last call."""
-        added, removed = self.added[self._seen[0] :], self.removed[self._seen[1] :]
-        self._seen = len(self.added), len(self.removed)
-        return (node for node, _ in (*added, *removed))
 
     def undo(self) -> None:
         for node, amounts in self.added:
@@ -96,7 +89,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
                 entries.append(entry)
     this = _Round(ledger)
     try:
-        for entry in fairly(entries, this.changed) if rules.fair else classical(entries):
+        for entry in classical(entries):
             decisions.append(_apply(this, entry))
     finally:
         this.undo()

@@ -21,7 +21,6 @@ Policy = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
 BorrowPolicy = Literal["Never", "LowerPriority"]
 Search = Literal["MayStopSearch", "TryNextFlavor"]
 Preference = Literal["", "BorrowingOverPreemption", "PreemptionOverBorrowing"]
-Strategy = Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 
 
 class FlavorResource(NamedTuple):
@@ -56,7 +55,7 @@ class Preemption:
     """The workloads that a queue may preempt: in the queue itself, and in its cohort's other queues.
 
     `borrow`: whether it may preempt in other queues even if it borrows afterwards, and up to which
-    priority of the victim (`threshold`). Fair sharing ignores it when it chooses victims.
+    priority of the victim (`threshold`).
     """
 
     within: Policy = "Never"
@@ -93,7 +92,6 @@ class Queue:
     quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
     preemption: Preemption = Preemption()
     fungibility: Fungibility = Fungibility()
-    weight: float = 1.0
     strict: bool = False
 
 
@@ -104,7 +102,6 @@ class QuotaCohort:
     name: str
     parent: str = ""
     quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +140,6 @@ class Reason(StrEnum):
     IN_QUEUE = "InClusterQueue"
     RECLAIM = "InCohortReclamation"
     RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
-    FAIR_SHARING = "InCohortFairSharing"
 
 
 @dataclass(frozen=True, slots=True)

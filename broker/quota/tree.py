@@ -25,7 +25,6 @@ class QuotaNode:
     __slots__ = (
         "cohorts",
         "height",
-        "lendable",
         "local",
         "name",
         "over",
@@ -36,17 +35,13 @@ class QuotaNode:
         "quotas",
         "subtree",
         "usage",
-        "weight",
     )
 
-    def __init__(
-        self, name: str, quotas: Mapping[FlavorResource, Quota], weight: float, queue: Queue | None = None
-    ) -> None:
+    def __init__(self, name: str, quotas: Mapping[FlavorResource, Quota], queue: Queue | None = None) -> None:
         self.name = name
         self.queue = queue
         self.preemption = queue.preemption if queue is not None else Preemption()
         self.quotas = quotas
-        self.weight = weight
         self.parent: QuotaNode | None = None
         self.cohorts: list[QuotaNode] = []
         self.queues: list[QuotaNode] = []
@@ -55,7 +50,6 @@ class QuotaNode:
         self.usage: dict[FlavorResource, int] = {}
         self.over: dict[FlavorResource, dict[QuotaNode, None]] = {}
         # The amount of each resource that a child of this cohort could use if nothing were used.
-        self.lendable: dict[str, int] = {}
         # Layers below: 0 without children, 1 above queues, one more for each layer of cohorts.
         self.height = 0
 
@@ -195,7 +189,7 @@ class Tree:
         implied = {queue.cohort for queue in named.values()} | set(parents.values())
         for name in sorted(set(parents) | (implied - {""})):
             spec = specs.get(name, QuotaCohort(name=name))
-            self.cohorts[name] = QuotaNode(name, spec.quotas, spec.weight)
+            self.cohorts[name] = QuotaNode(name, spec.quotas)
         for name, node in self.cohorts.items():
             if parent := parents.get(name, ""):
                 node.parent = self.cohorts[parent]
@@ -205,7 +199,7 @@ class Tree:
             if cycle := cycles.get(queue.cohort):
                 self.inactive[queue.name] = f"cohorts form a cycle: {' → '.join(cycle)}; change a parent"
                 continue
-            node = QuotaNode(queue.name, queue.quotas, queue.weight, queue)
+            node = QuotaNode(queue.name, queue.quotas, queue)
             self.queues[queue.name] = node
             if queue.cohort:
                 node.parent = self.cohorts[queue.cohort]
@@ -215,7 +209,6 @@ class Tree:
         for node in (*self.cohorts.values(), *self.queues.values()):
             if node.parent is None:
                 _set_subtree_quotas(node)
-                _lend(node, node)
 
 
 def _cycles(cohorts: Mapping[str, QuotaNode]) -> dict[str, Sequence[str]]:
@@ -246,10 +239,3 @@ def _set_subtree_quotas(node: QuotaNode) -> None:
         for key, quota in node.quotas.items()
         if quota.lending_limit is not None
     }
-
-
-def _lend(node: QuotaNode, root: QuotaNode) -> None:
-    for key in root.subtree:
-        node.lendable[key.resource] = node.lendable.get(key.resource, 0) + node.potential(key)
-    for child in node.cohorts:
-        _lend(child, root)

@@ -175,7 +175,6 @@ def test_cap_in_dollars_is_a_number_or_inf(
         ({"buyPlatforms": "Linux"}, {"buy_platforms": "Linux"}),
         ({"buyPlatforms": "Linux/UNIX, Linux"}, {"buy_platforms": "Linux/UNIX, Linux"}),
         ({"buyTenancies": "host"}, {"buy_tenancies": "host"}),
-        ({"fairSharing": "Fair"}, {"fair_sharing": "Fair"}),
         ({"clusterEndpoint": "x.example"}, {"cluster_endpoint": "x.example"}),
         ({"clusterCABundle": "!!"}, {"cluster_ca": "!!"}),
         ({"clusterName": "demo.eu"}, {"cluster_name": "demo.eu"}),

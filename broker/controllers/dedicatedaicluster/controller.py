@@ -144,7 +144,6 @@ class ClusterController:
             drawing,
             shared.caches,
             priority=shared.reads.priority,
-            strategies=settings.strategies,
         )
         if self._shared.reads.kueue:
             self._queueing.refresh()

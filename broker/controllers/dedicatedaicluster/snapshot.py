@@ -29,7 +29,7 @@ from broker.kube.cache import Cache
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.joint import GROWTH, QuotaState
-from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource, Strategy
+from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
@@ -88,7 +88,6 @@ class ClusterSnapshot:
     flavors: Mapping[str, ResourceFlavor]
     clusters: Sequence[ClusterState]
     other_holders: Sequence[AdmittedWorkload]
-    strategies: Sequence[Strategy] = ()
 
     def permanent_refusal(self, state: ClusterState) -> AdmissionDecision | None:
         """The refusal of a request that would not fit empty queues; None if it would fit."""
@@ -101,9 +100,7 @@ class ClusterSnapshot:
     @property
     def _rules(self) -> SharingRules:
         flavors = {name: quota_flavor(flavor) for name, flavor in self.flavors.items()}
-        if not self.strategies:
-            return SharingRules(flavors=flavors)
-        return SharingRules(flavors=flavors, fair=True, strategies=self.strategies)
+        return SharingRules(flavors=flavors)
 
     def quota(
         self,
@@ -182,7 +179,6 @@ def build_snapshot(
     caches: ClaimCaches,
     *,
     priority: Callable[[str], int | None],
-    strategies: Sequence[Strategy] = (),
 ) -> ClusterSnapshot:
     """Builds the clusters' part of a decision. `claims`: those that draw from a reservation."""
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
@@ -226,7 +222,6 @@ def build_snapshot(
         specs=specs,
         flavors=flavors,
         clusters=[_with(state, full) for state in states],
-        strategies=strategies,
         other_holders=others,
     )
 

@@ -53,7 +53,6 @@ _WHY: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "of higher priority in the same reservation",
     Reason.RECLAIM: "which reclaims its reservation's own quota",
     Reason.RECLAIM_WHILE_BORROWING: "of higher priority in its cohort",
-    Reason.FAIR_SHARING: "of a reservation that uses less than its share",
 }
 
 

@@ -191,7 +191,6 @@ REASONS: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "prioritization in the reservation",
     Reason.RECLAIM: "reclamation within the cohort",
     Reason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
-    Reason.FAIR_SHARING: "Fair Sharing within the cohort",
 }
 
 

@@ -15,7 +15,6 @@ from broker.quota.tree import Tree
 GPU = FlavorResource("h100", "gpu")
 SPOT = FlavorResource("spot", "gpu")
 RULES = SharingRules(flavors={"h100": Flavor(name="h100"), "spot": Flavor(name="spot")})
-FAIR = SharingRules(flavors=RULES.flavors, fair=True)
 
 
 def quota(nominal: int, borrow: int | None = None, lend: int | None = None) -> Quota:

@@ -37,13 +37,12 @@ Row = dict[str, Any]
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     part: frozenset(fields.split())
     for part, fields in {
-        "": "suite source name fairSharing strategies clusterQueues cohorts admitted incoming want wantCount "
-        "usage oracle podSets",
-        "clusterQueues": "name cohort quotas flavorOrder preemption fairWeight flavorFungibility",
+        "": "suite source name clusterQueues cohorts admitted incoming want wantCount usage oracle podSets",
+        "clusterQueues": "name cohort quotas flavorOrder preemption flavorFungibility",
         "preemption": "withinClusterQueue reclaimWithinCohort borrowWithinCohort",
         "borrowWithinCohort": "policy max",
         "flavorFungibility": "WhenCanBorrow WhenCanPreempt Preference",
-        "cohorts": "name parent quotas fairWeight",
+        "cohorts": "name parent quotas",
         "quotas": "nominal borrowingLimit lendingLimit",
         "admitted": "name cq priority reservedAt queueTs usage evicted",
         "incoming": "cq priority queueTs request needPreemption",
@@ -57,7 +56,7 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
 _WORDS: Final[Mapping[str, frozenset[str]]] = {
     field: frozenset(words.split())
     for field, words in {
-        "suite": "TestPreemption TestHierarchicalPreemptions TestFairPreemptions TestAssignFlavors",
+        "suite": "TestPreemption TestHierarchicalPreemptions TestAssignFlavors",
         "withinClusterQueue": "Never LowerPriority LowerOrNewerEqualPriority",
         "reclaimWithinCohort": "Never LowerPriority Any",
         "policy": "Never LowerPriority",
@@ -174,7 +173,6 @@ def queue(written: Row) -> Queue:
     rule = written.get("preemption") or {}
     borrow = rule.get("borrowWithinCohort") or {}
     search = written.get("flavorFungibility") or {}
-    weight = written.get("fairWeight")
     return Queue(
         name=written["name"],
         cohort=written.get("cohort") or "",
@@ -201,7 +199,6 @@ def queue(written: Row) -> Queue:
             when_can_preempt=_search(search.get("WhenCanPreempt") or "TryNextFlavor"),
             preference=search.get("Preference") or "",
         ),
-        weight=1.0 if weight is None else float(weight),
     )
 
 
@@ -211,12 +208,10 @@ def _search(word: str) -> Search:
 
 
 def cohort(written: Row) -> QuotaCohort:
-    weight = written.get("fairWeight")
     return QuotaCohort(
         name=written["name"],
         parent=written.get("parent") or "",
         quotas={key(name): quota(value) for name, value in (written.get("quotas") or {}).items()},
-        weight=1.0 if weight is None else float(weight),
     )
 
 
@@ -258,9 +253,8 @@ def incoming_request(row: Row) -> tuple[QuotaRequest, frozenset[FlavorResource]]
     )
 
 
-def rules(row: Row) -> SharingRules:
-    strategies = {"strategies": tuple(row["strategies"])} if row.get("strategies") else {}
-    return SharingRules(flavors=FLAVORS, fair=bool(row["fairSharing"]), **strategies)
+def rules() -> SharingRules:
+    return SharingRules(flavors=FLAVORS)
 
 
 def oracle(row: Row) -> Oracle:

@@ -6,7 +6,7 @@ usage, and without leaving a search early.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -18,7 +18,6 @@ from broker.quota.model import (
     QuotaCohort,
     QuotaRequest,
     Reason,
-    Strategy,
 )
 
 Targets = set[tuple[str, Reason]]
@@ -105,28 +104,6 @@ class World:
     def known(self, name: str) -> set[FlavorResource]:
         """The flavors and resources with quota in the node or below it."""
         return set(self.spec(name).quotas).union(*(self.known(child) for child in self.children(name)))
-
-    def borrows(self, name: str) -> bool:
-        return bool(self.parent(name)) and self.over(name, self.known(name))
-
-    def share(self, name: str) -> tuple[bool, float]:
-        """Zero weight while borrowing, then the number: compared in this order."""
-        if not self.borrows(name):
-            return False, 0.0
-        ratios = [0.0]
-        parent, *_ = path = self.path(name)
-        keys = self.known(path[-1])
-        for resource in {key.resource for key in keys}:
-            same = [key for key in keys if key.resource == resource]
-            beyond = sum(
-                max(0, self.used(name, key) - self.subtree(name, key))
-                for key in same
-                if key in self.known(name)
-            )
-            lendable = sum(self.available(parent, key, empty=True) for key in same)
-            ratios.append(beyond * 1000.0 / lendable if beyond and lendable > 0 else 0.0)
-        weight = self.spec(name).weight
-        return weight == 0 and max(ratios) > 0, max(ratios) / (weight or 1)
 
     def rank(self, workload: AdmittedWorkload, queue: str) -> tuple[object, ...]:
         return (
@@ -247,97 +224,3 @@ def preempt(world: World, request: QuotaRequest, keys: Keys) -> Targets:
             if world.fits(request, borrow=borrow):
                 return world.give_back(request, taken, borrow=borrow)
     return set()
-
-
-def preempt_fairly(
-    world: World, request: QuotaRequest, keys: Keys, strategies: Sequence[Strategy]
-) -> Targets:
-    queue = world.queues[request.queue]
-    root = world.path(queue.name)[-1] if queue.cohort else ""
-    others = (
-        [name for name in below(world, root) if name != queue.name and world.over(name, keys)] if root else []
-    )
-    left = world.candidates(request, keys, [queue.name, *others])
-    if not left:
-        return set()
-    taken: list[tuple[AdmittedWorkload, Reason]] = []
-
-    def take(workload: AdmittedWorkload, reason: Reason) -> bool:
-        world.gone[workload.name] = workload
-        taken.append((workload, reason))
-        world.come.clear()
-        done = world.fits(request, borrow=True)
-        world.come.append(request)
-        return done
-
-    def sides(other: str) -> tuple[str, str]:
-        own_path, other_path = [queue.name, *world.path(queue.name)], [other, *world.path(other)]
-        meet = next(node for node in other_path if node in own_path)
-        return own_path[own_path.index(meet) - 1], other_path[other_path.index(meet) - 1]
-
-    def pick(cohort: str, left: list[AdmittedWorkload], dropped: set[str]) -> str:
-        """The queue to take from, or nothing."""
-        with_some = {workload.queue for workload in left} - dropped
-        path = world.path(queue.name)
-        names = []
-        for name in world.children(cohort):
-            if name in world.queues:
-                usable = name in with_some and (name == queue.name or world.borrows(name))
-            else:
-                usable = (name in path or world.borrows(name)) and bool(pick(name, left, dropped))
-            if usable:
-                names.append(name)
-        if not names:
-            return ""
-
-        def order(name: str) -> tuple[object, ...]:
-            weightless, value = world.share(name)
-            if name in world.cohorts:
-                # Kueue leaves the choice between equal cohorts open.
-                return not weightless, -value, 0, ()
-            return (
-                not weightless,
-                -value,
-                1,
-                world.rank(next(workload for workload in left if workload.queue == name), queue.name),
-            )
-
-        cohorts = sorted((name for name in names if name in world.cohorts), reverse=True)
-        best = min([*cohorts, *(name for name in names if name in world.queues)], key=order)
-        return best if best in world.queues else pick(best, left, dropped)
-
-    def next_queue(left: list[AdmittedWorkload], dropped: set[str]) -> str:
-        if root:
-            return pick(root, left, dropped)
-        return queue.name if left else ""
-
-    done = False
-    world.come.append(request)
-    refused: list[AdmittedWorkload] = []
-    entitled = not world.over(queue.name, keys)
-    while not done and (name := next_queue(left, set())):
-        head = next(workload for workload in left if workload.queue == name)
-        if name == queue.name or entitled:
-            left.remove(head)
-            done = take(head, Reason.IN_QUEUE if name == queue.name else Reason.RECLAIM)
-            continue
-        own_side, other_side = sides(name)
-        before = world.share(other_side)
-        for workload in [workload for workload in left if workload.queue == name]:
-            left.remove(workload)
-            world.gone[workload.name] = workload
-            after = world.share(other_side)
-            del world.gone[workload.name]
-            own_share = world.share(own_side)
-            if own_share <= after if strategies[0] == "LessThanOrEqualToFinalShare" else own_share < before:
-                done = take(workload, Reason.FAIR_SHARING)
-                break
-            refused.append(workload)
-    dropped: set[str] = set()
-    while not done and len(strategies) > 1 and (name := next_queue(refused, dropped)):
-        own_side, other_side = sides(name)
-        if world.share(own_side) < world.share(other_side):
-            done = take(next(workload for workload in refused if workload.queue == name), Reason.FAIR_SHARING)
-        dropped.add(name)
-    world.come.clear()
-    return world.give_back(request, taken, borrow=True) if done else set()

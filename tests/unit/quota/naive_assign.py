@@ -9,7 +9,7 @@ from typing import NamedTuple
 from broker.quota.assign import SharingRules
 from broker.quota.flavors import PodSetRequest
 from broker.quota.model import FlavorGroup, FlavorResource, Fungibility, Mode, Possibility, QuotaRequest
-from tests.unit.quota.naive import World, preempt, preempt_fairly
+from tests.unit.quota.naive import World, preempt
 
 Offer = tuple[Possibility, int]  # the possibility, and how far it borrows
 Chosen = dict[str, tuple[str, Mode]]  # a pod set's flavor and mode by resource
@@ -98,18 +98,13 @@ def _offer(
     if value <= max(0, world.available(queue.name, key)):
         return Possibility.FIT, distance
     rule = queue.preemption
-    borrowing = rule.borrow != "Never" or (rules.fair and rule.reclaim != "Never")
+    borrowing = rule.borrow != "Never"
     if root and value > world.quota(queue.name, key).nominal and not borrowing:
         return Possibility.NO_FIT, distance
     flavor_request = QuotaRequest(
         queue=queue.name, amounts={key: value}, priority=request.priority, queued=request.queued
     )
-    if rules.fair:
-        names = {
-            name for name, _ in preempt_fairly(world, flavor_request, frozenset((key,)), rules.strategies)
-        }
-    else:
-        names = {name for name, _ in preempt(world, flavor_request, frozenset((key,)))}
+    names = {name for name, _ in preempt(world, flavor_request, frozenset((key,)))}
     world.gone.clear()
     world.gone.update({workload.name: workload for workload in world.workloads if workload.name in names})
     distance, _ = level(world, queue.name, key, value)

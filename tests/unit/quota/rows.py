@@ -45,7 +45,6 @@ def row(
     oracle: Mapping[str, tuple[str, int]] | None = None,
     reclaim: str = "Never",
     borrow: str = "",
-    fair: bool = False,
     fungibility: Mapping[str, str] | None = None,
     cohorts: Sequence[Row] = (),
     cohort: str = "",
@@ -79,7 +78,6 @@ def row(
         "usage": usage,
         "oracle": {key: list(result) for key, result in (oracle or {}).items()},
         "podSets": [pod_sets] if isinstance(pod_sets, dict) else list(pod_sets),
-        "fairSharing": fair,
         "want": {"mode": mode, "podSetFlavors": chosen, "borrowingLevel": level},
     }
 
@@ -103,7 +101,6 @@ def _queue(
         "quotas": quotas,
         "flavorOrder": [list(group) for group in groups],
         "preemption": rule,
-        "fairWeight": 1.0,
         "flavorFungibility": fungibility,
     }
 
@@ -120,7 +117,6 @@ def member(
     reclaim: str = "Never",
     borrow: str = "",
     threshold: int | None = None,
-    weight: float = 1.0,
     **quota: Amount,
 ) -> Row:
     """A queue of one flavor in a world of preemptions, by resource."""
@@ -133,15 +129,14 @@ def member(
             "reclaimWithinCohort": reclaim,
             "borrowWithinCohort": {"policy": borrow, "max": threshold} if borrow else None,
         },
-        "fairWeight": weight,
         "flavorFungibility": None,
     }
 
 
-def shared(parent: str = "", *, weight: float = 1.0, **quota: Amount) -> Row:
+def shared(parent: str = "", **quota: Amount) -> Row:
     """A cohort."""
     quotas = {f"default|{resource}": _quota(amount) for resource, amount in quota.items()}
-    return {"parent": parent or None, "quotas": quotas, "fairWeight": weight}
+    return {"parent": parent or None, "quotas": quotas}
 
 
 def held(
@@ -172,7 +167,6 @@ def incoming(queue: str, priority: int = 0, *, queued: int = 0, lacks: str = "cp
 QUEUE: Final = "InClusterQueue"
 RECLAIM: Final = "InCohortReclamation"
 WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
-FAIR: Final = "InCohortFairSharing"
 
 
 def preempts(
@@ -183,15 +177,11 @@ def preempts(
     expected: Mapping[str, str],
     *,
     cohorts: Mapping[str, Row] | None = None,
-    fair: bool = False,
-    strategies: Sequence[str] | None = None,
 ) -> Row:
     return {
-        "suite": "TestFairPreemptions" if fair else "TestHierarchicalPreemptions",
+        "suite": "TestHierarchicalPreemptions",
         "source": "own",
         "name": name,
-        "fairSharing": fair,
-        "strategies": strategies,
         "clusterQueues": [{"name": key, **fields} for key, fields in queues.items()],
         "cohorts": [{"name": key, **fields} for key, fields in (cohorts or {}).items()],
         "admitted": [{"name": key, **fields} for key, fields in admitted.items()],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.quota import classical
-from broker.quota.assign import FlavorAssignment, SharingRules
+from broker.quota.assign import SharingRules
 from broker.quota.cycle import HeadOutcome, decide
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.ledger import QuotaLedger
@@ -22,20 +22,17 @@ from broker.quota.model import (
     Quota,
     Reason,
 )
-from broker.quota.order import Head, HeadEntry, fairly
+from broker.quota.order import Head
 from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode, Tree
 from broker.quota.waiting import WaitingHeads
-from tests.unit.quota.builders import FAIR, GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
+from tests.unit.quota.builders import GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
 
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
-def outcomes(world: QuotaLedger, *heads: Head, fair: bool = False) -> list[tuple[str, str]]:
-    return [
-        (decision.head.name, str(decision.outcome))
-        for decision in decide(world, heads, FAIR if fair else RULES)
-    ]
+def outcomes(world: QuotaLedger, *heads: Head) -> list[tuple[str, str]]:
+    return [(decision.head.name, str(decision.outcome)) for decision in decide(world, heads, RULES)]
 
 
 def test_heads_without_borrowing_come_first() -> None:
@@ -157,28 +154,6 @@ def test_victim_that_was_not_enough_is_available_to_the_next_head() -> None:
     assert [target.workload.name for target in decisions[2].targets] == ["victim"]
 
 
-@pytest.mark.parametrize(
-    "requested", [{SPOT: 2}, {SPOT: 2, GPU: 0}], ids=["alone", "and nothing of its borrowed flavor"]
-)
-def test_head_that_borrows_nothing_of_its_request_comes_first_for_any_share(
-    requested: dict[FlavorResource, int],
-) -> None:
-    world = ledger(
-        cohort("c", 4),
-        queue("a", 0, "c", more={SPOT: quota(2)}),
-        queue("b", 0, "c", more={SPOT: quota(0)}),
-        queue("d", 0, "c", more={SPOT: quota(6)}),
-        workload("held", "a", 3),
-    )
-    entries = [
-        HeadEntry(
-            Head(name=name, queue=name, pod_sets=()), world.node(name), FlavorAssignment(usage=usage), ()
-        )
-        for name, usage in (("a", requested), ("b", {SPOT: 1}))
-    ]
-    assert [entry.head.name for entry in fairly(entries)] == ["a", "b"]
-
-
 def test_idle_quota_of_a_cohort_is_lent() -> None:
     world = ledger(queue("a", quota(2, borrow=2), "c"), queue("b", 4, "c"))
     (decision,) = decide(world, [head("x", "a", 4)], RULES)
@@ -188,35 +163,6 @@ def test_idle_quota_of_a_cohort_is_lent() -> None:
         "Wait",
         "5 h100/gpu is more than the 4 the queue can ever have",
     )
-
-
-def test_with_fair_sharing_the_smaller_share_wins_and_is_counted_again() -> None:
-    world = ledger(
-        cohort("c", 3), queue("a", 0, "c"), queue("b", 0, "c"), queue("d", 2, "c"), workload("held", "a", 1)
-    )
-    results = outcomes(
-        world,
-        head("a1", "a", 1, priority=9),
-        head("b1", "b", 1),
-        head("d1", "d", 2),
-        fair=True,
-    )
-    # d stays within its own; then b has less than a; a gets the rest.
-    assert results == [("d1", "Admit"), ("b1", "Admit"), ("a1", "Admit")]
-
-
-def test_fair_sharing_counts_a_team_before_its_members() -> None:
-    world = ledger(
-        cohort("root", 4),
-        cohort("x", 0, "root"),
-        cohort("y", 0, "root"),
-        queue("x1", 0, "x"),
-        queue("x2", 0, "x"),
-        queue("y1", 0, "y"),
-        workload("held", "x1", 2),
-    )
-    results = outcomes(world, head("new", "x2", 1, priority=9), head("other", "y1", 1), fair=True)
-    assert results == [("other", "Admit"), ("new", "Admit")]
 
 
 def test_next_flavor_is_tried_before_borrowing_if_fungibility_allows() -> None:
@@ -337,9 +283,8 @@ def test_a_strict_queue_keeps_its_head_in_front() -> None:
         waiting.set_aside(first)
 
 
-@pytest.mark.parametrize("fair", [False, True])
 def test_round_over_many_queues_of_one_cohort_reads_each_head_a_few_times(
-    fair: bool, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twice the queues take twice the work: comparisons and sums grow with them, not with their square."""
     counts: list[int] = []
@@ -371,7 +316,7 @@ def test_round_over_many_queues_of_one_cohort_reads_each_head_a_few_times(
             )
             for number in range(many)
         ]
-        rules = SharingRules(flavors={"default": Flavor(name="default")}, fair=fair)
+        rules = SharingRules(flavors={"default": Flavor(name="default")})
         decisions = decide(QuotaLedger(Tree(queues)), heads, rules)
         assert len(decisions) == many
     assert counts[1] <= 2.2 * counts[0]

@@ -6,16 +6,15 @@ import copy
 
 import pytest
 
-from broker.quota.assign import SharingRules, Simulation, assign, targets
+from broker.quota.assign import SharingRules, Simulation, assign
+from broker.quota.classical import preempt
 from broker.quota.flavors import PodSetRequest
 from broker.quota.model import BorrowPolicy, FlavorResource, Mode, Possibility, Preemption
-from tests.unit.quota import builders, cases, own, own_classical, own_fair, rows
+from tests.unit.quota import builders, cases, own, own_classical, rows
 from tests.unit.quota.cases import Row
 
 _ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
-_PREEMPT = (
-    [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"] + own_classical.ROWS + own_fair.ROWS
-)
+_PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"] + own_classical.ROWS
 
 
 @pytest.mark.parametrize("row", _PREEMPT, ids=cases.row_id)
@@ -24,11 +23,11 @@ def test_victims_equal_kueues(row: Row) -> None:
     before = {name: dict(node.usage) for name, node in ledger.tree.queues.items()}
     request, needed = cases.incoming_request(row)
 
-    victims = targets(ledger, request, needed, cases.rules(row))
+    victims = preempt(ledger, request, needed)
 
-    # TestFairPreemptions lists every target. The other tables list only targets that get the Preempted
-    # condition; a workload that was evicted before does not get it again.
-    listed = [victim for victim in victims if row["fairSharing"] or not victim.workload.evicted]
+    # The tables list only targets that get the Preempted condition; a workload that was evicted before does
+    # not get it again.
+    listed = [victim for victim in victims if not victim.workload.evicted]
     named = sorted((victim.workload.name, str(victim.reason)) for victim in listed)
     assert named == sorted((expected["name"], expected["reason"]) for expected in row["want"])
     assert len(victims) == (row["wantCount"] or len(row["want"]))
@@ -47,7 +46,7 @@ def test_assigned_flavors_equal_kueues(row: Row) -> None:
     node = tree.queues[row["clusterQueues"][0]["name"]]
     pods = [cases.pods(pod_set) for pod_set in row["podSets"]]
 
-    assignment = assign(node, pods, cases.rules(row), cases.oracle(row))
+    assignment = assign(node, pods, cases.rules(), cases.oracle(row))
 
     chosen = [
         {
@@ -131,7 +130,7 @@ def test_search_resumes_after_the_last_tried_flavor() -> None:
 
     def choice(after: dict[tuple[str, str], int]) -> tuple[str, int]:
         pods = [PodSetRequest(requests={"cpu": 2})]
-        assignment = assign(node, pods, cases.rules(row), cases.oracle(row), after=after)
+        assignment = assign(node, pods, cases.rules(), cases.oracle(row), after=after)
         (chosen,) = assignment.pod_sets
         return chosen.choices["cpu"].flavor, chosen.choices["cpu"].tried
 

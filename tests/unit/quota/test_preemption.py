@@ -4,13 +4,15 @@ statements.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from broker.quota.classical import preempt
-from broker.quota.fair import preempt_fairly
 from broker.quota.ledger import QuotaLedger
-from broker.quota.model import Preemption, PreemptionTarget, QuotaRequest
-from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
+from broker.quota.model import Preemption, PreemptionTarget, Queue, QuotaRequest, Reason
+from broker.settings import Settings
+from tests.unit.quota.builders import GPU, ledger, queue, quota, workload
 
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
@@ -102,59 +104,16 @@ def test_advantage_of_a_nearer_quota_counts_even_if_borrowing_is_allowed() -> No
     assert taken(world, "a", 4, priority=1) == [("v", "InCohortReclamation")]
 
 
-def test_every_reason_is_a_kueue_reason() -> None:
-    world = ledger(
-        cohort("c"),
-        queue("a", 3, "c", preemption=ANY),
-        queue("b", 3, "c", preemption=ANY),
-        queue("d", 3, "c", preemption=ANY),
-        *(workload(f"b{index}", "b", 1) for index in range(9)),
-    )
-    entitled = QuotaRequest(queue="a", amounts={GPU: 2})
-    assert {reason for _, reason in victim_reasons(preempt_fairly(world, entitled, frozenset((GPU,))))} == {
-        "InCohortReclamation"
+@pytest.mark.covers("SAF-36", "FLT-44")
+def test_fair_sharing_is_no_setting_and_no_reason() -> None:
+    """A CapacityReservation has no weight, so nothing can ask for it: Kueue has it for its own workloads."""
+    assert [field.name for field in fields(Settings) if "fair" in field.name] == []
+    assert {*map(str, Reason)} == {
+        "InClusterQueue",
+        "InCohortReclamation",
+        "InCohortReclaimWhileBorrowing",
     }
-    beyond = QuotaRequest(queue="a", amounts={GPU: 4})
-    assert {reason for _, reason in victim_reasons(preempt_fairly(world, beyond, frozenset((GPU,))))} == {
-        "InCohortFairSharing"
-    }
-
-
-def test_fair_shares_are_compared_where_the_paths_part() -> None:
-    """Team x as a whole borrows less than team y, so x1 may preempt y1. The shares of the two queues alone
-    would not allow it."""
-    world = ledger(
-        cohort("root", 10),
-        cohort("x", 0, "root"),
-        cohort("y", 0, "root"),
-        queue("x1", 0, "x", preemption=ANY),
-        queue("y1", 0, "y"),
-        queue("y2", 0, "y"),
-        *(workload(f"x{index}", "x1", 1) for index in range(3)),
-        *(workload(f"y1-{index}", "y1", 1) for index in range(4)),
-        *(workload(f"y2-{index}", "y2", 1) for index in range(3)),
-    )
-    request = QuotaRequest(queue="x1", amounts={GPU: 1})
-    assert victim_reasons(preempt_fairly(world, request, frozenset((GPU,)))) == [
-        ("y1-0", "InCohortFairSharing")
-    ]
-
-
-def test_heavier_weight_is_entitled_to_more() -> None:
-    def world(weight: float) -> QuotaLedger:
-        return ledger(
-            cohort("root", 8),
-            queue("a", 0, "root", preemption=ANY, weight=weight),
-            queue("b", 0, "root"),
-            *(workload(f"a{index}", "a", 1) for index in range(4)),
-            *(workload(f"b{index}", "b", 1) for index in range(4)),
-        )
-
-    request = QuotaRequest(queue="a", amounts={GPU: 1})
-    assert preempt_fairly(world(1), request, frozenset((GPU,))) == ()
-    assert victim_reasons(preempt_fairly(world(3), request, frozenset((GPU,)))) == [
-        ("b0", "InCohortFairSharing")
-    ]
+    assert not {"weight", "fair_sharing"} & {field.name for field in fields(Queue)}
 
 
 def test_lending_limits_bound_reclaimable_quota() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import get_args
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.cycle import HeadOutcome
 from broker.quota.cycle import decide as decide_round
-from broker.quota.fair import DEFAULT, preempt_fairly
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -35,22 +33,18 @@ from broker.quota.model import (
     QuotaRequest,
     Reason,
     Search,
-    Strategy,
 )
 from broker.quota.order import Head
-from broker.quota.shares import share
 from broker.quota.tree import Tree
 from tests.support.examples import examples
 from tests.unit.quota import naive, naive_assign
 
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
 FLAVORS = {"a": Flavor(name="a"), "b": Flavor(name="b")}
-STRATEGIES: tuple[tuple[Strategy, ...], ...] = (DEFAULT, (DEFAULT[0],), (DEFAULT[1],))
 # Strategies are made once: to make and check them anew in each example took longer than the properties.
 _amount = st.integers(min_value=0, max_value=6)
 _limit = st.none() | _amount
 _keys = st.lists(st.sampled_from(KEYS), unique=True)
-_weight = st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))
 _policy = st.sampled_from(get_args(Policy))
 _borrow_policy = st.sampled_from(get_args(BorrowPolicy))
 _priority = st.integers(min_value=-1, max_value=3)
@@ -58,7 +52,6 @@ _threshold = st.none() | _priority
 _usage = st.dictionaries(st.sampled_from(KEYS), _amount, min_size=1)
 _time = st.integers(min_value=0, max_value=3).map(float)
 _one_in_six = st.integers(min_value=0, max_value=5).map(lambda number: number == 0)
-_strategies = st.sampled_from(STRATEGIES)
 _cohort_count, _queue_count = st.integers(min_value=1, max_value=4), st.integers(min_value=1, max_value=5)
 _workload_count = st.integers(min_value=0, max_value=12)
 
@@ -70,7 +63,6 @@ class Case:
     workloads: Sequence[AdmittedWorkload]
     request: QuotaRequest
     needed: frozenset[FlavorResource]
-    strategies: tuple[Strategy, ...]
 
     def ledger(self) -> QuotaLedger:
         return QuotaLedger(Tree(self.queues, self.cohorts), self.workloads)
@@ -110,7 +102,6 @@ def cases(draw: st.DrawFn) -> Case:
                 name=f"c{index}",
                 parent=parent,
                 quotas=draw(_limited if parent else _unlimited),
-                weight=draw(_weight),
             )
         )
     queues = []
@@ -121,7 +112,6 @@ def cases(draw: st.DrawFn) -> Case:
                 name=f"q{index}",
                 cohort=cohort,
                 quotas=draw(_limited if cohort else _unlimited),
-                weight=draw(_weight),
                 preemption=Preemption(
                     within=draw(_policy),
                     reclaim=draw(_policy),
@@ -152,7 +142,6 @@ def cases(draw: st.DrawFn) -> Case:
             queue=_chosen(draw, names), amounts=amounts, priority=draw(_priority), queued=draw(_time)
         ),
         frozenset(draw(st.sets(st.sampled_from(sorted(amounts)), min_size=1))),
-        draw(_strategies),
     )
 
 
@@ -163,33 +152,20 @@ def used(tree: Tree) -> dict[str, dict[FlavorResource, int]]:
     }
 
 
-def decide(case: Case, ledger: QuotaLedger, *, fair: bool) -> tuple[PreemptionTarget, ...]:
-    if fair:
-        return preempt_fairly(ledger, case.request, case.needed, case.strategies)
+def decide(case: Case, ledger: QuotaLedger) -> tuple[PreemptionTarget, ...]:
     return preempt(ledger, case.request, case.needed)
 
 
-BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
-
-
-@BOTH
 @examples(30)
 @given(case=cases())
-def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
-    decided = {(target.workload.name, target.reason) for target in decide(case, case.ledger(), fair=fair)}
-    if fair:
-        expected = naive.preempt_fairly(case.world(), case.request, case.needed, case.strategies)
-    else:
-        expected = naive.preempt(case.world(), case.request, case.needed)
-    assert decided == expected
+def test_victims_equal_those_of_the_naive_rules(case: Case) -> None:
+    decided = {(target.workload.name, target.reason) for target in decide(case, case.ledger())}
+    assert decided == naive.preempt(case.world(), case.request, case.needed)
 
 
-@BOTH
 @examples(30)
 @given(case=cases(), others=st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), max_size=4))
-def test_values_kept_for_a_round_change_no_decision(
-    fair: bool, case: Case, others: list[tuple[int, int]]
-) -> None:
+def test_values_kept_for_a_round_change_no_decision(case: Case, others: list[tuple[int, int]]) -> None:
     """Decisions about many requests, while the ledger does not change, equal those about each alone."""
     cases_ = [
         replace(
@@ -201,8 +177,8 @@ def test_values_kept_for_a_round_change_no_decision(
     ledger = case.ledger()
     before = used(ledger.tree)
     with ledger.stable():
-        decisions = [decide(variant, ledger, fair=fair) for variant in cases_]
-    assert decisions == [decide(variant, case.ledger(), fair=fair) for variant in cases_]
+        decisions = [decide(variant, ledger) for variant in cases_]
+    assert decisions == [decide(variant, case.ledger()) for variant in cases_]
     assert used(ledger.tree) == before
 
 
@@ -226,7 +202,6 @@ PODS = st.builds(
 )
 
 
-@BOTH
 @examples(30)
 @given(
     case=cases(),
@@ -235,7 +210,6 @@ PODS = st.builds(
     requested=st.lists(PODS, min_size=1, max_size=2),
 )
 def test_flavors_equal_those_of_the_naive_rules(
-    fair: bool,
     case: Case,
     groups: tuple[FlavorGroup, ...],
     fungibility: Fungibility,
@@ -244,7 +218,7 @@ def test_flavors_equal_those_of_the_naive_rules(
     queues = [replace(queue, groups=groups, fungibility=fungibility) for queue in case.queues]
     case = replace(case, queues=queues)
     ledger, request = case.ledger(), case.request
-    rules = SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
+    rules = SharingRules(flavors=FLAVORS)
     pod_sets = [replace(pod_set, name=f"pods-{index}") for index, pod_set in enumerate(requested)]
 
     simulation = Simulation(ledger, request.queue, request.priority, request.queued, rules)
@@ -259,21 +233,18 @@ def test_flavors_equal_those_of_the_naive_rules(
     assert (assignment.mode, assignment.level) == (min(expected.modes), expected.level)
 
 
-@BOTH
 @given(case=cases())
-def test_victims_are_minimal_and_the_tree_is_unchanged(fair: bool, case: Case) -> None:
+def test_victims_are_minimal_and_the_tree_is_unchanged(case: Case) -> None:
     ledger = case.ledger()
     before = used(ledger.tree)
     assume(not fits(ledger.node(case.request.queue), case.request.amounts, borrow=True))
-    victims = decide(case, ledger, fair=fair)
+    victims = decide(case, ledger)
     assert used(ledger.tree) == before
     for victim in victims:
         ledger.release(victim.workload.name)
     if victims:
-        # A classical decision is made with borrowing or without it; a fair one always with it.
-        assert any(
-            _minimal(case, ledger, victims, borrow=borrow) for borrow in ((True,) if fair else (True, False))
-        )
+        # A decision is made with borrowing or without it.
+        assert any(_minimal(case, ledger, victims, borrow=borrow) for borrow in (True, False))
 
 
 def _minimal(case: Case, ledger: QuotaLedger, victims: Sequence[PreemptionTarget], *, borrow: bool) -> bool:
@@ -290,28 +261,25 @@ def _minimal(case: Case, ledger: QuotaLedger, victims: Sequence[PreemptionTarget
     return True
 
 
-@BOTH
 @given(case=cases())
-def test_no_victim_in_another_queue_within_its_quota(fair: bool, case: Case) -> None:
+def test_no_victim_in_another_queue_within_its_quota(case: Case) -> None:
     ledger = case.ledger()
-    for target in decide(case, ledger, fair=fair):
+    for target in decide(case, ledger):
         if target.workload.queue != case.request.queue:
             assert ledger.node(target.workload.queue).over_quota(case.needed)
             assert target.reason is not Reason.IN_QUEUE
 
 
-@BOTH
 @given(case=cases(), seed=st.integers(min_value=0, max_value=99))
-def test_order_of_the_inputs_changes_no_victim(fair: bool, case: Case, seed: int) -> None:
+def test_order_of_the_inputs_changes_no_victim(case: Case, seed: int) -> None:
     other = Case(
         Random(seed).sample(case.cohorts, len(case.cohorts)),
         Random(seed).sample(case.queues, len(case.queues)),
         Random(seed).sample(case.workloads, len(case.workloads)),
         case.request,
         case.needed,
-        case.strategies,
     )
-    first, second = decide(case, case.ledger(), fair=fair), decide(other, other.ledger(), fair=fair)
+    first, second = decide(case, case.ledger()), decide(other, other.ledger())
     assert first == second
 
 
@@ -323,7 +291,6 @@ def test_cached_usage_equals_the_computed_sum(case: Case) -> None:
             ledger.release(removed.name)
             world.workloads.remove(removed)
         for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
-            assert share(node).order == world.share(node.name)
             for key in KEYS:
                 distance, root = naive_assign.level(world, node.name, key, case.request.priority + 2)
                 assert node.level(key, case.request.priority + 2) == (distance, not root)
@@ -335,9 +302,8 @@ def test_cached_usage_equals_the_computed_sum(case: Case) -> None:
                 assert over == (node.parent is not None and world.over(node.name, [key]))
 
 
-@BOTH
 @given(case=cases(), sizes=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
-def test_round_grants_no_quota_twice(fair: bool, case: Case, sizes: list[int]) -> None:
+def test_round_grants_no_quota_twice(case: Case, sizes: list[int]) -> None:
     """All quota that a round admits or makes room for is free once its victims are gone."""
     groups = (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("a", "b")))
     queues = [replace(queue, groups=groups) for queue in case.queues]
@@ -355,9 +321,7 @@ def test_round_grants_no_quota_twice(fair: bool, case: Case, sizes: list[int]) -
         for queue, size in zip(queues, sizes, strict=False)
     ]
     before = used(ledger.tree)
-    decisions = decide_round(
-        ledger, heads, SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
-    )
+    decisions = decide_round(ledger, heads, SharingRules(flavors=FLAVORS))
     assert used(ledger.tree) == before
     assert sorted(decision.head.name for decision in decisions) == [head.name for head in heads]
     victims = [target.workload.name for decision in decisions for target in decision.targets]

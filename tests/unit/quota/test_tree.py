@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from broker.quota.ledger import QuotaLedger
-from broker.quota.model import UNLIMITED, AdmittedWorkload, FlavorResource, Preemption, QuotaCohort, amount
-from broker.quota.shares import share
+from broker.quota.model import UNLIMITED, Preemption, QuotaCohort, amount
 from broker.quota.tree import Tree
-from tests.unit.quota.builders import GPU, SPOT, cohort, ledger, queue, quota, workload
+from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
 
 
 def test_queue_uses_its_own_quota_and_borrows_within_its_limit() -> None:
@@ -117,81 +116,6 @@ def test_amounts_beyond_64_bits_are_unlimited() -> None:
     tree = ledger(queue("a", quota(amount(2**63 - 1)), "c"), queue("b", 1, "c")).tree
     assert tree.queues["b"].available(GPU) >= UNLIMITED
     assert amount(2**63 - 2) == 2**63 - 2
-
-
-def test_cohort_share_is_relative_to_the_lendable_quota_of_its_parent() -> None:
-    few = QuotaCohort(name="few", parent="root", quotas={GPU: quota(10, borrow=5)})
-    world = ledger(cohort("root", 30), few, queue("a", 0, "few"), workload("w", "a", 12))
-    assert share(world.tree.cohorts["few"]).value == 2 * 1000 / 40
-
-
-@pytest.mark.parametrize("weight", [0, 1])
-def test_borrower_of_unlendable_quota_has_share_zero_but_borrows(weight: float) -> None:
-    node_share = share(ledger(queue("a", 0, "c", weight=weight), workload("w", "a", 3)).node("a"))
-    assert (node_share.value, node_share.borrows, node_share.weightless) == (0, True, False)
-
-
-def test_shares_count_against_the_parents_lendable_quota_not_the_roots() -> None:
-    world = ledger(
-        cohort("root", 60),
-        cohort("left", 20, "root"),
-        cohort("right", 20, "root", weight=2),
-        queue("a", 0, "left"),
-        queue("b", 0, "right", weight=0.5),
-        queue("none", 0, "right", weight=0),
-        workload("w", "a", 30),
-        workload("v", "b", 30),
-    )
-    nodes = world.tree.queues | world.tree.cohorts
-    # Everything is available everywhere: 100. A node's own part of it is the part not borrowed.
-    assert {name: share(nodes[name]).value for name in ("a", "b", "left", "right", "none", "root")} == {
-        "a": 300.0,
-        "b": 600.0,
-        "left": 100.0,
-        "right": 50.0,
-        "none": 0.0,
-        "root": 0.0,
-    }
-
-
-def test_a_limit_below_the_root_makes_the_parent_s_part_smaller() -> None:
-    limited = cohort("left", parent="root")
-    limited = type(limited)(name="left", parent="root", quotas={GPU: quota(20, borrow=5)})
-    world = ledger(cohort("root", 60), limited, queue("a", 0, "left"), workload("w", "a", 10))
-    assert share(world.tree.queues["a"]).value == 400.0  # 10 of 25, not of 80
-
-
-def test_a_weight_of_zero_that_borrows_is_above_all() -> None:
-    world = ledger(
-        cohort("root", 100),
-        queue("none", 0, "root", weight=0),
-        queue("much", 0, "root"),
-        workload("w", "none", 1),
-        workload("v", "much", 90),
-    )
-    none, much = share(world.tree.queues["none"]), share(world.tree.queues["much"])
-    assert none.order > much.order
-    assert (none.published, much.published) == (None, 900)
-
-
-def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
-    parts = {SPOT: quota(0), FlavorResource("h100", "cpu"): quota(0)}
-    world = ledger(
-        queue("a", 0, "c", more=parts),
-        queue("idle", 3, "c", more={FlavorResource("h100", "cpu"): quota(8), SPOT: quota(1)}),
-    )
-    world.admit(
-        AdmittedWorkload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4})
-    )
-    node_share = share(world.node("a"))
-    assert (node_share.value, node_share.resource) == (500.0, "cpu")
-
-
-def test_lendable_amount_of_a_resource_covers_every_flavor_of_the_tree() -> None:
-    far = QuotaCohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
-    world = ledger(far, cohort("left", parent="root"), queue("a", 0, "left"), workload("w", "a", 3))
-    node_share = share(world.node("a"))
-    assert (node_share.value, node_share.published) == (3 * 1000 / 9, 334)
 
 
 def test_cohort_has_no_preemption_rules() -> None:
