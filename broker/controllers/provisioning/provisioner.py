@@ -61,6 +61,7 @@ from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
 from broker.controllers.provisioning.unused import held_back
+from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -271,9 +272,12 @@ class Provisioner:
             timer=self._clock.monotonic,
         ).decide()
         self._log(decision)
+        objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
+        for key, reason in undeclared_taints([pod.info for pod in pending], claims, room.nodes).items():
+            self._pods.kept_off(objects[key], reason)
         packed = [item.packed for item in decision.created]
         refused = refusals(pending, packed, decision.reasons, pools, self._slots.rights())
-        return self._act(decision, refused, pending, {**{pod.key: pod for pod in waiting}, **room.unplaced})
+        return self._act(decision, refused, pending, objects)
 
     def _without_others(self, waiting: Iterable[Pod], infos: Mapping[str, PodInfo]) -> Iterator[Pod]:
         """The pods that no pool of another controller accepts."""

@@ -1,4 +1,4 @@
-"""The kinds that provisioning reads besides claims: DaemonSets, pod groups, persistent volumes.
+"""The kinds that provisioning reads besides claims: DaemonSets, LimitRanges, pod groups, persistent volumes.
 
 Invariant: a kind that is not served delays nothing: it counts as empty.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
+from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet, SchedulingPodGroup
 from broker.controllers.occupancy import OccupancyReader
@@ -16,6 +17,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.placement.limit_ranges import default_requests, with_defaults
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
 from broker.placement.storage import Storage
@@ -36,6 +38,7 @@ class ProvisioningReads:
         self.leases = leases
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
         self.pod_groups = Informer(client, SchedulingPodGroup, clock=clock)
+        self.limit_ranges = Informer(client, LimitRange, clock=clock)
         self.volume_claims = Informer(client, PersistentVolumeClaim, clock=clock)
         self.volumes = Informer(client, PersistentVolume, clock=clock)
         self.storage_classes = Informer(client, StorageClass, clock=clock)
@@ -58,11 +61,21 @@ class ProvisioningReads:
         )
 
     def daemons(self) -> list[PodInfo]:
-        """A pod of each DaemonSet."""
-        return [pod_info(item.spec.template.pod(item.name, item.namespace)) for item in self._daemon_sets()]
-
-    def _daemon_sets(self) -> list[DaemonSet]:
-        return sorted(self.daemon_sets.cache.list(), key=lambda item: item.key)
+        """A pod of each DaemonSet, with the requests that its namespace's LimitRanges give it."""
+        ranges: dict[str, list[LimitRange]] = {}
+        for item in self.limit_ranges.cache.list():
+            ranges.setdefault(item.namespace, []).append(item)
+        requests = {namespace: default_requests(items) for namespace, items in ranges.items()}
+        pods = (
+            item.spec.template.pod(item.name, item.namespace)
+            for item in sorted(self.daemon_sets.cache.list(), key=lambda item: item.key)
+        )
+        return [
+            pod_info(
+                pod.model_copy(update={"spec": with_defaults(pod.spec, requests.get(pod.namespace, {}))})
+            )
+            for pod in pods
+        ]
 
     def group_size(self, key: str) -> int:
         """The minimum of a PodGroup, by `namespace/name`; 0 if there is none."""

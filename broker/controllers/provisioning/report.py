@@ -50,6 +50,10 @@ class PodReporter:
         """Why no machine is opened for the pod."""
         self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
 
+    def kept_off(self, pod: Waiting, reason: str) -> None:
+        """Why the pod is not on the node that was made for it: beside its other events."""
+        self._recorder.event(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}", topic="kept-off")
+
     def refused(self, pod: Waiting, refusal: UnresolvedName) -> None:
         """Why the pod takes no slot of the reservation that is named for it: beside its other events."""
         self._recorder.event(pod, "Warning", refusal.reason, refusal.message, topic="drawing")
