@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from broker.apis.names import CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
-from broker.capacity.types import reservation_labels
-from providers.model import Instance, Odcr
+from broker.capacity.types import node_labels, reservation_labels
+from providers.model import Instance, InstanceType, Odcr
 
 LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 RESERVED: Final = "reserved"
@@ -52,6 +52,14 @@ class InstanceLabels:
         if was != now:
             return "promoted" if now else "demoted"
         return "moved" if was and labels.get(RESERVATION_ID) != self.labels[RESERVATION_ID] else None
+
+
+def instance_facts(instance: Instance | None, types: Mapping[str, InstanceType]) -> Mapping[str, str] | None:
+    """The labels that follow from the instance and stay as they are; None if EC2 does not show them."""
+    type_ = types.get(instance.instance_type) if instance is not None else None
+    if instance is None or type_ is None or not instance.described:
+        return None
+    return node_labels(type_, instance.zone, zone_id=instance.zone_id, tenancy=instance.tenancy)
 
 
 def instance_labels(instance: Instance, odcr: Odcr | None) -> InstanceLabels | None:

@@ -158,3 +158,27 @@ def test_replacement_stays_within_the_limits_of_its_pool(stack: Stack) -> None:
     types = listed(replaced(stack), names.INSTANCE_TYPE)
     assert "m5.large" in types and types.isdisjoint({"m5.xlarge", "m5.2xlarge", "c5.xlarge"})
     gone(stack, "old")
+
+
+@pytest.mark.covers("FLT-09")
+def test_claim_without_labels_of_its_instance_gets_them_and_keeps_its_node(stack: Stack) -> None:
+    """As after an update of the broker that knows new labels."""
+    pool(stack)
+    stack.start()
+    run(stack, "app", node(stack, "old"))
+    hashed(stack, "old")
+    lost = (names.INSTANCE_TENANCY, names.INSTANCE_CAPABILITY_FLEX, names.ZONE_ID, names.NODECLASS_LABEL)
+    before = {key: stack.get(NodeClaim, "old").labels[key] for key in lost}
+    stack.edit(NodeClaim, "old", {"metadata": {"labels": dict.fromkeys(lost)}})
+    tenancy = {"key": names.INSTANCE_TENANCY, "operator": "In", "values": ["default"]}
+    change(stack, "web", template={"spec": {"requirements": [tenancy]}})
+    stack.until(
+        lambda: stack.get(NodeClaim, "old").labels.items() >= before.items(), "labels are back", step=STEP
+    )
+    stack.advance(60)
+    stack.passes()
+    assert stack.claim_condition("old", names.DRIFTED) is None
+    assert [claim.name for claim in stack.all(NodeClaim)] == ["old"]
+    dedicated = {**tenancy, "values": ["dedicated"]}
+    change(stack, "web", template={"spec": {"requirements": [dedicated]}})
+    stack.until(lambda: stack.claim_condition("old", names.DRIFTED), "its instance differs", step=STEP)

@@ -7,7 +7,7 @@ ten seconds, so that busy nodes cause few writes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from broker.apis.core import Pod
 from broker.apis.hashes import VERSION, class_stamp, pool_stamp
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
+from broker.capacity.future_labels import class_labels
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodeclaim.status import since
@@ -89,6 +90,7 @@ def changes(
     node: ManagedNode,
     ready: LaunchClass | None,
     instance: Instance | None,
+    facts: Mapping[str, str] | None,
     *,
     quiet: bool,
     now: datetime,
@@ -98,7 +100,7 @@ def changes(
     clear: list[str] = []
     reason = ""
     if is_true(node.claim, names.LAUNCHED):
-        reason = drift(node.claim, node.pool, ready, instance)
+        reason = drift(node.claim, node.pool, ready, instance, facts)
     if reason:
         updates.append(_true(names.DRIFTED, reason))
     elif ready is not None or not is_true(node.claim, names.LAUNCHED):
@@ -136,6 +138,14 @@ def stamps(node: ManagedNode, ready: LaunchClass | None) -> dict[str, str]:
     if ready is not None and annotations.get(names.NODECLASS_HASH_VERSION) != VERSION:
         hashes |= class_stamp(ready.source)
     return hashes
+
+
+def missing_labels(claim: NodeClaim, facts: Mapping[str, str] | None) -> dict[str, str]:
+    """The labels of its instance that the claim lacks: it was launched before they were written."""
+    if facts is None or not claim.status.provider_id:
+        return {}
+    every = {**facts, **class_labels(claim.spec.node_class_ref.name)}
+    return {key: value for key, value in every.items() if key not in claim.labels}
 
 
 def backing_off(claim: NodeClaim, now: datetime) -> bool:

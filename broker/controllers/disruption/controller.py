@@ -29,6 +29,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.removal import remove
+from broker.reservations.instance_labels import instance_facts
 
 # Seconds between two passes (Karpenter: pollingPeriod in pkg/controllers/disruption/controller.go).
 EVERY: Final = 10.0
@@ -108,7 +109,7 @@ class DisruptionController:
     def _write_conditions(self, snapshot: DisruptionSnapshot) -> list[datetime]:
         """Writes Drifted, Consolidatable, hashes and the last event of pods. Returns when one changes."""
         wakes: list[datetime] = []
-        instances = self._sources.instances()
+        instances, types = self._sources.instances(), self._sources.types()
         for node in snapshot.nodes:
             if node.claim.deleting or node.unreadable:
                 continue
@@ -117,40 +118,43 @@ class DisruptionController:
             quiet, due = conditions.consolidatable(node, last, snapshot.now)
             if due is not None:
                 wakes.append(due)
-            updates, clear = conditions.changes(
-                node, ready, instances.get(instance_id(node.claim)), quiet=quiet, now=snapshot.now
-            )
+            instance = instances.get(instance_id(node.claim))
+            facts = instance_facts(instance, types)
+            updates, clear = conditions.changes(node, ready, instance, facts, quiet=quiet, now=snapshot.now)
             try:
-                self._write(node, ready, updates, clear, conditions.fields(node, last), snapshot.now)
+                node = self._labelled(node, ready, facts)
+                self._write(node, updates, clear, conditions.fields(node, last), snapshot.now)
             except NotFound:
                 continue
             except ApiError as error:
                 _log.warning("claim could not be written", claim=node.claim.name, error=str(error))
         return wakes
 
+    def _labelled(
+        self, node: ManagedNode, ready: LaunchClass | None, facts: Mapping[str, str] | None
+    ) -> ManagedNode:
+        """The node, once its claim has the hashes and the labels of its instance that it lacked."""
+
+        def lacking(claim: NodeClaim) -> Mapping[str, object]:
+            hashes = conditions.stamps(replace(node, claim=claim), ready)
+            labels = conditions.missing_labels(claim, facts)
+            metadata = {"annotations": hashes, "labels": labels}
+            return {field: values for field, values in metadata.items() if values}
+
+        if not lacking(node.claim):
+            return node
+        return replace(node, claim=patch(self._client, self._caches.claims, node.claim, lacking))
+
     def _write(
         self,
         node: ManagedNode,
-        ready: LaunchClass | None,
         updates: Sequence[ConditionUpdate],
         clear: Collection[str],
         fields: Mapping[str, object],
         now: datetime,
     ) -> None:
-        claims = self._caches.claims
-        claim = node.claim
-        if conditions.stamps(node, ready):
-            claim = patch(
-                self._client,
-                claims,
-                claim,
-                lambda new: _annotated(conditions.stamps(replace(node, claim=new), ready)),
-            )
+        claims, claim = self._caches.claims, node.claim
         known = {(item.type, item.status, item.reason) for item in claim.status.conditions}
         new = [item for item in updates if (item.type, item.status, item.reason) not in known]
         if new or clear or fields:
             write(self._client, claims, claim, *updates, now=now, fields=fields, clear=clear)
-
-
-def _annotated(annotations: Mapping[str, str]) -> Mapping[str, object]:
-    return {"annotations": dict(annotations)} if annotations else {}

@@ -6,6 +6,9 @@ provider, pkg/cloudprovider/drift.go). A class that cannot be resolved now drift
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -15,12 +18,24 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.provisioning.pools import required_by
 from providers.model import Instance
 
+# Labels that follow from the instance alone, and from nothing that changes while it runs.
+OF_INSTANCES: Final = WELL_KNOWN - names.SHOWN_LATER - {*names.UNLABELED_KEYS}
 
-def drift(claim: NodeClaim, pool: NodePool, ready: LaunchClass | None, instance: Instance | None) -> str:
-    """The reason of the drift; empty without one. `instance`: as EC2 describes it, if it does."""
+
+def drift(
+    claim: NodeClaim,
+    pool: NodePool,
+    ready: LaunchClass | None,
+    instance: Instance | None,
+    facts: Mapping[str, str] | None,
+) -> str:
+    """The reason of the drift; empty without one. `instance`: as EC2 describes it, if it does.
+
+    `facts`: the labels that follow from the instance, as in `instance_facts`.
+    """
     if stale(claim, names.NODEPOOL_HASH, names.NODEPOOL_HASH_VERSION, pool_hash(pool)):
         return "NodePoolDrifted"
-    if _requirements_differ(claim, pool):
+    if _requirements_differ(claim, pool, facts):
         return "RequirementsDrifted"
     if ready is None:
         return ""
@@ -35,14 +50,19 @@ def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bo
     return annotations.get(version_key) == VERSION and annotations.get(hash_key, current) != current
 
 
-def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
+def _requirements_differ(claim: NodeClaim, pool: NodePool, facts: Mapping[str, str] | None) -> bool:
+    """Whether the instance does not meet the pool's requirements.
+
+    A label that the claim lacks is read from the instance: the claim may be older than the label. While EC2
+    does not show the instance, such a label is not known.
+    """
     try:
         requirements = required_by(pool)
     except InvalidRequirement:
         return False  # reported where claims are made
-    known = claim.labels
-    shown = WELL_KNOWN - names.SHOWN_LATER - {*names.UNLABELED_KEYS}
-    return any(key in known or key in shown for key in requirements.unmet(known))
+    known = {**claim.labels, **(facts or {})}
+    read = frozenset() if facts is None else OF_INSTANCES - ({names.ZONE_ID} - facts.keys())
+    return any(key in known or key in read for key in requirements.unmet(known))
 
 
 def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance | None) -> str:

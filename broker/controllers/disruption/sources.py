@@ -18,7 +18,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.kube.cache import Cache
 from broker.reservations.drawing import DrawRights
-from providers.model import Instance, InstanceType
+from providers.model import Instance, InstanceType, ProviderError
 
 
 class SlotRights(Protocol):
@@ -51,6 +51,13 @@ class DisruptionSources:
         """The instances as last described, by id; empty before the first description."""
         listing = self.ec2.view.listing
         return listing.instances if listing is not None else {}
+
+    def types(self) -> Mapping[str, InstanceType]:
+        """EC2's types; empty if they cannot be read now."""
+        try:
+            return self.ec2.provider.instance_types()
+        except ProviderError:
+            return {}
 
     def launch_class(self, name: str) -> LaunchClass | None:
         """The class as launches use it; None if it cannot launch now."""

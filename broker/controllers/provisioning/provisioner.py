@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from prometheus_client import Counter as Counted
@@ -22,7 +21,6 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
-from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.ownership import LeaseHolders
 from broker.controllers.nodeclaim.planning import SlotPolicy, in_gangs
@@ -56,7 +54,7 @@ from broker.controllers.provisioning.pools import (
     of_broker,
     served,
 )
-from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.reads import LaunchProgress, ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
@@ -88,19 +86,6 @@ _CREATED = Counted(
     registry=REGISTRY,
 )
 _log = structlog.get_logger("provisioning")
-
-
-class LaunchProgress(Protocol):
-    """The launch loop, as provisioning reads it."""
-
-    @property
-    def shortages(self) -> Shortages: ...
-
-    def launching(self, uid: str) -> bool:
-        """Whether a call for this claim is under way, or its answer is not known."""
-
-    def creating(self) -> AbstractContextManager[object]:
-        """Held while claims that are planned together are created."""
 
 
 class PodSlotPolicy(SlotPolicy, Protocol):
