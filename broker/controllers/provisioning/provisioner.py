@@ -9,7 +9,7 @@ Pods that a Ready NodePool of another controller accepts are that controller's (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.ownership import LeaseHolders
-from broker.controllers.nodeclaim.planning import SlotPolicy, in_gangs
+from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.status import patch
 from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -54,7 +54,8 @@ from broker.controllers.provisioning.pools import (
     of_broker,
     served,
 )
-from broker.controllers.provisioning.reads import LaunchProgress, ProvisioningReads
+from broker.controllers.provisioning.protocols import LaunchProgress, PodSlotPolicy
+from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
@@ -66,10 +67,8 @@ from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
 from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
-from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.quota.resolve import UnresolvedName
-from broker.reservations.drawing import DrawRights
 
 AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
 SOON: Final = 0.5
@@ -86,13 +85,6 @@ _CREATED = Counted(
     registry=REGISTRY,
 )
 _log = structlog.get_logger("provisioning")
-
-
-class PodSlotPolicy(SlotPolicy, Protocol):
-    """Decides about slots for pods, too."""
-
-    def rights(self) -> DrawRights:
-        """Which pods may draw from which reservation."""
 
 
 class Provisioner:
@@ -228,10 +220,17 @@ class Provisioner:
         """The nodes and claims that pods wait for."""
         room = self._reads.occupancy.read(self._clock.now(), pods)
         infos = room.infos
+        objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
         draw = drawing_in(self._slots.rights(), (pool.pool for pool in pools))
+        others = OtherPools(self._caches.pools.list(), self._ec2.provider.instance_types)
+        theirs = {key: pool for key, info in infos.items() if key in objects and (pool := others.of(info))}
+        for key, pool in theirs.items():
+            if pool.name in self._absent:
+                self._pods.failed(objects[key], f"{pool.shown} accepts it: {self._absent[pool.name]}")
         pending = [
             pending_pod(pod, draw, self._reads.group_size, infos[pod.key])
-            for pod in self._without_others([pod for pod in waiting if pod.key in infos], infos)
+            for pod in waiting
+            if pod.key in infos and pod.key not in theirs
         ]
         # Other controllers know no reservations.
         pending += pending_reservations(room.unplaced, draw, self._reads.group_size)
@@ -257,22 +256,11 @@ class Provisioner:
             timer=self._clock.monotonic,
         ).decide()
         self._log(decision)
-        objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
         for key, reason in undeclared_taints([pod.info for pod in pending], claims, room.nodes).items():
             self._pods.kept_off(objects[key], reason)
         packed = [item.packed for item in decision.created]
         refused = refusals(pending, packed, decision.reasons, pools, self._slots.rights())
         return self._act(decision, refused, pending, objects)
-
-    def _without_others(self, waiting: Iterable[Pod], infos: Mapping[str, PodInfo]) -> Iterator[Pod]:
-        """The pods that no pool of another controller accepts."""
-        others = OtherPools(self._caches.pools.list(), self._ec2.provider.instance_types)
-        for pod in waiting:
-            pool = others.of(infos[pod.key])
-            if pool is None:
-                yield pod
-            elif pool.name in self._absent:
-                self._pods.failed(pod, f"{pool.shown} accepts it: {self._absent[pool.name]}")
 
     def _launch_state(self, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]) -> LaunchState:
         supply = Ec2Supply(

@@ -6,14 +6,12 @@ Invariant: a kind that is not served delays nothing: it counts as empty.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from broker.apis.coordination import Lease
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet, SchedulingPodGroup
-from broker.capacity.shortages import Shortages
 from broker.controllers.occupancy import OccupancyReader
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -23,19 +21,6 @@ from broker.placement.limit_ranges import default_requests, with_defaults
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
 from broker.placement.storage import Storage
-
-
-class LaunchProgress(Protocol):
-    """The launch loop, as provisioning reads it."""
-
-    @property
-    def shortages(self) -> Shortages: ...
-
-    def launching(self, uid: str) -> bool:
-        """Whether a call for this claim is under way, or its answer is not known."""
-
-    def creating(self) -> AbstractContextManager[object]:
-        """Held while claims that are planned together are created."""
 
 
 class ProvisioningReads:

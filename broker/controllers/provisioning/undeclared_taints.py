@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.apis import names
 from broker.apis.core import Node, Taint
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.controllers.nodeclaim.registration import EPHEMERAL
-from broker.controllers.nodeclaim.status import pods_of
 from broker.placement.model import PodInfo
 from broker.placement.reading import node_taints
 from broker.placement.taints import tolerates_all
