@@ -59,8 +59,8 @@ from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
-from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
+from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -219,20 +219,20 @@ class Provisioner:
     ) -> Collection[str]:
         """The nodes and claims that pods wait for."""
         room = self._reads.occupancy.read(self._clock.now(), pods)
-        infos = room.infos
         objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
         draw = drawing_in(self._slots.rights(), (pool.pool for pool in pools))
         others = OtherPools(self._caches.pools.list(), self._ec2.provider.instance_types)
-        theirs = {key: pool for key, info in infos.items() if key in objects and (pool := others.of(info))}
+        theirs = {
+            key: pool for key, info in room.infos.items() if key in objects and (pool := others.of(info))
+        }
         for key, pool in theirs.items():
             if pool.name in self._absent:
                 self._pods.failed(objects[key], f"{pool.shown} accepts it: {self._absent[pool.name]}")
         pending = [
-            pending_pod(pod, draw, self._reads.group_size, infos[pod.key])
+            pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key])
             for pod in waiting
-            if pod.key in infos and pod.key not in theirs
+            if pod.key in room.infos and pod.key not in theirs
         ]
-        # Other controllers know no reservations.
         pending += pending_reservations(room.unplaced, draw, self._reads.group_size)
         daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
