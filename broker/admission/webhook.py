@@ -166,7 +166,7 @@ def _kind(body: Any) -> str:
         kind = body["request"]["kind"]["kind"]
     except (KeyError, TypeError):
         return "unknown"
-    return kind if kind in KINDS else "unknown"
+    return kind if isinstance(kind, str) and kind in KINDS else "unknown"
 
 
 def _load(tls: ssl.SSLContext, kept: StoredCertificates) -> None:

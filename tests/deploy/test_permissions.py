@@ -195,7 +195,11 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.until(lambda: broker.read.pods.cache.find("default/held"), "the broker sees the pod")
     stack.delete(NodeClaim, "c-0")
     stack.until_event("c-0", "EvictionBlocked")
-    # By the third try the second was answered: its event is counted, since it is the same.
+    # Another text between two equal ones: the second of these is counted on the event of the first.
+    claim = stack.get(NodeClaim, "c-0")
+    for text in ("one", "another", "one"):
+        broker.recorder.event(claim, "Normal", "Counted", text)
+        broker.recorder.flush()
     for tries in (2, 3):
         stack.clock.advance(2)
         stack.until(lambda n=tries: recording.seen[EVICTION] >= n, "the eviction is tried again")  # type: ignore[misc]

@@ -156,6 +156,7 @@ BODIES = {
 }
 
 
+@pytest.mark.covers("FLT-67")
 def test_a_body_that_is_no_review_gets_status_400(world: World) -> None:
     webhook = world.start()
     trust = ssl.create_default_context(cadata=world.kept().bundle.decode())
@@ -168,6 +169,10 @@ def test_a_body_that_is_no_review_gets_status_400(world: World) -> None:
             assert (answer.status, words in answer.data.decode()) == (400, True)
         answer = pool.request("POST", "/validate", json=review(reservation("r")))
         assert answer.json()["response"] == {"uid": "u-1", "allowed": True}
+        for kind in ([], {}, None, 3):
+            strange = review(reservation("r"))
+            strange["request"]["kind"] = {"kind": kind}
+            assert pool.request("POST", "/validate", json=strange).status == 200
         assert pool.urlopen("GET", "/validate").status == 405
 
 
