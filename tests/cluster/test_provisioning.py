@@ -573,6 +573,32 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
     assert len(claims(stack)) == 1
 
 
+@pytest.mark.covers("FLT-70")
+def test_a_refused_claim_that_changes_meanwhile_does_not_give_way_then(stack: Stack) -> None:
+    """Its launch may be answered between the decision and the deletion."""
+    for zone in stack.aws.subnets:
+        stack.control.pool(instance_type="m5.large", zone=zone, size=0)
+    stack.node_class(preference="none")
+    for weight, type_ in ((50, "m5.large"), (10, "c5.large")):
+        requirement = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
+        pool(
+            stack, f"w{weight}", weight=weight, template={"requirements": [requirement, capacity(ON_DEMAND)]}
+        )
+    changed: list[str] = []
+
+    def change(request: Request) -> None:
+        changed.append(request.path)
+        seen = {"metadata": {"annotations": {"example.com/seen": str(len(changed))}}}
+        stack.edit(NodeClaim, request.path.rpartition("/")[2], seen)
+
+    stack.tap.on(lambda r: r.method == "DELETE" and "/nodeclaims/" in r.path, change, times=2)
+    start(stack)
+    (only,) = pods(stack, 1)
+    stack.until(lambda: bound(stack, [only]), "bound in the other pool", step=2)
+    assert len(changed) == 2
+    assert [claim.labels[names.NODEPOOL] for claim in claims(stack)] == ["w10"]
+
+
 def panics() -> float:
     """The unexpected exceptions of this process so far."""
     metrics = (metric for metric in REGISTRY.collect() if metric.name == "capacity_broker_kube_panics")

@@ -99,7 +99,9 @@ class PoolsWatch:
         meta = claim["metadata"]
         wanted = f"{meta['name']}/{meta['uid']}"
         replaces = (
-            c["metadata"].get("annotations", {}).get(names.REPLACES, "") for c in self._world.claims()
+            c["metadata"].get("annotations", {}).get(names.REPLACES, "")
+            for c in self._world.claims()
+            if not c["metadata"].get("deletionTimestamp")
         )
         return any(text.startswith(wanted) for text in replaces)
 

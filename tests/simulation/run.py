@@ -24,7 +24,6 @@ SETTLE, REST, ROUND = 4200.0, 100.0, 25.0
 QUIET = 150.0  # longer than the settings' longest wait for a state to last
 # In a world with pods: longer than an empty node waits for them, and than a back-off of minutes.
 PODS_QUIET, PODS_SETTLE = 350.0, 1500.0
-REPEATED = ("/events",)  # of pods that stay unschedulable
 TRIAL = ("LaunchTemplate",)  # each class's launch is tried once an hour, and anew after a restart
 EMPTY = 75.0  # longer than it takes to describe EC2 anew
 
@@ -93,7 +92,7 @@ class _Run:
         at_rest = self._until_quiet("faults stopped", quiet + world.facts.ahead)
         self._watch.check_at_rest()
         if not at_rest:
-            self._rest("at rest", but=(*TRIAL, *(REPEATED if world.with_pools else ())))
+            self._rest("at rest", but=TRIAL)
         self._restart()
         self._rest("after a restart", but=("/events", *TRIAL))  # events are not remembered
         self._watch.remove_everything()
@@ -218,17 +217,13 @@ class _Run:
         return True
 
     def _changes(self) -> tuple[int, int]:
-        """The writes so far; of repeated events in a world with pods, none."""
-        api, aws = self._world.gate.api_writes, self._world.gate.aws_writes
-        if self._world.with_pools:
-            api = [write for write in api if not any(part in write for part in REPEATED)]
-        return len(api), len(aws)
+        return len(self._world.gate.api_writes), len(self._world.gate.aws_writes)
 
     def _rest(self, why: str, *, but: Sequence[str] = ()) -> None:
         """Waits until nothing is written for a while, `but` for calls with one of these in name or path."""
         gate = self._world.gate
         gate.trace(f"== {why}")
-        api, aws = len(gate.api_writes), len(gate.aws_writes)
+        api, aws = self._changes()
         but = (*but, *self._watch.rooms.ending(REST))
         self._live(REST)
         changed = [*gate.api_writes[api:], *gate.aws_writes[aws:]]
