@@ -129,7 +129,7 @@ def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
     """The broker's events about the claim, oldest first, without those that repeat attempts."""
     about = (NodeClaim.KIND.kind, claim.name)
-    found = [
+    dated = [
         (at, event)
         for event in listed(client, Event)
         if concerned(event) == about
@@ -139,7 +139,7 @@ def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
     ]
     return [
         {"at": format_time(at), "type": event.type, "reason": event.reason, "message": event.message}
-        for at, event in sorted(found, key=lambda row: row[0])
+        for at, event in sorted(dated, key=lambda row: row[0])
     ]
 
 

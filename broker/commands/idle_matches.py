@@ -146,13 +146,13 @@ def _labels(mirror: OnDemandCapacityReservation) -> Mapping[str, str]:
 
 def _of_claim(claim: NodeClaim, drawn: Reserved | UnresolvedName | None) -> Waiter:
     written = [(r.key, r.operator, r.values) for r in claim.spec.requirements]
-    mine = is_brokers(claim)
+    of_broker = is_brokers(claim)
     return Waiter(
-        kind="claim" if mine else "claim of Karpenter",
+        kind="claim" if of_broker else "claim of Karpenter",
         name=claim.name,
         alternatives=(_requirements(written),),
         command=f"capacity-broker explain claim {claim.name}"
-        if mine
+        if of_broker
         else f"kubectl describe nodeclaim {claim.name}",
         node_class=claim.spec.node_class_ref.name,
         node_pool=claim.labels.get(names.NODEPOOL, ""),

@@ -168,9 +168,9 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     assert cause in condition.message
 
     demoted = stack.get(NodeClaim, name)
-    told = explain.document(demoted, None, explain.events(stack.client, demoted))
-    assert [event for event in told["events"] if cause in event["message"]]
-    assert (told["capacity_type"], told["usd_hour"]) == ("on-demand", pytest.approx(0.096))
+    document = explain.document(demoted, None, explain.events(stack.client, demoted))
+    assert [event for event in document["events"] if cause in event["message"]]
+    assert (document["capacity_type"], document["usd_hour"]) == ("on-demand", pytest.approx(0.096))
     assert "  on-demand, 0.10 $/h" in explain.headline(demoted)
     assert stack.broker is not None and stack.current is not None
     live = live_state(stack.broker, stack.current, stack.clock.now())

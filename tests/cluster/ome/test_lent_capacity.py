@@ -72,5 +72,5 @@ def test_lent_capacity_belongs_to_its_reservation_until_it_returns(stack: Stack)
 
 
 def mirror(stack: Stack, id_: str) -> OnDemandCapacityReservationStatus:
-    found = stack.find(OnDemandCapacityReservation, id_)
-    return found.status if found is not None else OnDemandCapacityReservationStatus()
+    mirrored = stack.find(OnDemandCapacityReservation, id_)
+    return mirrored.status if mirrored is not None else OnDemandCapacityReservationStatus()

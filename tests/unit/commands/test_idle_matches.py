@@ -62,7 +62,7 @@ def owner(*ids: str) -> CapacityReservation:
     )
 
 
-def told(situation: Situation) -> dict[str, str]:
+def commands(situation: Situation) -> dict[str, str]:
     return {row["command"]: row["why"] for row in explain(situation).parts["do"]}
 
 
@@ -125,7 +125,7 @@ def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, betwe
     ],
 )
 def test_a_slot_of_another_type_is_matched_with_nothing(waits: Any) -> None:
-    why = told(replace(situation(), **waits))
+    why = commands(replace(situation(), **waits))
     assert not [text for text in why.values() if "could have" in text]
     assert "of another type than all that waits takes" in why["capacity-broker idle"]
 
