@@ -28,6 +28,7 @@ from broker.capacity.entitlement import (
     NominatedSlot,
     SlotAvailability,
     SlotPool,
+    gives_back,
 )
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, Inventory
@@ -369,7 +370,7 @@ class BorrowAllocator:
             lower = outranked(rule.within, borrower.priority, claim.priority)
             return False if decided or (waits and lower) else None
         if slot_pool.owner == queue:
-            gives = borrower.terminating or outranked(rule.reclaim, borrower.priority, claim.priority)
+            gives = gives_back(rule, borrower, claim.priority)
             return slot_pool if gives and remaining.quota > remaining.promised else None
         limit = SlotPool(queue, slot_pool.flavor)
         gives = waits and rule.reclaim != "Never" and borrower.queue != slot_pool.owner

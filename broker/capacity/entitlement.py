@@ -10,11 +10,12 @@ Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in i
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from broker.quota.candidates import outranked
 from broker.quota.model import Preemption
 
 Right = Literal["free", "own", "lent"]
@@ -51,6 +52,11 @@ class Borrower(NamedTuple):
     terminating: bool = False
     queue: str = ""
     evicted_for: str = ""
+
+
+def gives_back(rule: Preemption, borrower: Borrower, priority: int) -> bool:
+    """Whether a borrower gives its slot back to a claim of the owner with this priority."""
+    return borrower.terminating or outranked(rule.reclaim, borrower.priority, priority)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +156,19 @@ class Entitlements:
         if availability.room <= 0:
             return QUOTA_REACHED, f"all {slots} that {self.name(slot_pool.owner)} has quota for are taken"
         return None
+
+    def returnable(self, queue: str, slot_pool: SlotPool, priority: int) -> Counter[str]:
+        """The lent slots, by reservation, that a claim of the owner may have back within its quota."""
+        if slot_pool.owner != queue:
+            return Counter()
+        availability, rule = self.of(slot_pool), self.rules.get(queue, NO_PREEMPTION)
+        lent = [
+            borrower.odcr_id
+            for borrower in availability.borrowers
+            if borrower.odcr_id and borrower.queue != queue and not borrower.evicted_for
+            if gives_back(rule, borrower, priority)
+        ]
+        return Counter(lent[: max(0, availability.quota)])
 
     def rule(self, uid: str) -> Preemption:
         """The preemption that the claim's queue may cause."""

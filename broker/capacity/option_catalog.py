@@ -27,6 +27,7 @@ from broker.capacity.types import has_accelerator
 from broker.text import format_time
 from providers.model import InstanceType, Odcr
 
+RESERVATION_FULL: Final = "ReservationFull"
 MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
 
 
@@ -302,7 +303,7 @@ class OptionCatalog:
 
 def _full(option: Option, inventory: Inventory) -> Skipped:
     counts = ", ".join(f"{odcr_id} 0 of {_total(odcr_id, inventory)}" for odcr_id in option.odcr_ids)
-    return option.skipped("ReservationFull", f"free slots: {counts}")
+    return option.skipped(RESERVATION_FULL, f"free slots: {counts}")
 
 
 def _valued(option: Option, unreserved: Option) -> Skipped:

@@ -234,6 +234,7 @@ class ProvisioningPlanner:
             state.supply,
             state.entitle(claims, state.supply),
             taken=self._forecast.taken,
+            reclaimed=self._forecast.reclaimed,
             learned=self.cluster.learned,
         )
 

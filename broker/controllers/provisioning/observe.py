@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodeClaimSpec
 from broker.apis.meta import ObjectMeta
-from broker.capacity.entitlement import RECLAIMING, Entitlements
+from broker.capacity.entitlement import RECLAIMING, Entitlements, SlotPool
 from broker.capacity.model import Claim, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
@@ -46,13 +46,15 @@ def placeholder_claims(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForecast:
-    """`taken`: the slots of each reservation that waiting claims will take or hold.
+    """`taken`: the slots of each reservation that waiting claims will take or hold. `reclaimed`: the lent
+    slots of each slot pool that they wait to get back.
 
     `stuck`: the claims (by uid) that nothing can launch now, and for which no slot is held or given back.
     """
 
     taken: Counter[str]
     stuck: frozenset[str]
+    reclaimed: Mapping[SlotPool, int] = field(default_factory=dict)
 
 
 def forecast(
@@ -91,7 +93,8 @@ def forecast(
     for assignment in result.assignments:
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
-    return LaunchForecast(taken=taken, stuck=_stuck(result))
+    reclaimed = Counter(slot.slot_pool for slot in result.nominated.values())
+    return LaunchForecast(taken=taken, stuck=_stuck(result), reclaimed=reclaimed)
 
 
 def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) -> dict[str, Claim]:

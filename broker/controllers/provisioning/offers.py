@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Final
 
 from broker.apis.karpenter import NodePool
@@ -21,7 +22,7 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
-from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog
 from broker.capacity.shortages import Shortages
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
@@ -88,9 +89,13 @@ def offers(
     entitlements: Entitlements,
     *,
     taken: Counter[str],
+    reclaimed: Mapping[SlotPool, int],
     learned: LearnedRoom,
 ) -> Offers:
-    """The machines that could be opened now. `taken`: the slots that waiting claims will take."""
+    """The machines that could be opened now, and those in lent slots that the owner's pods get back.
+
+    `taken`: the slots that waiting claims will take; `reclaimed`: the lent slots that they wait for.
+    """
     inventory = supply.inventory
     catalog = OptionCatalog(
         classes,
@@ -105,6 +110,7 @@ def offers(
     options: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
+    lent: dict[SlotPool, Counter[str]] = {}
     for pool in pools:
         for drawing in sorted({pod.drawing for pod in pods}):
             claim = Claim(
@@ -115,6 +121,11 @@ def offers(
             )
             candidates = catalog.candidates(claim)
             short = frozenset(map(id, candidates.last_resort))
+            highest = max(pod.priority for pod in pods if pod.drawing == drawing)
+            own = _returnable(claim, candidates, entitlements, reclaimed, highest)
+            for slot_pool, counts in own.items():
+                lent[slot_pool] = lent.get(slot_pool, Counter()) | counts
+            waiting = _lent_options(candidates, own.values())
             known = catalog.known(claim)
             for labels in _variants(pool, pods):
                 maker = MachineMaker(
@@ -125,17 +136,50 @@ def offers(
                     if id(option) in short:
                         machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
                     options += machines
+                for option in waiting:
+                    options += (replace(item, cost=2 * item.cost) for item in maker.machines(option))
                 smaller |= maker.smaller
     for id_ in {option.source for option in options if option.source}:
-        room[id_] = max(0, inventory.free(id_) - taken[id_])
-    _within_quota(
-        room, entitlements, {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
-    )
+        room[id_] = max(0, inventory.free(id_) - taken[id_]) + sum(counts[id_] for counts in lent.values())
+    uids = {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
+    _within_quota(room, entitlements, uids, {pool: counts.total() for pool, counts in lent.items()})
     return Offers(options=tuple(options), room=room, smaller=smaller)
 
 
-def _within_quota(room: dict[str, int], entitlements: Entitlements, uids: Iterable[str]) -> None:
-    """Lowers the room of owned slots to the share of the most entitled queue."""
+def _returnable(
+    claim: Claim,
+    candidates: CandidateOptions,
+    entitlements: Entitlements,
+    reclaimed: Mapping[SlotPool, int],
+    priority: int,
+) -> dict[SlotPool, Counter[str]]:
+    """The lent slots that claims of the queue may have back, beside those that others wait for."""
+    queue = entitlements.draws.get(claim.uid, "")
+    returnable: dict[SlotPool, Counter[str]] = {}
+    for slot_pool in {entitlements.slot_pools[id_] for id_ in candidates.own}:
+        counts = entitlements.returnable(queue, slot_pool, priority)
+        left = max(0, counts.total() - reclaimed.get(slot_pool, 0))
+        returnable[slot_pool] = Counter(islice(counts.elements(), left))
+    return returnable
+
+
+def _lent_options(candidates: CandidateOptions, lent: Iterable[Counter[str]]) -> list[Option]:
+    """The options that are full, with lent slots that come back."""
+    ids = {id_ for counts in lent for id_ in counts}
+    return [
+        option
+        for option, skipped in candidates.refused.items()
+        if skipped.reason == RESERVATION_FULL and not ids.isdisjoint(option.odcr_ids)
+    ]
+
+
+def _within_quota(
+    room: dict[str, int], entitlements: Entitlements, uids: Iterable[str], lent: Mapping[SlotPool, int]
+) -> None:
+    """Lowers the room of owned slots to the share of the most entitled queue.
+
+    `lent`: slots that come back to their owner.
+    """
     queues = {entitlements.draws.get(uid, "") for uid in uids}
     by_slot_pool: dict[SlotPool, list[str]] = defaultdict(list)
     for id_ in sorted(room):
@@ -148,9 +192,10 @@ def _within_quota(room: dict[str, int], entitlements: Entitlements, uids: Iterab
             borrowed = min(
                 availability.lendable, entitlements.borrow.get(SlotPool(queue, slot_pool.flavor), 0)
             )
-            share = max(
-                share, min(availability.room, availability.quota if slot_pool.owner == queue else borrowed)
-            )
+            if slot_pool.owner == queue:
+                share = max(share, min(availability.room + lent.get(slot_pool, 0), availability.quota))
+            else:
+                share = max(share, min(availability.room, borrowed))
         for id_ in ids:
             room[id_] = min(room[id_], max(0, share))
             share -= room[id_]

@@ -22,7 +22,7 @@ from tests.cluster.ome.pods import (
     until_pod_event,
 )
 from tests.cluster.ome.reserved import GPU, reservation_status, reserve, spec
-from tests.cluster.ome.test_borrowing import OWNER, claim, owned
+from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, lending, owned
 from tests.cluster.stack import Stack
 
 RED = "red"  # the namespace of a tenant without a reservation
@@ -190,3 +190,27 @@ def test_an_invalid_list_of_namespaces_is_reported_and_serves_the_valid_ones(sta
     name = claim_for(stack, "red/p").name
     stack.until_ready(name)
     assert stack.reservation_of(name) == odcr
+
+
+@pytest.mark.covers("FLT-22")
+@pytest.mark.parametrize("capacity", [(RESERVED,), (RESERVED, ON_DEMAND)])
+@pytest.mark.parametrize("types", [(P5,), ()])
+def test_a_pod_of_the_owner_gets_a_lent_slot_back_before_anything_is_bought(
+    stack: Stack, capacity: tuple[str, ...], types: tuple[str, ...]
+) -> None:
+    odcr = lending(stack, 2)
+    for number in range(2):
+        claim(stack, f"borrower-{number}", BORROWER, also={names.PRIORITY: str(number)})
+    stack.until_ready("borrower-0", "borrower-1")
+    stack.until_shown("borrower-0", "borrower-1")
+    for number in range(2):
+        gpu_pod(stack, f"work-{number}")
+    gpu_pool(stack, draws=OWNER, capacity=capacity, types=types)
+    gpu_pod(stack, "own")
+    own = claim_for(stack, "default/own").name
+    stack.until_ready(own)
+    assert stack.reservation_of(own) == odcr
+    stack.until_gone(NodeClaim, "borrower-0")
+    assert stack.reservation_of("borrower-1") == odcr
+    assert "NodeClaim borrower-0" in stack.until_event(own, "Reclaiming").message
+    assert {c.name for c in stack.all(NodeClaim)} == {"borrower-1", own}
