@@ -22,7 +22,7 @@ from broker.kube.backoff import Backoff, Random
 from broker.kube.cache import Cache, DecodedObject, Handler, Indexes, Raw, T, number, version_of
 from broker.kube.client import Client, Watch
 from broker.kube.clock import Clock
-from broker.kube.errors import ApiError, Expired, NotFound, TooManyRequests
+from broker.kube.errors import ApiError, Expired, Forbidden, NotFound, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 from broker.kube.watch_group import WatchGroup, followers, group_of
@@ -80,6 +80,7 @@ class Informer(Generic[T]):
     ) -> None:
         self.cache: Cache[T] = Cache(model, indexes=indexes, narrowed=bool(field_selector))
         self.error = ""
+        self.forbidden = False  # the API server refuses to show the kind
         self.missing = False  # the API server does not serve the kind: its definition is not installed
         self.optional = (
             False  # whether the kind is optional: then its absence is logged once, and retried rarely
@@ -173,7 +174,7 @@ class Informer(Generic[T]):
                 at_least = self.follow()
             if guard.error:
                 self._revision = ""
-                self._group.deliver(self, Informer._fail, f"panic: {guard.error}", self.missing)
+                self._group.deliver(self, Informer._fail, f"panic: {guard.error}", self.missing, False)
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
@@ -194,6 +195,7 @@ class Informer(Generic[T]):
             self._revision = first._revision
             self._synced.set()
         self.error, self.missing, self._contact = first.error, first.missing, first._contact
+        self.forbidden = first.forbidden
 
     def follow(self) -> float:
         """One round, in the caller's thread: lists where needed, then watches until the stream ends.
@@ -222,7 +224,8 @@ class Informer(Generic[T]):
                     log.error("this definition is not installed", kind=kind, way_out=INSTALL)
                 else:
                     log.warning("cannot follow", kind=kind, error=str(error), synced=self.synced)
-            self._group.deliver(self, Informer._fail, str(error), self.missing)
+            refused = isinstance(error, Forbidden)
+            self._group.deliver(self, Informer._fail, str(error), self.missing, refused)
             if absent:
                 self._absences += 1
                 return doubled(FIRST, ABSENT, self._absences)
@@ -280,9 +283,9 @@ class Informer(Generic[T]):
             self.cache.apply(event, raw, read=source.read)
         self._revision = raw["metadata"].get("resourceVersion") or self._revision
 
-    def _fail(self, error: str, missing: bool) -> None:
-        self.error, self.missing = error, missing
+    def _fail(self, error: str, missing: bool, forbidden: bool) -> None:
+        self.error, self.missing, self.forbidden = error, missing, forbidden
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()
-        self.error, self.missing, self._absences = "", False, 0
+        self.error, self.missing, self.forbidden, self._absences = "", False, False, 0

@@ -37,7 +37,7 @@ from broker.reservations.reading import read
 from broker.reservations.slot_quota import SlotQuota, slot_quota
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import quantity
-from providers.model import InstanceType
+from providers.model import InstanceType, Odcr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,16 @@ class ReservationSlots:
 class SlotSnapshot:
     """All slots, as of one moment.
 
-    `slot_pools`: the pool of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `holding`: the
-    dedicated clusters that hold quota. `stuck`: claims (by name) that terminate for too long to wait for.
+    `slot_pools`: the pool of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `missing`:
+    owners that tags name, and that do not exist yet. `holding`: the dedicated clusters that hold quota.
+    `stuck`: claims (by name) that terminate for too long to wait for.
     """
 
     state: SlotState
     reservations: Sequence[ReservationSlots]
     slot_pools: Mapping[str, SlotPool]
     freed: Mapping[str, int]
+    missing: Collection[Reserved]
     holding: Collection[str]
     stuck: Collection[str]
 
@@ -164,7 +166,7 @@ def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
 def slot_pools_of(
     ownership: Ownership, inventory: Inventory, known: Collection[Reserved], *, cluster: str
 ) -> dict[str, SlotPool]:
-    """The slot pool of each owned ODCR. `known`: all reservations.
+    """The slot pool of each owned ODCR. `known`: all reservations, and those that are waited for.
 
     An ODCR with a tag that ownership does not contain yet has no flavor, so that no claim takes its slots.
     """
@@ -174,10 +176,15 @@ def slot_pools_of(
     }
     for odcr in inventory.odcrs.values():
         if odcr.id not in slot_pools:
-            reserved = named_in(odcr)
-            if reserved is not None and reserved in known and not of_other_cluster(odcr, cluster):
+            reserved = tagged_owner(odcr, cluster)
+            if reserved is not None and reserved in known:
                 slot_pools[odcr.id] = SlotPool(reserved.queue, "")
     return slot_pools
+
+
+def tagged_owner(odcr: Odcr, cluster: str) -> Reserved | None:
+    """The reservation of this cluster that the ODCR's own tag names, whether it exists or not."""
+    return None if of_other_cluster(odcr, cluster) else named_in(odcr)
 
 
 def owned_slots(

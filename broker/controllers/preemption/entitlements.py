@@ -1,8 +1,8 @@
 """Entitlements to slots, for each plan: the owner of each slot, and the slots that each queue may take.
 
-Invariant: no plan is made before the ownership of ODCRs is known, unless it stays unknown for PATIENCE (a
-kind is served and cannot be read). If no kind of reservation is served, or none exists, plans do not wait
-and are not restricted.
+Invariant: no plan is made before the ownership of ODCRs is known, unless a kind is served and may not be
+read for PATIENCE. An API server or EC2 that is only slow is waited for. If no kind of reservation is served,
+or none exists, plans do not wait. They are restricted only by tags that name a missing reservation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.quota.joint import SlotState
 from broker.reservations.cluster_admission import ClusterAdmission
 from providers.model import InstanceType
 
-# The longest time that a plan waits for unread kinds.
+# The longest time that a plan waits for kinds that the API server refuses to show.
 PATIENCE: Final = timedelta(seconds=30)
 
 HeldBack = Callable[
@@ -53,7 +53,7 @@ class EntitlementReader:
         self._held_back = held_back
 
     def known(self) -> bool:
-        """Whether a plan may be made: ownership is known, or has been unknown for longer than PATIENCE."""
+        """Whether a plan may be made: ownership is known, or its kinds were refused for PATIENCE."""
         reads = self._slots.reads
         snapshot = reads.snapshot()
         empty = not snapshot.reservations
@@ -61,7 +61,9 @@ class EntitlementReader:
             return True
         if reads.synced() and (empty or snapshot.odcrs.known):
             return True
-        over = self._slots.clock.monotonic() - self._began > PATIENCE.total_seconds()
+        unread = [informer for informer in reads.named.values() if not informer.complete]
+        refused = bool(unread) and all(informer.forbidden for informer in unread)
+        over = refused and self._slots.clock.monotonic() - self._began > PATIENCE.total_seconds()
         self._log(over=over)
         return over
 
@@ -105,10 +107,11 @@ class EntitlementReader:
         ):
             draws |= dict.fromkeys(held_back, KEPT)
             barred[KEPT] = KEPT_REASON
+        missing = {reserved.queue: f"{reserved}, which does not exist yet" for reserved in slots.missing}
         return replace(
             by_queue,
             draws=draws,
-            names={**by_queue.names, **written_names},
+            names={**by_queue.names, **missing, **written_names},
             barred={**by_queue.barred, **barred},
             held=frozenset(uid for uid, (_, name) in owners.items() if name in slots.holding),
             nominated={uid: slot_pools.get(uid) for uid in first},

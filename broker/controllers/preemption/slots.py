@@ -36,18 +36,22 @@ from broker.quota.joint import SlotState
 from broker.quota.model import Preemption, QuotaCohort
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
+from broker.quota.usage import Reserved
 from broker.reservations.slots import (
     SlotQuotaReader,
     SlotSnapshot,
     entitlements,
     owned_slots,
     slot_pools_of,
+    tagged_owner,
     unheld,
     without_ended,
 )
 from broker.settings import Settings
 from providers.model import InstanceType
 
+# How long the slots of a tagged ODCR are kept for a CapacityReservation that does not exist.
+KEPT_FOR_OWNER: Final = timedelta(minutes=10)
 # How long a terminating claim counts as giving its slot back.
 DRAINING: Final = timedelta(minutes=10)
 
@@ -70,6 +74,7 @@ class SlotSnapshotBuilder:
         self._assumed = assumed
         self._quota = SlotQuotaReader()
         self._unattributed = UnattributedSlots()
+        self._missing: Mapping[str, float] = {}  # since when the owner of an ODCR is missing, by id
 
     def build(
         self,
@@ -80,10 +85,11 @@ class SlotSnapshotBuilder:
         planning: Collection[str],
         assumed: AssumedSlots,
     ) -> SlotSnapshot | None:
-        """None if there is no reservation. `planning`: claims (by uid) that are considered by themselves, and
-        not as part of their cluster.
+        """None if no reservation owns a slot, or will. `planning`: claims (by uid) that are considered by
+        themselves, and not as part of their cluster.
         """
-        if not snapshot.reservations:
+        missing = self._missing_owners(snapshot, inventory)
+        if not snapshot.reservations and not missing:
             return None
         now = self.clock.now()
         reservations = self._quota.read(
@@ -97,7 +103,7 @@ class SlotSnapshotBuilder:
         slot_pools = slot_pools_of(
             snapshot.odcrs.owned,
             inventory,
-            snapshot.reservations.keys(),
+            {*snapshot.reservations, *missing},
             cluster=self._settings.cluster_name,
         )
         rules = {slots.member.name: slots.member.preemption for slots in reservations}
@@ -127,9 +133,29 @@ class SlotSnapshotBuilder:
             reservations=reservations,
             slot_pools=slot_pools,
             freed=freed,
+            missing=missing,
             holding={cluster.name for cluster in clusters if cluster.held.usage} - {*assumed.evicted},
             stuck={claim.name for claim in self._caches.claims.list() if _stuck(claim, now)},
         )
+
+    def _missing_owners(self, snapshot: Snapshot, inventory: Inventory) -> frozenset[Reserved]:
+        """The reservations that tags of ODCRs name, and that do not exist, for a bounded time.
+
+        Infrastructure code makes an ODCR before its CapacityReservation, or replaces the object.
+        """
+        if not (self.reads.reservations.served or self.reads.cluster_reservations.served):
+            return frozenset()
+        named = {
+            odcr.id: reserved
+            for odcr in inventory.odcrs.values()
+            if odcr.id not in snapshot.odcrs.owned.owner
+            and (reserved := tagged_owner(odcr, self._settings.cluster_name)) is not None
+            and reserved not in snapshot.reservations
+        }
+        now = self.clock.monotonic()
+        self._missing = since = {odcr_id: self._missing.get(odcr_id, now) for odcr_id in named}
+        kept = KEPT_FOR_OWNER.total_seconds()
+        return frozenset(named[odcr_id] for odcr_id, begun in since.items() if now - begun < kept)
 
     def _unheld(self, uses: Mapping[str, int], now: datetime) -> tuple[dict[str, int], dict[str, int]]:
         """Of the slots that no claim holds: the unattributed ones, and those that ended claims leave.

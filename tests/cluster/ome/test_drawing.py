@@ -214,3 +214,25 @@ def test_a_pod_of_the_owner_gets_a_lent_slot_back_before_anything_is_bought(
     assert stack.reservation_of("borrower-1") == odcr
     assert "NodeClaim borrower-0" in stack.until_event(own, "Reclaiming").message
     assert {c.name for c in stack.all(NodeClaim)} == {"borrower-1", own}
+
+
+@pytest.mark.covers("FLT-64")
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_tagged_reservation_is_kept_for_an_owner_that_does_not_exist_yet(stack: Stack, comes: bool) -> None:
+    odcr = owned(stack, 1)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "stranger", "")
+    assert "which does not exist yet" in stack.until_waiting("stranger").message
+    stack.passes()
+    assert stack.aws.free(odcr) == 1
+    if comes:
+        reserve(stack, "training", flavor=P5, quotas={GPU: "8"})
+        claim(stack, "owner", OWNER)
+        stack.until_ready("owner")
+        assert stack.reservation_of("owner") == odcr
+    else:
+        stack.until(
+            lambda: stack.is_true("stranger", names.LAUNCHED), "the slot is open in the end", step=60.0
+        )
+        assert stack.reservation_of("stranger") == odcr

@@ -84,12 +84,34 @@ def test_with_a_reservation_launches_wait_until_ownership_is_known() -> None:
     assert world.reader.known()
 
 
+@pytest.mark.covers("FLT-64")
+@pytest.mark.parametrize("error", ["", "timed out (0 NoAnswer)", "busy (503 ServiceUnavailable)"])
+def test_launches_wait_for_a_slow_api_server_without_end(error: str) -> None:
+    world = World(installed=True)
+    for informer in world.reads.named.values():
+        informer.error, informer.forbidden = "403 Forbidden", True
+    world.reads.cluster_reservations.error, world.reads.cluster_reservations.forbidden = error, False
+    world.clock.advance(100 * PATIENCE.total_seconds())
+    assert not world.reader.known()
+
+
+@pytest.mark.covers("FLT-64")
+def test_launches_wait_for_owners_that_are_not_resolved_yet() -> None:
+    """EC2 is slow, or the pass that resolves the owners fails."""
+    world = World(installed=True)
+    world.reserve()
+    world.read(world.reads.named)
+    world.clock.advance(100 * PATIENCE.total_seconds())
+    assert not world.reader.known()
+
+
 def test_unreadable_kinds_pause_launches_for_a_time_and_are_logged_once() -> None:
     world = World(installed=True)
     with capture_logs() as logs:
         assert not world.reader.known()  # no error yet
         assert not logs
-        world.reads.reservations.error = "403 Forbidden"
+        for informer in world.reads.named.values():
+            informer.error, informer.forbidden = "403 Forbidden", True
         assert not world.reader.known()
         assert not world.reader.known()
         world.clock.advance(PATIENCE.total_seconds() + 1)
