@@ -321,3 +321,35 @@ def test_the_rest_of_a_move_that_lost_an_old_claim_stays_if_its_new_node_is_late
     assert not old.deleting
     taints = {taint.key for taint in stack.get(Node, old.status.node_name).spec.taints}
     assert names.DISRUPTED_TAINT not in taints
+
+
+@pytest.mark.covers("FLT-10")
+def test_pods_move_to_reserved_nodes_that_became_empty_before_these_end(stack: Stack) -> None:
+    """Scale-in deletes the pods of two reserved nodes, and keeps those of two nodes beside them."""
+    full(stack, slots=2)
+    stack.start()
+    for name in ("first", "second"):
+        stack.claim(name, node_class="web", pool="web", capacity=(RESERVED,))
+        stack.until_ready(name)
+        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, cpu="1500m")
+    for name in ("low", "lower"):
+        run(stack, f"large-{name}", fallback(stack, name), cpu="1")  # beside a pod of 500m
+    later(stack, 40)
+    assert not any(stack.get(NodeClaim, name).deleting for name in ("low", "lower"))
+    before, launches = disrupted(), stack.calls("CreateFleet")
+    for name in ("app-first", "app-second"):
+        stack.delete(Pod, name, namespace="default")
+    for name in ("low", "lower"):
+        ending = stack.until(
+            lambda n=name: (c := stack.find(NodeClaim, n)) is None or c.deleting,  # type: ignore[misc]
+            f"{name} ends",
+            step=STEP,
+        )
+        assert ending and not replacement(stack, name)
+    gone(stack, "low", "lower")
+    for name in ("first", "second"):
+        run(stack, f"moved-{name}", stack.get(NodeClaim, name).status.node_name)
+    later(stack, 120)
+    assert disrupted() == before + 2
+    assert stack.calls("CreateFleet") == launches  # no slot was emptied and filled again
+    assert all(not stack.get(NodeClaim, name).deleting for name in ("first", "second"))

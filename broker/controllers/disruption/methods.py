@@ -5,7 +5,6 @@ Source: Karpenter, pkg/controllers/disruption (emptiness.go, drift.go, controlle
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -29,8 +28,8 @@ from broker.controllers.disruption.candidates import (
     usable_soon,
     waits,
 )
-from broker.controllers.disruption.gangs import drifted_units
-from broker.controllers.disruption.moves import MoveController, MoveLabel
+from broker.controllers.disruption.gangs import drifted_units, running_gangs
+from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
 from broker.controllers.disruption.replacements import (
     OVER_LIMITS,
     MachineFinder,
@@ -43,13 +42,14 @@ from broker.controllers.disruption.replacements import (
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.returning import (
-    ReturnMove,
     ReturnSelector,
     enabled,
     return_obstacle,
+    return_units,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.disruption.standing import StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
@@ -65,7 +65,6 @@ from providers.model import ProviderError
 PENDING: Final = timedelta(minutes=1)
 # Seconds of a pass for drifted nodes: each that cannot be replaced is compared with all nodes.
 TRYING: Final = 5.0
-_ID: Final = 8  # characters of a move's id
 
 _log = structlog.get_logger("disruption")
 
@@ -96,6 +95,8 @@ class DisruptionMethods:
             caches=self._caches, sources=self._sources, snapshot=snapshot, learner=self._learner
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
+        moved = self._move_to_standing(snapshot, free, ledger)
+        free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
         started, placement = self._drifted(finder, free, ledger)
@@ -118,6 +119,35 @@ class DisruptionMethods:
         if ledger.limit(node.pool.name, reason) == 0 and node.pool.name not in ledger.errors:
             self._reporter.pool_blocked(node.pool, reason, "")
         return False
+
+    def _move_to_standing(
+        self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
+    ) -> set[str]:
+        """Ends nodes outside reservations if their pods fit on reserved nodes that stand.
+
+        Returns the uids of these nodes, and of reserved nodes that await pods.
+        """
+        standing = StandingNodes(snapshot, free, self._caches.claims)
+        touched = standing.awaiting()
+        if not standing.reserved or self._pods_wait(snapshot.now):
+            return touched
+        gangs = running_gangs(snapshot, [c for c in self._caches.claims.list() if self._caches.owns(c)])
+        for move in standing.moves({uid for uid, of in gangs.of.items() if of}):
+            node = move.node
+            if not self._may(node, snapshot):
+                continue
+            if not is_true(node.claim, names.CONSOLIDATABLE) or not self._allowed(
+                node, ledger, "Underutilized"
+            ):
+                touched |= standing.kept(move.hosts)
+                continue
+            with self._reporter.isolated(node):
+                self._moves.end(node, "ReturnToReservation")
+                ledger.take(node.pool.name, "Underutilized")
+                self._reporter.returning(node.claim, move.hosts[0].claim, move.message)
+                standing.placement = move.placed
+                touched |= {node.claim.uid, *(host.claim.uid for host in move.hosts)}
+        return touched
 
     def _empty(
         self, snapshot: DisruptionSnapshot, free: Iterable[ManagedNode], ledger: BudgetLedger
@@ -255,7 +285,7 @@ class DisruptionMethods:
             return None
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"Drifted: {reason.reason if reason else ''}"
-        gang_name = _base(gang) if len(nodes) > 1 else ""
+        gang_name = base_gang(gang) if len(nodes) > 1 else ""
         begun = self._begin(pairs, "Drifted", message, finder, gang=gang_name)
         return placed if begun else None
 
@@ -276,7 +306,7 @@ class DisruptionMethods:
         *,
         gang: str = "",
     ) -> bool:
-        id_ = _move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
+        id_ = move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
         label = MoveLabel(id=id_, size=len(pairs), cause=cause)
         rights = self._sources.slots.rights()
         bodies = [
@@ -347,7 +377,7 @@ class DisruptionMethods:
         except ProviderError as error:
             _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
             return
-        for unit in _units(moves):
+        for unit in return_units(moves):
             counts = Counter(move.demand.node.pool.name for move in unit)
             pairs = finder.within_limits([(move.demand, move.machines) for move in unit])
             if all(machines for _, machines in pairs) and all(
@@ -361,7 +391,7 @@ class DisruptionMethods:
                         "ReturnToReservation",
                         "; ".join(move.message for move in unit),
                         finder,
-                        gang=_base(unit[0].gang),
+                        gang=base_gang(unit[0].gang),
                     )
 
     def _may_grow(self, node: ManagedNode, finder: MachineFinder) -> bool:
@@ -376,26 +406,6 @@ class DisruptionMethods:
             item.last_transition_time for item in scheduled if item is not None and item.status == "False"
         )
         return any(at is not None and now - at < PENDING for at in failed)
-
-
-def _units(moves: Iterable[ReturnMove]) -> list[list[ReturnMove]]:
-    """Single moves, and those of each gang."""
-    units: dict[str, list[ReturnMove]] = {}
-    for move in moves:
-        units.setdefault(move.gang or f"\0{move.demand.node.claim.uid}", []).append(move)
-    return list(units.values())
-
-
-def _base(gang: str) -> str:
-    """The name of the gang before an earlier move."""
-    name, dot, suffix = gang.rpartition(".")
-    moved = dot and len(suffix) == _ID and all(char in "0123456789abcdef" for char in suffix)
-    return name if moved else gang
-
-
-def _move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
-    text = "/".join([*sorted(node.claim.uid for node in nodes), now.isoformat()])
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID]
 
 
 def _stays_empty(pool: NodePool) -> bool:

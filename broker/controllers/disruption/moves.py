@@ -13,6 +13,7 @@ Once one claim of a move has ended, the move is only completed.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ REASON_OF: Final[Mapping[Cause, str]] = {
     "ReturnToReservation": "Underutilized",
 }
 _MOST: Final = 10_000
+_ID: Final = 8  # characters of a move's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +326,18 @@ class MoveController:
     def _write_taints(self, node: Node, taints: list[dict[str, Any]]) -> None:
         body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+
+
+def base_gang(gang: str) -> str:
+    """The name of the gang before an earlier move."""
+    name, dot, suffix = gang.rpartition(".")
+    moved = dot and len(suffix) == _ID and all(char in "0123456789abcdef" for char in suffix)
+    return name if moved else gang
+
+
+def move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
+    text = "/".join([*sorted(node.claim.uid for node in nodes), now.isoformat()])
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID]
 
 
 def _initialized(claim: NodeClaim) -> bool:
