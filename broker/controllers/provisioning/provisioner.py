@@ -369,11 +369,9 @@ class Provisioner:
         with self._launches.creating():  # so does disruption: no other loop creates claims meanwhile
             allowed = within_limits(claims, self._limits()) if claims else []
             self._writers.each(create, allowed)
-        for item in claims:
-            if item not in allowed:
-                reason = f"another claim took the rest of the limits of NodePool {item.packed.option.pool}"
-                refused.update({pod.key: reason for pod in item.packed.pods})
-        return refused
+        others = "another claim took the rest of the limits of NodePool"
+        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item not in allowed]
+        return refused | {pod.key: f"{others} {pool}" for pool, pods in left for pod in pods}
 
     def _limits(self) -> Mapping[str, Mapping[str, int]]:
         """The remaining amounts of all pools as the caches are now, and not as the run began."""
