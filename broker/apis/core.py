@@ -16,7 +16,8 @@ from broker.apis.schema import crd
 # The condition of a pod that the scheduler sets, and its reason if no node has room.
 POD_SCHEDULED: Final = "PodScheduled"
 UNSCHEDULABLE: Final = "Unschedulable"
-ENDED: Final = ("Succeeded", "Failed")
+FAILED: Final = "Failed"
+ENDED: Final = ("Succeeded", FAILED)
 
 LABEL_KEY = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?"
@@ -213,6 +214,20 @@ class SchedulingGate(Model):
     name: str = ""
 
 
+class PodSchedulingGroup(Model):
+    """The PodGroup of a pod, since Kubernetes 1.36."""
+
+    pod_group_name: str = ""
+
+
+class PodWorkloadRef(Model):
+    """The pod group of a Workload, in Kubernetes 1.35."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSpec(Model):
     node_name: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -222,6 +237,8 @@ class PodSpec(Model):
     priority_class_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
+    workload_ref: PodWorkloadRef | None = None
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()

@@ -174,11 +174,13 @@ class ConditionUpdate:
 class Object(Model):
     """A Kubernetes object. Subclasses set KIND and add `spec` and `status`.
 
-    ALIKE: the number of objects of the kind with the same spec.
+    ALIKE: the number of objects of the kind with the same spec. OLDER_VERSIONS: read where KIND's is not
+    served, the first that is.
     """
 
     KIND: ClassVar[Kind]
     ALIKE: ClassVar[bool] = False
+    OLDER_VERSIONS: ClassVar[tuple[str, ...]] = ()
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -48,3 +48,47 @@ class SchedulingPodGroup(Object):
     )
 
     spec: PodGroupSpec = PodGroupSpec()
+
+
+class GangPolicy(Model):
+    min_count: int = 0
+
+
+class SchedulingPolicy(Model):
+    """`gang`: all pods up to the minimum together. Without it, each pod by itself."""
+
+    gang: GangPolicy | None = None
+
+
+class NativePodGroupSpec(Model):
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+
+
+class NativePodGroup(Object):
+    """Kubernetes' own group of pods, since 1.36."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group="scheduling.k8s.io", version="v1", kind="PodGroup", plural="podgroups", namespaced=True
+    )
+    OLDER_VERSIONS: ClassVar[tuple[str, ...]] = ("v1beta1", "v1alpha3", "v1alpha2")
+
+    spec: NativePodGroupSpec = NativePodGroupSpec()
+
+
+class WorkloadPodGroup(Model):
+    name: str = ""
+    policy: SchedulingPolicy = SchedulingPolicy()
+
+
+class NativeWorkloadSpec(Model):
+    pod_groups: tuple[WorkloadPodGroup, ...] = ()
+
+
+class NativeWorkload(Object):
+    """Kubernetes' own Workload, of which pods named a group in 1.35."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group="scheduling.k8s.io", version="v1alpha1", kind="Workload", plural="workloads", namespaced=True
+    )
+
+    spec: NativeWorkloadSpec = NativeWorkloadSpec()

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from broker.apis.core import Pod
 from broker.apis.workloads import PodTemplate
 from broker.commands.manifests import BadManifest
-from broker.controllers.provisioning.pending import JOBSET
+from broker.placement.gangs import JOBSET
 from broker.text import counted
 
 Json = Mapping[str, Any]

@@ -8,7 +8,7 @@ first, and the others are packed. Nothing is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -55,6 +55,7 @@ from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.reservations.drawing import DrawRights
@@ -164,7 +165,7 @@ def _pending(
     infos: Mapping[str, PodInfo],
     draw: Draw,
     client: Client,
-    group_size: Callable[[str], int],
+    group_size: GroupSizes,
 ) -> list[PendingPod]:
     classes = listed(client, PriorityClass)
     values = {item.name: item.value for item in classes}

@@ -55,8 +55,12 @@ def decide(
     *,
     node_fallback: bool = False,
     only: Collection[str] | None = None,
+    fullest: bool = False,
 ) -> HoldDecision:
-    """The place of a pod, of these nodes `only`. The snapshot must have the ledger's placeholders."""
+    """The place of a pod, of these nodes `only`. The snapshot must have the ledger's placeholders.
+
+    `fullest`: on the node with the least room that fits, instead of the most.
+    """
     whole: list[HoldState] = []
     partial: list[HoldState] = []
     for state in ledger.matching(request):
@@ -74,10 +78,10 @@ def decide(
         return _waits(snapshot, rejected, NO_MATCH)
     if not node_fallback and any(state.hold.restricted for state in partial):
         return _waits(snapshot, rejected, RESTRICTED)
-    beside = _on_a_node(request, snapshot, only)
+    beside = _on_a_node(request, snapshot, only, fullest)
     if beside.node or not request.ignores:
         return beside
-    return _on_a_node(request, _unreserved(snapshot, ledger), only)
+    return _on_a_node(request, _unreserved(snapshot, ledger), only, fullest)
 
 
 def _unreserved(snapshot: PlacementSnapshot, ledger: HoldLedger) -> PlacementSnapshot:
@@ -107,18 +111,18 @@ def _waits(snapshot: PlacementSnapshot, rejected: dict[str, tuple[str, ...]], re
 
 
 def _on_a_node(
-    request: HoldRequest, snapshot: PlacementSnapshot, only: Collection[str] | None
+    request: HoldRequest, snapshot: PlacementSnapshot, only: Collection[str] | None, fullest: bool
 ) -> HoldDecision:
     start = crc32(request.pod.uid.encode())
     fitting = fits(request.pod, snapshot, enough=ENOUGH, start=start, only=only)
     if not fitting.nodes:
         return HoldDecision(fits=fitting)
     states = (snapshot.states[name] for name in fitting.nodes)
-    return HoldDecision(node=roomiest(request, states), fits=fitting)
+    return HoldDecision(node=roomiest(request, states, fullest=fullest), fits=fitting)
 
 
-def roomiest(request: HoldRequest, states: Iterable[NodeState]) -> str:
-    """The node with the most room left after the pod, then the first by name.
+def roomiest(request: HoldRequest, states: Iterable[NodeState], *, fullest: bool = False) -> str:
+    """The node with the most room left after the pod, or the least if `fullest`; then the first by name.
 
     Source: kube-scheduler, noderesources/least_allocated.go.
     """
@@ -132,6 +136,6 @@ def roomiest(request: HoldRequest, states: Iterable[NodeState]) -> str:
             score += 100 * max(0, capacity - taken.get(CPU, 0) - cpu) // capacity
         if capacity := room.get(MEMORY, 0):
             score += 100 * max(0, capacity - taken.get(MEMORY, 0) - memory) // capacity
-        return (-score // 2, state.node.name)
+        return (score if fullest else -score // 2, state.node.name)
 
     return min(map(rank, states))[1]

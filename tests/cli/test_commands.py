@@ -122,8 +122,7 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
     assert "CronJob default/night: one run of it is planned" in lines
     assert "planned with the pods that wait in the cluster: default/waits" in lines
     assert (
-        "pod default/member: gang default/team has 1 of 2 pods: it gets machines once all of them exist"
-        in lines
+        "pod default/member: gang default/team has 1 of 2 pods: it gets room once all of them exist" in lines
     )
     pods_of_claims = [
         line.partition(": for pods ")[2] for line in lines if line.startswith("NodeClaim pool-")

@@ -18,8 +18,8 @@ from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.nodeclaim.status import since
-from broker.controllers.provisioning.pending import gang_of
 from broker.placement.disruption_pods import reschedulable
+from broker.placement.gangs import gang_of, unknown_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def running_gangs(snapshot: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> 
     for pod in filter(reschedulable, snapshot.occupancy.pods):
         host = by_node.get(pod.spec.node_name, f"node/{pod.spec.node_name}")
         occupied.add(host)
-        if gang := gang_of(pod, _unknown).name:
+        if gang := gang_of(pod, unknown_sizes).name:
             of[host].add(gang)
             hosts[gang].add(host)
         else:
@@ -119,7 +119,3 @@ def _shown(uids: Iterable[str], snapshot: DisruptionSnapshot) -> str:
     """The first of these hosts, by name, and the number of others."""
     shown = sorted(node.claim.name if (node := snapshot.by_uid(uid)) else uid for uid in uids)
     return shown[0] + (f" and {len(shown) - 1} more" if len(shown) > 1 else "")
-
-
-def _unknown(_: str) -> int:
-    return 0

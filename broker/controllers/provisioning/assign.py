@@ -5,7 +5,7 @@ Both the provisioning loop and `capacity-broker plan -f` decide with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from broker.controllers.provisioning.existing import ExistingNodes
 from broker.controllers.provisioning.pending import incomplete
 from broker.placement.affinity import node_affinity
 from broker.placement.filters import FILTERS, Filter, prepare
+from broker.placement.gangs import GroupSizes
 from broker.placement.packing_model import PendingPod
 from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
@@ -39,7 +40,7 @@ def assign(
     pending: Sequence[PendingPod],
     known: ExistingNodes,
     pods: Sequence[Pod],
-    group_size: Callable[[str], int],
+    group_size: GroupSizes,
 ) -> PodAssignment:
     """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
     snapshot = known.snapshot

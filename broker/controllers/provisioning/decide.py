@@ -34,6 +34,7 @@ from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits
+from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
@@ -60,7 +61,7 @@ class ProvisioningCluster:
     daemons: Sequence[PodInfo]
     learned: LearnedRoom
     storage: Storage
-    group_size: Callable[[str], int]
+    group_size: GroupSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
+from broker.placement.gangs import GroupSizes, gang_of, is_member, waits_for_pods
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.reading import pod_info
 from broker.reservations.drawing import DrawRights
-from broker.text import InvalidText, counted, decode_whole
 
 Draw = Callable[[str, str], Drawing]  # of a namespace and the annotation of its pod
 
-POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
-KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
-KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
-JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
-_MOST: Final = 100_000
 _OWNERS: Final = frozenset({("apps/v1", "DaemonSet"), ("v1", "Node")})
 
 
@@ -45,40 +40,6 @@ def provisionable(pod: Pod) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodGang:
-    """The gang of a pod: all its pods get machines, or none. `size` 0: unknown."""
-
-    name: str = ""
-    size: int = 0
-
-
-ALONE: Final = PodGang()
-
-
-def gang_of(pod: Pod, group_size: Callable[[str], int]) -> PodGang:
-    """The pod's gang, by the broker's annotation, a PodGroup, Kueue's group, or a JobSet.
-
-    `group_size`: the minimum of a PodGroup by `namespace/name`; 0 if it is unknown.
-    """
-    if name := pod.annotations.get(names.GANG):
-        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(names.GANG_SIZE)))
-    if name := pod.labels.get(POD_GROUP):
-        return PodGang(name=f"{pod.namespace}/{name}", size=group_size(f"{pod.namespace}/{name}"))
-    if name := pod.labels.get(KUEUE_GROUP):
-        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(KUEUE_COUNT)))
-    if name := pod.labels.get(JOBSET):
-        return PodGang(name=f"{pod.namespace}/{name}")
-    return ALONE
-
-
-def _count(text: str | None) -> int:
-    try:
-        return decode_whole(text or "0", least=0, most=_MOST)
-    except InvalidText:
-        return 0
-
-
 def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
     """The reservations that pods may draw from in these NodePools."""
     named = frozenset(pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "") for pool in pools)
@@ -86,7 +47,7 @@ def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
 
 
 def pending_pod(
-    pod: Pod, draw: Draw, group_size: Callable[[str], int], info: PodInfo | None = None
+    pod: Pod, draw: Draw, group_size: GroupSizes, info: PodInfo | None = None
 ) -> PendingPod:
     """The pod for packing."""
     gang = gang_of(pod, group_size)
@@ -100,7 +61,7 @@ def pending_pod(
 
 
 def pending_reservations(
-    reservations: Mapping[str, KoordinatorReservation], draw: Draw, group_size: Callable[[str], int]
+    reservations: Mapping[str, KoordinatorReservation], draw: Draw, group_size: GroupSizes
 ) -> Iterator[PendingPod]:
     """Reservations for packing: the pods of their templates, under the keys of the reservations."""
     for key, reservation in reservations.items():
@@ -112,17 +73,13 @@ def pending_reservations(
         yield replace(pending_pod(pod, draw, group_size, info), priority=priority(reservation))
 
 
-def incomplete(
-    pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: Callable[[str], int]
-) -> dict[str, str]:
-    """The reason of each gang that waits for pods which do not exist yet, by the gang's name."""
-    sizes = {pod.gang: pod.gang_size for pod in pending if pod.gang and pod.gang_size}
-    if not sizes:
+def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: GroupSizes) -> dict[str, str]:
+    """The reason of each gang that waits for objects which do not exist yet, by the gang's name."""
+    waiting = {pod.gang for pod in pending if pod.gang}
+    if not waiting:
         return {}
-    present = Counter(gang_of(pod, group_size).name for pod in pods if not pod.deleting and not pod.ended)
-    return {
-        gang: f"gang {gang} has {present[gang]} of {counted(size, 'pod')}: "
-        "it gets machines once all of them exist"
-        for gang, size in sizes.items()
-        if present[gang] < size
-    }
+    members = [(gang_of(pod, group_size), pod) for pod in pods]
+    present = Counter(gang.name for gang, pod in members if is_member(pod))
+    gangs = {gang.name: gang for gang, pod in members if gang.name in waiting and is_member(pod)}
+    reasons = {name: waits_for_pods(gang, present[name]) for name, gang in gangs.items()}
+    return {name: reason for name, reason in reasons.items() if reason}

@@ -11,8 +11,9 @@ from typing import Any
 from broker.apis.coordination import Lease
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
-from broker.apis.workloads import DaemonSet, SchedulingPodGroup
+from broker.apis.workloads import DaemonSet
 from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.pod_groups import PodGroupReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -37,7 +38,6 @@ class ProvisioningReads:
         self.occupancy = occupancy
         self.leases = leases
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
-        self.pod_groups = Informer(client, SchedulingPodGroup, clock=clock)
         self.limit_ranges = Informer(client, LimitRange, clock=clock)
         self.volume_claims = Informer(client, PersistentVolumeClaim, clock=clock)
         self.volumes = Informer(client, PersistentVolume, clock=clock)
@@ -48,6 +48,9 @@ class ProvisioningReads:
         ]
         for informer in self.informers:
             informer.optional = True
+        groups = PodGroupReads(client, clock=clock)
+        self.group_size = groups.size
+        self.informers = [*self.informers, *groups.informers]
 
     def synced(self) -> bool:
         return self.occupancy.synced() and all(informer.complete for informer in self.informers)
@@ -76,8 +79,3 @@ class ProvisioningReads:
             )
             for pod in pods
         ]
-
-    def group_size(self, key: str) -> int:
-        """The minimum of a PodGroup, by `namespace/name`; 0 if there is none."""
-        group = self.pod_groups.cache.find(key)
-        return group.spec.min_member if group is not None else 0

@@ -87,5 +87,5 @@ class AssumedPlacements:
     def reservations(self) -> Iterator[KoordinatorReservation]:
         return iter(self._reservations.values())
 
-    def __contains__(self, uid: str) -> bool:
+    def __contains__(self, uid: object) -> bool:
         return uid in self._pods or uid in self._reservations

@@ -32,6 +32,7 @@ FAILED: Final = "FailedScheduling"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 RESERVATION_REQUIRED: Final = "ReservationRequired"
 INVALID_ANNOTATION: Final = "InvalidAnnotation"
+GANG_INCOMPLETE: Final = "GangIncomplete"
 
 
 class OutcomeUnknown(Unavailable):

@@ -20,22 +20,34 @@ from broker.controllers.nodereservation.conditions import INVALID
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations
 from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.scheduler.assumed import AssumedPlacements, AssumedPod
-from broker.controllers.scheduler.binder import INVALID_ANNOTATION, OutcomeUnknown, PlacementWriter
+from broker.controllers.scheduler.binder import (
+    GANG_INCOMPLETE,
+    INVALID_ANNOTATION,
+    OutcomeUnknown,
+    PlacementWriter,
+)
 from broker.controllers.scheduler.elastic import ElasticUse
+from broker.controllers.scheduler.gangs import PlacementUnit, units_in_turn, whole_or_not
 from broker.controllers.scheduler.kept_room import KeptRoom
 from broker.controllers.scheduler.preallocation import pre_allocated
 from broker.controllers.scheduler.queue import (
     SchedulingBackoff,
     UnfitPods,
     Waiting,
-    in_turn,
     reservation_waits,
     waits,
 )
 from broker.controllers.scheduler.reads import SchedulerReads
 from broker.controllers.scheduler.reclaim import ElasticReclaim
 from broker.controllers.scheduler.state import SchedulerState
-from broker.controllers.scheduler.trial import FoundPlace, NoPlace, QueuedPod, try_places
+from broker.controllers.scheduler.trial import (
+    FoundPlace,
+    NoPlace,
+    PlacementTrial,
+    QueuedPod,
+    strictest,
+    try_places,
+)
 from broker.controllers.scheduler.view import SchedulerView
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
@@ -114,24 +126,31 @@ class PodScheduler:
         state = self._state(reservations.values())
         delays: list[float] = []
         placed = 0
-        for item in waiting:
-            if wait := self._backoff.wait(item.uid, now):
+        units = units_in_turn(waiting, self._view.pods.values(), self._reads.groups.size, self._assumed)
+        for unit in units:
+            if wait := self._wait(unit, now):
                 delays.append(wait)
+                state = self._kept_for(unit, state)
                 continue
-            if isinstance(item, Pod) and self._unfit.still(item, self._view.freed):
+            if unit.pods and all(self._unfit.still(pod, self._view.freed) for pod in unit.pods):
                 continue
             try:
-                state = self._placed(item, state)
+                state = self._placed(unit, state)
             except OutcomeUnknown:
                 raise  # room that may be taken is not given away
             except ApiError as error:
-                log.warning("not placed", object=item.key, error=str(error))
-                self._backoff.failed(item.uid, now)
-                delays.append(self._backoff.wait(item.uid, now))
-            placed += item.uid in self._assumed
+                log.warning("not placed", object=unit.items[0].key, error=str(error))
+                self._backoff.failed(unit.items[0].uid, now)
+            if wait := self._wait(unit, now):
+                delays.append(wait)
+            placed += sum(item.uid in self._assumed for item in unit.items)
             if placed >= AT_ONCE:
                 return Result(0.0)  # with the pods that came meanwhile
         return Result(min(delays)) if delays else None
+
+    def _wait(self, unit: PlacementUnit, now: float) -> float:
+        """Seconds until the unit is tried again."""
+        return max(self._backoff.wait(item.uid, now) for item in unit.items)
 
     def _read_unknown_placements(self) -> None:
         """Reads the placements without an answer. Raises Unavailable while the API server does not answer.
@@ -182,26 +201,68 @@ class PodScheduler:
         names = self._reads.served_names()
         candidates: list[Waiting] = [pod for pod in pods if waits(pod, names)]
         candidates += [item for item in reservations if reservation_waits(item, names)]
-        return in_turn(item for item in candidates if item.uid not in self._assumed)
+        return [item for item in candidates if item.uid not in self._assumed]
 
-    def _placed(self, item: Waiting, state: SchedulerState) -> SchedulerState:
-        if isinstance(item, Pod):
-            return self._place_pods((item,), state)
-        return self._place_reservation(item, state)
+    def _placed(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
+        if unit.pods:
+            return self._place_pods(unit, state)
+        for item in unit.items:
+            if not isinstance(item, Pod):
+                state = self._place_reservation(item, state)
+        return state
 
-    def _place_pods(self, pods: Sequence[Pod], state: SchedulerState) -> SchedulerState:
-        """Binds all of the pods, or none."""
-        queued = [item for pod in pods if (item := self._queued(pod)) is not None]
-        if len(queued) < len(pods):
+    def _place_pods(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
+        """Binds as many of the pods as the unit needs, or none."""
+        if unit.obstacle:
+            self._reject_all(unit.pods, unit.obstacle, GANG_INCOMPLETE)
+            self._unnominate(unit.pods)
             return state
-        trial = try_places(queued, state, node_fallback=self._settings.restricted_node_fallback)
-        if trial.rejected:
+        queued = [item for pod in unit.pods if (item := self._queued(pod)) is not None]
+        if len(queued) < unit.needed:
+            others = [item.pod for item in queued]
+            self._reject_all(others, whole_or_not(unit, len(unit.items) - len(queued)), INVALID_ANNOTATION)
+            self._unnominate(unit.pods)
+            return state
+        trial = self._tried(queued, state)
+        if len(trial.found) >= unit.needed:
+            self._bind_all(trial.found)
             for rejected in trial.rejected:
                 self._reject(rejected, state)
-            return self._reclaimed(queued, state)
-        for place in trial.found:
-            self._bind(place)
-        return trial.state
+            return trial.state
+        for rejected in trial.rejected:
+            self._reject(rejected, state)
+        text, reason = whole_or_not(unit, len(trial.rejected)), strictest(trial.rejected)
+        self._reject_all([place.queued.pod for place in trial.found], text, reason)
+        return self._reclaimed(queued[: unit.needed], state)
+
+    def _tried(self, queued: Sequence[QueuedPod], state: SchedulerState) -> PlacementTrial:
+        return try_places(queued, state, node_fallback=self._settings.restricted_node_fallback)
+
+    def _kept_for(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
+        """The state without the room that a gang in part needs: its pods are tried again in a moment."""
+        queued = [item for pod in unit.pods if (item := self._queued(pod)) is not None]
+        return self._tried(queued, state).state if unit.started else state
+
+    def _reject_all(self, pods: Iterable[Pod], text: str, reason: str) -> None:
+        for pod in pods:
+            self._writer.reject(pod, text, reason)
+
+    def _unnominate(self, pods: Iterable[Pod]) -> None:
+        for pod in pods:
+            self._writer.unnominate(pod)
+
+    def _bind_all(self, places: Sequence[FoundPlace]) -> None:
+        """Raises ApiError if the first pod is not bound. Others that are not are tried again soon."""
+        for place in places:
+            try:
+                self._bind(place)
+            except OutcomeUnknown:
+                raise
+            except ApiError as error:
+                if place is places[0]:
+                    raise
+                log.warning("not placed", object=place.queued.pod.key, error=str(error))
+                self._backoff.failed(place.queued.pod.uid, self._clock.monotonic())
 
     def _queued(self, pod: Pod) -> QueuedPod | None:
         try:
@@ -241,8 +302,7 @@ class PodScheduler:
                 queued, state, self._use, self._view.by_uid(), self._reads.served_names()
             )
         if reclaim is None:
-            for item in queued:
-                self._writer.unnominate(item.pod)
+            self._unnominate(item.pod for item in queued)
             return state
         if kept := self._reclaim.evict(reclaim.victims):
             for item in queued:

@@ -39,7 +39,8 @@ def reservation_waits(reservation: koord.KoordinatorReservation, names: frozense
     return status.phase in ("", koord.PENDING)
 
 
-def in_turn(waiting: Iterable[Waiting]) -> list[Waiting]:
+def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Waiting]:
+    """Nominated pods come first, then those of gangs that have begun, by uid; then by priority and age."""
     items = [*waiting]
     # Lowest priority of the nominated pods, by namespace.
     nominated: dict[str, int] = {}
@@ -47,9 +48,9 @@ def in_turn(waiting: Iterable[Waiting]) -> list[Waiting]:
         if isinstance(item, Pod) and item.status.nominated_node_name:
             nominated[item.namespace] = min(_level(item), nominated.get(item.namespace, _level(item)))
 
-    def place(item: Waiting) -> tuple[bool, int, datetime, str]:
+    def place(item: Waiting) -> tuple[bool, bool, int, datetime, str]:
         first = isinstance(item, Pod) and _comes_first(item, nominated.get(item.namespace))
-        return (not first, -_level(item), *_age(item))
+        return (not first, item.uid not in begun, -_level(item), *_age(item))
 
     return sorted(items, key=place)
 

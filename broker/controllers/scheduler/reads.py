@@ -17,6 +17,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import Namespace
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.room_rules import RoomRules
+from broker.controllers.pod_groups import PodGroupReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -75,6 +76,7 @@ class SchedulerReads:
         self.deployments = Informer(client, GodelDeployment, clock=clock)
         self.replica_sets = Informer(client, GodelReplicaSet, clock=clock)
         self.resource_quotas = Informer(client, ResourceQuota, clock=clock)
+        self.groups = PodGroupReads(client, clock=clock)
         for informer in self.named.values():
             informer.optional = True
         # They limit the room of deleted pods.
@@ -82,6 +84,8 @@ class SchedulerReads:
         # Only placing needs Deployments and ReplicaSets, and only where Gödel's kind is installed.
         for informer in (self.deployments, self.replica_sets):
             informer.needed = self._godel_served
+        for informer in self.groups.informers:
+            informer.needed = lambda: self._places and self.installed()
 
     @property
     def rooms(self) -> Mapping[str, Informer[Any]]:
@@ -100,6 +104,7 @@ class SchedulerReads:
             "deployments": self.deployments,
             "replicasets": self.replica_sets,
             "resourcequotas": self.resource_quotas,
+            **self.groups.named,
         }
 
     def rules(self, bounds: RoomBounds, namespaces: Cache[Namespace]) -> RoomRules:
@@ -114,6 +119,8 @@ class SchedulerReads:
         if not all(informer.complete for informer in self.rooms.values()):
             return False
         if self._keeps_rooms() and not self.resource_quotas.complete:
+            return False
+        if self._places and self.installed() and not self.groups.complete():
             return False
         return not self._godel_served() or (self.deployments.complete and self.replica_sets.complete)
 

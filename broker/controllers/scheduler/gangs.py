@@ -1,0 +1,99 @@
+"""Sorts the queue into units: a gang that is bound whole or not at all, or one pod or reservation.
+
+Invariant: a gang that has begun comes before those that have not. Only a failed write or a restart leaves a
+gang in part; its other pods then get their room before another gang takes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass
+
+from broker.apis.core import Pod
+from broker.controllers.scheduler.queue import Waiting, in_turn
+from broker.placement.gangs import ALONE, GroupSizes, PodGang, gang_of, is_member, waits_for_pods
+from broker.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementUnit:
+    """`started`: the members that have or had their place. `obstacle`: why none may be placed yet."""
+
+    items: tuple[Waiting, ...]
+    gang: PodGang = ALONE
+    started: int = 0
+    obstacle: str = ""
+
+    @property
+    def needed(self) -> int:
+        """How many of the items must have a place, so that any is bound."""
+        return max(1, self.gang.size - self.started) if self.gang.size else len(self.items)
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        return tuple(item for item in self.items if isinstance(item, Pod))
+
+
+def units_in_turn(
+    waiting: Collection[Waiting], pods: Iterable[Pod], sizes: GroupSizes, assumed: Container[str]
+) -> list[PlacementUnit]:
+    """The units in the order in which they are tried: a gang at the turn of its first pod.
+
+    `pods`: all that exist. `assumed`: the uids of pods with a place that the caches do not show.
+    """
+    gangs = {item.uid: gang_of(item, sizes) for item in waiting if isinstance(item, Pod)}
+    members = _Members.of(gangs.values(), pods, sizes, assumed)
+    begun = {uid for uid, gang in gangs.items() if members.started[gang.name] and not members.whole(gang)}
+    units: dict[str, list[Waiting]] = {}
+    for item in in_turn(waiting, begun):
+        gang = gangs.get(item.uid, ALONE)
+        together = gang.name and not members.whole(gang)
+        units.setdefault(f"gang {gang.name}" if together else item.uid, []).append(item)
+    return [members.unit(items, gangs.get(items[0].uid, ALONE)) for items in units.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Members by the name of their gang: all that exist, and those with a place."""
+
+    present: Counter[str]
+    started: Counter[str]
+
+    @classmethod
+    def of(
+        cls,
+        gangs: Iterable[PodGang],
+        pods: Iterable[Pod],
+        sizes: GroupSizes,
+        assumed: Container[str],
+    ) -> _Members:
+        names = {gang.name for gang in gangs if gang.name}
+        present, started = Counter[str](), Counter[str]()
+        for pod in pods if names else ():
+            name = gang_of(pod, sizes).name
+            if name in names and is_member(pod):
+                present[name] += 1
+                started[name] += bool(pod.spec.node_name) or pod.uid in assumed
+        return cls(present, started)
+
+    def whole(self, gang: PodGang) -> bool:
+        """Whether so many members have a place that others are placed one by one."""
+        return 0 < gang.size <= self.started[gang.name]
+
+    def unit(self, items: list[Waiting], gang: PodGang) -> PlacementUnit:
+        if not gang.name or self.whole(gang):
+            return PlacementUnit(tuple(items))
+        started = self.started[gang.name]
+        obstacle = waits_for_pods(gang, self.present[gang.name])
+        if not obstacle and started + len(items) < gang.size:
+            size = counted(gang.size, "pod")
+            ready = started + len(items)
+            obstacle = f"gang {gang.name} is placed whole: {ready} of {size} are ready to be placed"
+        return PlacementUnit(tuple(items), gang, started, obstacle)
+
+
+def whole_or_not(unit: PlacementUnit, without: int) -> str:
+    """Why a pod of the gang waits, although it has a place itself. `without`: the pods that have none."""
+    pods = counted(without, "pod")
+    return f"gang {unit.gang.name} is placed whole or not at all: {pods} of it cannot be placed now"

@@ -1,0 +1,119 @@
+"""The gang of a pod: pods that get room all together, or not at all.
+
+Invariant: provisioning, disruption and the scheduler read gangs here. A gang is whole if as many of its pods
+as its size have a place; pods beyond the size are placed one by one. Sources of the marks: Kubernetes'
+scheduling.k8s.io (Workload of 1.35, PodGroup since 1.36), scheduler-plugins, Koordinator
+(apis/extension/coscheduling.go), Kueue, JobSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.apis import names
+from broker.apis.core import FAILED, Pod
+from broker.text import InvalidText, counted, decode_whole
+
+POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+KOORDINATOR_GANG: Final = "gang.scheduling.koordinator.sh/name"
+KOORDINATOR_MINIMUM: Final = "gang.scheduling.koordinator.sh/min-available"
+KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
+_MOST: Final = 100_000
+
+# Marks with the size beside them: label or annotation with the name, annotation with the size.
+_COUNTED_MARKS: Final = (
+    (KOORDINATOR_GANG, KOORDINATOR_MINIMUM),
+    (KUEUE_GROUP, KUEUE_COUNT),
+    (JOBSET, ""),
+)
+
+
+class GroupRef(NamedTuple):
+    """An object that has the size of a gang. `api`: its group; `part`: a pod group of a Workload."""
+
+    api: str
+    namespace: str
+    name: str
+    part: str = ""
+
+
+class GroupSize(NamedTuple):
+    """`size` 0: unknown. `alone`: the group's pods are placed one by one. `absent`: it does not exist."""
+
+    size: int = 0
+    alone: bool = False
+    absent: bool = False
+
+
+GroupSizes = Callable[[GroupRef], GroupSize]
+NATIVE: Final = "scheduling.k8s.io"
+PLUGINS: Final = "scheduling.x-k8s.io"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGang:
+    """The gang of a pod. `size` 0: the pods that exist. `absent`: the group that the pod names is missing."""
+
+    name: str = ""
+    size: int = 0
+    absent: bool = False
+
+
+ALONE: Final = PodGang()
+
+
+def gang_of(pod: Pod, sizes: GroupSizes) -> PodGang:
+    """The pod's gang: by the broker's annotation, else by the first other mark."""
+    if name := pod.annotations.get(names.GANG):
+        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(names.GANG_SIZE)))
+    if reference := _group(pod):
+        group = sizes(reference)
+        name = "/".join(part for part in reference[1:] if part)
+        if workload := pod.spec.workload_ref:
+            name += f"/{workload.pod_group_replica_key}" if workload.pod_group_replica_key else ""
+        return ALONE if group.alone else PodGang(name=name, size=group.size, absent=group.absent)
+    for mark, size in _COUNTED_MARKS:
+        if name := pod.labels.get(mark) or pod.annotations.get(mark, ""):
+            return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(size)))
+    return ALONE
+
+
+def unknown_sizes(_: GroupRef) -> GroupSize:
+    """For readers that need the names of gangs only."""
+    return GroupSize()
+
+
+def is_member(pod: Pod) -> bool:
+    """Whether the pod counts to its gang's size: one that succeeded had its place, a failed one had none."""
+    return not pod.deleting and pod.status.phase != FAILED
+
+
+def waits_for_pods(gang: PodGang, present: int) -> str:
+    """Why the gang waits for objects that do not exist yet; empty if it does not. `present`: its members."""
+    if gang.absent:
+        return f"gang {gang.name} has no group of its name: it gets room once the group exists"
+    if present < gang.size:
+        size = counted(gang.size, "pod")
+        return f"gang {gang.name} has {present} of {size}: it gets room once all of them exist"
+    return ""
+
+
+def _group(pod: Pod) -> GroupRef | None:
+    if group := pod.spec.scheduling_group:
+        return GroupRef(NATIVE, pod.namespace, group.pod_group_name)
+    if workload := pod.spec.workload_ref:
+        return GroupRef(NATIVE, pod.namespace, workload.name, workload.pod_group)
+    if name := pod.labels.get(POD_GROUP):
+        return GroupRef(PLUGINS, pod.namespace, name)
+    return None
+
+
+def _count(text: str | None) -> int:
+    try:
+        return decode_whole(text or "0", least=0, most=_MOST)
+    except InvalidText:
+        return 0
