@@ -17,6 +17,8 @@ from broker.apis.schema import crd
 POD_SCHEDULED: Final = "PodScheduled"
 UNSCHEDULABLE: Final = "Unschedulable"
 FAILED: Final = "Failed"
+RESIZE_PENDING: Final = "PodResizePending"
+INFEASIBLE: Final = "Infeasible"
 ENDED: Final = ("Succeeded", FAILED)
 
 LABEL_KEY = (
@@ -250,12 +252,25 @@ class PodSpec(Model):
     volumes: tuple[Volume, ...] = ()
 
 
+class ContainerStatus(Model):
+    """The resources that the container has: they differ from the spec while a resize is pending."""
+
+    name: str = ""
+    allocated_resources: dict[str, Quantity] = Field(default_factory=dict)
+    resources: Resources = Resources()
+
+
 class PodStatus(Model):
     phase: str = ""
     reason: str = ""
     start_time: Time | None = None
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    # Of the pod as a whole.
+    allocated_resources: dict[str, Quantity] = Field(default_factory=dict)
+    resources: Resources = Resources()
 
 
 class Pod(Object):
@@ -268,6 +283,13 @@ class Pod(Object):
     def ended(self) -> bool:
         """Whether its containers have ended for good."""
         return self.status.phase in ENDED
+
+    @property
+    def sizes(self) -> object:
+        """The parts that its requests follow from: they change when it is resized."""
+        status, pending = self.status, condition(self.status.conditions, RESIZE_PENDING)
+        given = (status.container_statuses, status.init_container_statuses)
+        return self.spec, *given, status.allocated_resources, status.resources, pending and pending.reason
 
     @property
     def scheduled(self) -> Condition | None:

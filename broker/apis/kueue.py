@@ -50,7 +50,14 @@ def _by(key: str) -> dict[str, Any]:
 
 
 def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
-    return Kind(group=KUEUE, version=VERSIONS[0], kind=kind, plural=plural, namespaced=namespaced)
+    return Kind(
+        group=KUEUE,
+        version=VERSIONS[0],
+        kind=kind,
+        plural=plural,
+        namespaced=namespaced,
+        versions=VERSIONS,
+    )
 
 
 Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", **_by("type"))]

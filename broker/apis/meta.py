@@ -9,7 +9,7 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -24,13 +24,17 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A resource in requests. `group` is empty for the core group."""
+    """A resource in requests. `group` is empty for the core group.
+
+    `versions`: all that the broker reads, the preferred first, if they are several.
+    """
 
     group: str
     version: str
     kind: str
     plural: str
     namespaced: bool
+    versions: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def api_version(self) -> str:
@@ -174,13 +178,11 @@ class ConditionUpdate:
 class Object(Model):
     """A Kubernetes object. Subclasses set KIND and add `spec` and `status`.
 
-    ALIKE: the number of objects of the kind with the same spec. OLDER_VERSIONS: read where KIND's is not
-    served, the first that is.
+    ALIKE: the number of objects of the kind with the same spec.
     """
 
     KIND: ClassVar[Kind]
     ALIKE: ClassVar[bool] = False
-    OLDER_VERSIONS: ClassVar[tuple[str, ...]] = ()
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -68,9 +68,13 @@ class NativePodGroup(Object):
     """Kubernetes' own group of pods, since 1.36."""
 
     KIND: ClassVar[Kind] = Kind(
-        group="scheduling.k8s.io", version="v1", kind="PodGroup", plural="podgroups", namespaced=True
+        group="scheduling.k8s.io",
+        version="v1beta1",
+        kind="PodGroup",
+        plural="podgroups",
+        namespaced=True,
+        versions=("v1beta1", "v1alpha3", "v1alpha2"),
     )
-    OLDER_VERSIONS: ClassVar[tuple[str, ...]] = ("v1beta1", "v1alpha3", "v1alpha2")
 
     spec: NativePodGroupSpec = NativePodGroupSpec()
 

@@ -13,6 +13,7 @@ from broker.apis.workloads import NativePodGroup, NativeWorkload, SchedulingPodG
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.kube.served_informer import ServedInformer
 from broker.placement.gangs import PLUGINS, GroupRef, GroupSize
 
 ABSENT = GroupSize(absent=True)
@@ -23,7 +24,7 @@ class PodGroupReads:
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._plugins = Informer(client, SchedulingPodGroup, clock=clock)
-        self._native = Informer(client, NativePodGroup, clock=clock)
+        self._native = ServedInformer(client, NativePodGroup, clock=clock)
         self._workloads = Informer(client, NativeWorkload, clock=clock)
         for informer in self.informers:
             informer.optional = True

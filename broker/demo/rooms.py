@@ -223,7 +223,7 @@ def _requests_text(pod: Pod) -> Iterable[str]:
         CPU: lambda milli: f"{milli / 1000:g} CPU",
         GPU: lambda count: f"{count} GPU",
     }
-    return (words[name](value) for name, value in pod_requests(pod.spec).items() if name in words)
+    return (words[name](value) for name, value in pod_requests(pod).items() if name in words)
 
 
 def _room(pod: Pod) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random as random_module
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Generic
 
 import structlog
@@ -89,7 +88,6 @@ class Informer(Generic[T]):
         self.needed: Callable[[], bool] | None = None  # no request is made before this holds
         self._client = client
         self._kind = model.KIND
-        self._versions = (model.KIND.version, *model.OLDER_VERSIONS)  # the first that is served is read
         self._clock = clock
         self._random = random
         self._field_selector = field_selector
@@ -209,8 +207,6 @@ class Informer(Generic[T]):
                 self._list()
             self._stream()
         except ApiError as error:
-            if isinstance(error, NotFound) and self._next_version():
-                return self.follow()
             self.missing = self.missing or isinstance(error, NotFound)
             # 429 is about the rate, and no answer about nothing; other refusals may be about the version.
             self._refused += error.status > 0 and not isinstance(error, TooManyRequests)
@@ -236,19 +232,11 @@ class Informer(Generic[T]):
             return error.retry_after if isinstance(error, TooManyRequests) else 0.0
         return 0.0
 
-    def _next_version(self) -> bool:
-        """Goes on with the next version of the kind; False, and back to the first, after the last."""
-        place = (self._versions.index(self._kind.version) + 1) % len(self._versions)
-        self._kind, self._revision = replace(self._kind, version=self._versions[place]), ""
-        return place > 0
-
     def read(self) -> None:
         """Fills the cache by one list in the caller's thread and follows nothing: for a single run."""
         try:
             self._list()
         except NotFound:
-            if self._next_version():
-                return self.read()
             self.missing = True
             raise
 

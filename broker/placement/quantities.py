@@ -6,12 +6,21 @@ Resources that kube-scheduler does not count are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Final
 
-from broker.apis.core import PodSpec, Resources
+from broker.apis.core import (
+    INFEASIBLE,
+    RESIZE_PENDING,
+    Container,
+    ContainerStatus,
+    Pod,
+    PodSpec,
+    Resources,
+)
+from broker.apis.meta import condition
 from broker.text import exact
 
 CPU: Final = "cpu"
@@ -21,6 +30,7 @@ PODS: Final = "pods"
 _NATIVE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 _HUGE_PAGES: Final = "hugepages-"
 _NANO: Final = 10**9
+_NO_STATUS: Final = ContainerStatus()
 
 
 def amounts(quantities: Mapping[str, str]) -> dict[str, int]:
@@ -30,19 +40,54 @@ def amounts(quantities: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-def pod_requests(spec: PodSpec) -> dict[str, int]:
-    """Requests of a pod: the larger of its containers together and each step of its start, plus overhead.
+def pod_requests(pod: Pod) -> dict[str, int]:
+    """Requests of a pod: while a resize is pending, the largest of desired, allocated and actual.
+
+    A desired size that its node can never give does not count. Each is summed over the pod first, as in
+    component-helpers/resource/helpers.go of Kubernetes 1.37.
+    """
+    spec, status = pod.spec, pod.status
+    desired = _whole_pod(spec, lambda container: _requests(container.resources), spec.resources.requests)
+    of = {item.name: item for item in (*status.container_statuses, *status.init_container_statuses)}
+    if not of and not status.allocated_resources and not status.resources.requests:
+        return _rounded(desired)
+
+    def allocated(container: Container) -> dict[str, int]:
+        given = of.get(container.name, _NO_STATUS).allocated_resources
+        return {**_requests(container.resources), **_nanos(given)}
+
+    def actual(container: Container) -> dict[str, int]:
+        return {**allocated(container), **_nanos(of.get(container.name, _NO_STATUS).resources.requests)}
+
+    whole = {**spec.resources.requests, **status.allocated_resources}
+    largest = _whole_pod(spec, allocated, whole)
+    _raise(largest, _whole_pod(spec, actual, {**whole, **status.resources.requests}))
+    pending = condition(status.conditions, RESIZE_PENDING)
+    if pending is None or pending.status != "True" or pending.reason != INFEASIBLE:
+        _raise(largest, desired)
+    return _rounded(largest)
+
+
+def spec_requests(spec: PodSpec) -> dict[str, int]:
+    """Requests of a pod that does not exist yet."""
+    return pod_requests(Pod(spec=spec))
+
+
+def _whole_pod(
+    spec: PodSpec, of: Callable[[Container], dict[str, int]], whole: Mapping[str, str]
+) -> dict[str, int]:
+    """The larger of the containers together and each step of the start, plus overhead.
 
     A sidecar runs beside everything that starts after it. Requests of the pod as a whole replace those of its
     containers. A limit without a request is a request.
     """
     total: dict[str, int] = {}
     for container in spec.containers:
-        _add(total, _requests(container.resources))
+        _add(total, of(container))
     sidecars: dict[str, int] = {}
     start: dict[str, int] = {}
     for container in spec.init_containers:
-        step = _requests(container.resources)
+        step = of(container)
         if container.restart_policy == "Always":
             _add(total, step)
             _add(sidecars, step)
@@ -51,11 +96,19 @@ def pod_requests(spec: PodSpec) -> dict[str, int]:
             _add(step, sidecars)
         _raise(start, step)
     _raise(total, start)
-    for name, text in spec.resources.requests.items():
+    for name, text in whole.items():
         if name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES):
             total[name] = _nano(text)
-    _add(total, {name: _nano(text) for name, text in spec.overhead.items()})
+    _add(total, _nanos(spec.overhead))
+    return total
+
+
+def _rounded(total: Mapping[str, int]) -> dict[str, int]:
     return {name: _whole(name, value) for name, value in total.items() if counted(name)}
+
+
+def _nanos(quantities: Mapping[str, str]) -> dict[str, int]:
+    return {name: _nano(text) for name, text in quantities.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -67,7 +120,7 @@ def counted(name: str) -> bool:
 
 
 def _requests(resources: Resources) -> dict[str, int]:
-    return {name: _nano(text) for name, text in {**resources.limits, **resources.requests}.items()}
+    return _nanos({**resources.limits, **resources.requests})
 
 
 @lru_cache(maxsize=4096)

@@ -102,7 +102,7 @@ def pod_info(pod: core.Pod) -> PodInfo:
         labels=meta.labels,
         node_name=spec.node_name,
         terminating=meta.deletion_timestamp is not None,
-        requests=pod_requests(spec),
+        requests=pod_requests(pod),
         node_selector=equal(spec.node_selector),
         node_terms=None if required is None else node_terms(required),
         named_nodes=None if required is None else _named_nodes(required),

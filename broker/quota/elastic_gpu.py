@@ -25,6 +25,11 @@ def gpu_memory(requests: Mapping[str, int], gb_per_gpu: int) -> int:
     return total
 
 
+def needs_size(requests: Mapping[str, int]) -> bool:
+    """Whether the memory depends on the GPUs of the node."""
+    return requests.get(GPU, 0) > 0
+
+
 def with_gpu_memory(requests: Mapping[str, int], gb_per_gpu: int) -> dict[str, int]:
     """The requests with their GPU memory, which replaces a number that the pod names itself."""
     memory = gpu_memory(requests, gb_per_gpu)

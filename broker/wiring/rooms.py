@@ -193,7 +193,7 @@ def _add_godel(
 
 def _decisive(pod: Pod | None) -> object:
     """The parts of a pod that may change a decision: not a condition or a heartbeat."""
-    return pod and (pod.spec, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
+    return pod and (pod.sizes, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
 
 
 def _granted(namespace: Namespace | None) -> object:

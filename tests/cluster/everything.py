@@ -32,9 +32,10 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.policy import PodDisruptionBudget
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
-from broker.apis.workloads import DaemonSet, SchedulingPodGroup
+from broker.apis.workloads import DaemonSet, NativePodGroup, NativeWorkload, SchedulingPodGroup
 from tests.cluster import objects
 from tests.cluster.stack import Stack
+from tests.support.definitions import group_definition
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -149,33 +150,22 @@ def _workloads() -> dict[type[Object], Json]:
         StorageClass: _named(provisioner="ebs.csi.aws.com"),
         CsiNode: _named({"drivers": []}),
         SchedulingPodGroup: _named({"minMember": 2}),
+        NativePodGroup: _named({"schedulingPolicy": {"gang": {"minCount": 2}}}),
+        NativeWorkload: _named({"podGroups": [{"name": "a", "policy": {"gang": {"minCount": 2}}}]}),
     }
 
 
 @contextmanager
 def pod_groups(stack: Stack) -> Iterator[None]:
-    """With the scheduler-plugins' definition of a PodGroup, which provisioning reads."""
-    kind = SchedulingPodGroup.KIND
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
-    name = f"{kind.plural}.{kind.group}"
-    spec = {
-        "group": kind.group,
-        "names": {
-            "kind": kind.kind,
-            "plural": kind.plural,
-            "singular": "podgroup",
-            "listKind": "PodGroupList",
-        },
-        "scope": "Namespaced",
-        "versions": [version],
-    }
-    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins"}
-    stack.client.create(CRD, {"metadata": {"name": name, "annotations": approved}, "spec": spec})
+    """With the definitions of the groups of pods, which provisioning reads."""
+    kinds = [model.KIND for model in (SchedulingPodGroup, NativePodGroup, NativeWorkload)]
+    for kind in kinds:
+        stack.client.create(CRD, group_definition(kind))
     try:
         yield
     finally:
-        stack.client.delete(CRD, name)
+        for kind in kinds:
+            stack.client.delete(CRD, kind.resource)
 
 
 def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:

@@ -33,7 +33,7 @@ from broker.scheduler import Scheduler
 from broker.settings import Settings
 from tests.cluster.clocks import MovableClock
 from tests.cluster.taps import Tap
-from tests.support.definitions import defined
+from tests.support.definitions import defined, group_definition
 
 Json = dict[str, Any]
 V = TypeVar("V")
@@ -183,6 +183,10 @@ class Rooms:
         kind = CompositeElasticQuota.KIND if namespaces else ElasticQuota.KIND
         spec |= {"namespaces": [*namespaces]} if namespaces else {}
         self.client.create(kind, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
+
+    def define(self, kind: Kind, version: str = "") -> None:
+        """A kind of pods' groups, as an API server of this version has it."""
+        self.client.create(CRD, group_definition(kind, version))
 
     def deployment(self, name: str, **annotations: str) -> None:
         """A Deployment with a ReplicaSet, without their controllers: `pod(controller=name)` is of it."""

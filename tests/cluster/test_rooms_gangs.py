@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import Namespace, PriorityClass
-from broker.apis.meta import Kind
+from broker.apis.workloads import NativePodGroup
 from broker.kube.client import Request
 from broker.kube.errors import AlreadyExists, Forbidden
 from tests.cluster.rooms import Rooms, rooms
@@ -29,9 +29,9 @@ def cluster() -> Iterator[Rooms]:
         yield rooms_
 
 
-def member(cluster: Rooms, name: str, size: int = 2, **more: Any) -> str:
+def member(cluster: Rooms, name: str, of: int = 2, **more: Any) -> str:
     """A pod of the gang before the dash."""
-    annotations = {names.GANG: name.partition("-")[0]} | ({names.GANG_SIZE: str(size)} if size else {})
+    annotations = {names.GANG: name.partition("-")[0]} | {names.GANG_SIZE: str(of)}
     more = {"namespace": "a", "cpu": "1", "scheduler": "nos-scheduler", "annotations": annotations, **more}
     with suppress(AlreadyExists):
         cluster.client.create(Namespace.KIND, {"metadata": {"name": more["namespace"]}})
@@ -149,7 +149,7 @@ def test_no_pod_is_evicted_for_a_part_of_a_gang(cluster: Rooms) -> None:
         cluster.node(node, room={"cpu": "2"})
     cluster.quota("b", min={"cpu": 0})
     cluster.quota("a", min={"cpu": 6})
-    borrower = {"namespace": "b", "cpu": "2", "scheduler": "nos-scheduler"}
+    borrower: dict[str, Any] = {"namespace": "b", "cpu": "2", "scheduler": "nos-scheduler"}
     cluster.pod("lent", **borrower)
     cluster.started("lent", namespace="b")
     big = [member(cluster, f"big-{number}", 3, cpu="2") for number in range(3)]
@@ -166,48 +166,23 @@ def test_no_pod_is_evicted_for_a_part_of_a_gang(cluster: Rooms) -> None:
     cluster.until_bound(*X, namespace="a")
 
 
-GROUP = "scheduling.k8s.io"
-
-
-def define(cluster: Rooms, kind: str, *versions: str) -> None:
-    """A kind of Kubernetes' own scheduling API, as an API server of these versions has it."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    plural = f"{kind.lower()}s"
-    body = {
-        "metadata": {
-            "name": f"{plural}.{GROUP}",
-            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes"},
-        },
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "versions": [
-                {"name": version, "served": True, "storage": version == versions[0], "schema": schema}
-                for version in versions
-            ],
-        },
-    }
-    cluster.client.create(CRD, body)
-
-
-def native(cluster: Rooms, kind: str, version: str, name: str, spec: dict[str, Any]) -> None:
+def native(cluster: Rooms, version: str, name: str, policy: dict[str, Any]) -> None:
     with suppress(AlreadyExists):
         cluster.client.create(Namespace.KIND, {"metadata": {"name": "a"}})
-    group = Kind(group=GROUP, version=version, kind=kind, plural=f"{kind.lower()}s", namespaced=True)
-    cluster.client.create(group, {"metadata": {"name": name, "namespace": "a"}, "spec": spec})
+    body = {"metadata": {"name": name, "namespace": "a"}, "spec": {"schedulingPolicy": policy}}
+    cluster.client.create(replace(NativePodGroup.KIND, version=version), body)
 
 
 @pytest.mark.covers("FLT-42")
-@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha3", "v1alpha2"])
+@pytest.mark.parametrize("version", ["v1beta1", "v1alpha3", "v1alpha2"])
 def test_a_native_pod_group_is_a_gang_in_each_version(version: str) -> None:
     with rooms() as cluster:
-        define(cluster, "PodGroup", version)
-        native(cluster, "PodGroup", version, "x", {"schedulingPolicy": {"gang": {"minCount": 2}}})
-        native(cluster, "PodGroup", version, "each", {"schedulingPolicy": {"basic": {}}})
+        cluster.define(NativePodGroup.KIND, version)
+        native(cluster, version, "x", {"gang": {"minCount": 2}})
+        native(cluster, version, "each", {"basic": {}})
         cluster.start()
         cluster.node("n0", room={"cpu": "3"})
-        group = {"annotations": {}, "schedulingGroup": {"podGroupName": "x"}}
+        group: dict[str, Any] = {"annotations": {}, "schedulingGroup": {"podGroupName": "x"}}
         member(cluster, "x-0", **group)
         cluster.until_rejected("x-0", "has 1 of 2 pods", namespace="a")
         member(cluster, "alone", **group | {"schedulingGroup": {"podGroupName": "each"}})
@@ -220,7 +195,7 @@ def test_a_native_pod_group_is_a_gang_in_each_version(version: str) -> None:
         cluster.node("n1", room={"cpu": "1"})
         member(cluster, "x-2", **group)
         cluster.until_bound("x-2", namespace="a")
-        native(cluster, "PodGroup", version, "late", {"schedulingPolicy": {"gang": {"minCount": 1}}})
+        native(cluster, version, "late", {"gang": {"minCount": 1}})
         cluster.node("n2", room={"cpu": "1"})
         cluster.until_bound("early", namespace="a")
 

@@ -10,6 +10,7 @@ import yaml
 from broker.apis.core import Node, Pod
 from broker.apis.godel import INDEX, PLACEHOLDER_UID, RESERVATION
 from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.workloads import NativePodGroup, NativeWorkload, SchedulingPodGroup
 from broker.apiserver import Cluster
 from broker.kube.client import Client, Transport
 from broker.kube.identity import NAMESPACE
@@ -45,8 +46,8 @@ def story(cluster: Rooms, recording: Callable[[], Recording]) -> None:
         cluster.pod(name, cpu="2", namespace="b", scheduler="nos-scheduler")
         cluster.started(name, namespace="b")
     cluster.until(lambda: all(cluster.labels("b-1", "b-2", namespace="b")), "labels")
-    cluster.pod("a-1", cpu="3", namespace="a", scheduler="nos-scheduler")
-    cluster.until(cluster.evicted, "an eviction")
+    cluster.pod("a-1", cpu="4", namespace="a", scheduler="nos-scheduler")
+    cluster.until(lambda: len(cluster.evicted()) == 2, "evictions of two pods, judged together")
     cluster.end_evicted()
     for count in (1, 2):
         annotations = {RESERVATION: "true", INDEX: f"web-{count}"}
@@ -85,6 +86,8 @@ def test_the_roles_are_enough_and_no_more() -> None:
         return recordings[0]
 
     with rooms(through=through) as cluster:
+        for model in (SchedulingPodGroup, NativePodGroup, NativeWorkload):
+            cluster.define(model.KIND)
         cluster.start()
         story(cluster, lambda: recordings[0])
     seen = set(recordings[0].seen)

@@ -42,10 +42,10 @@ def check(cluster: Rooms) -> None:
     for raw in cluster.client.list(Node.KIND)[0]:
         node = Node.decode(raw)
         pods_on_node = [pod for pod in pods if takes_room(pod) and pod.spec.node_name == node.name]
-        cpu = sum(pod_requests(pod.spec).get("cpu", 0) for pod in pods_on_node)
+        cpu = sum(pod_requests(pod).get("cpu", 0) for pod in pods_on_node)
         for hold in holds:
             if hold.status.node_name == node.name:
-                used = sum(pod_requests(pod.spec).get("cpu", 0) for pod in pods_on_node if owns(pod, hold))
+                used = sum(pod_requests(pod).get("cpu", 0) for pod in pods_on_node if owns(pod, hold))
                 cpu += max(0, amounts(hold.status.allocatable).get("cpu", 0) - used)
         assert cpu <= amounts(node.status.allocatable)["cpu"], node.name
 

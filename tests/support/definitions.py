@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
+from broker.apis.meta import Kind
 from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
@@ -15,6 +16,23 @@ from broker.kube.transports import InProcessTransport
 def defined(*files: str, **options: Any) -> Cluster:
     """A new one, with the definitions of these files of `crds/`, all by default."""
     return Cluster(definitions_of=_once(files), **options)
+
+
+def group_definition(kind: Kind, version: str = "") -> dict[str, Any]:
+    """The definition of a kind of pods' groups, as an API server of this version has it."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes"}
+    names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower()}
+    served = {"name": version or kind.version, "served": True, "storage": True, "schema": schema}
+    return {
+        "metadata": {"name": kind.resource, "annotations": approved},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {**names, "listKind": f"{kind.kind}List"},
+            "versions": [served],
+        },
+    }
 
 
 @cache

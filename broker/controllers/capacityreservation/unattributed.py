@@ -170,5 +170,5 @@ def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
         _SOLD & {*container.resources.limits, *container.resources.requests} for container in containers
     ):
         return ()
-    node, requests = pod.spec.node_name, pod_requests(pod.spec)
+    node, requests = pod.spec.node_name, pod_requests(pod)
     return tuple((node, name, requests[name]) for name in ACCELERATORS if requests.get(name))

@@ -135,7 +135,7 @@ def _has_room(node: ManagedNode, pod: Pod) -> bool:
         return True
     room = amounts(node.node.status.allocatable)
     for placed in (pod, *(item for item in node.pods if not item.ended)):
-        for name, amount in (*pod_requests(placed.spec).items(), (PODS, 1)):
+        for name, amount in (*pod_requests(placed).items(), (PODS, 1)):
             room[name] = room.get(name, 0) - amount
     return all(amount >= 0 for amount in room.values())
 

@@ -46,39 +46,33 @@ def namespaces_of(quota: Quota) -> tuple[str, ...]:
 
 
 class ElasticPods:
-    """Reads pods with the GPU memory of their node, or `gpu_gb` if the node does not show it."""
+    """Reads pods with the GPU memory of their node, or `gpu_gb` if the node does not show it.
+
+    A pod without a node has it by `gpu_gb`: which nodes it may have is decided when it is placed.
+    """
 
     def __init__(self, nodes: Cache[Node], *, gpu_gb: int) -> None:
         self._nodes, self._gpu_gb = nodes, gpu_gb
 
-    def read(self, pod: Pod) -> ElasticPod:
+    def read(self, pod: Pod, node: str = "") -> ElasticPod:
+        """`node`: of a pod with a place that the caches do not show."""
         return ElasticPod(
             uid=pod.uid,
             namespace=pod.namespace,
             name=pod.name,
             created=pod.metadata.creation_timestamp or _FIRST,
-            requests=self.requests(pod),
+            requests=self._requests(pod, node or pod.spec.node_name),
             priority=pod.spec.priority,
         )
 
-    def requests(self, pod: Pod) -> dict[str, int]:
-        return {**with_gpu_memory(pod_requests(pod.spec), self._size(pod)), PODS: 1}
-
-    def _size(self, pod: Pod) -> int:
-        """GB of one GPU: by the node of the pod, or by the nodes that its selector matches."""
-        if pod.spec.node_name:
-            node = self._nodes.get(pod.spec.node_name)
-            return _gigabytes(node.labels if node else {}, self._gpu_gb)
-        selector = pod.spec.node_selector.items()
-        if selector:
-            for node in self._nodes.list():
-                if selector <= node.labels.items():
-                    return _gigabytes(node.labels, self._gpu_gb)
-        return self._gpu_gb
+    def _requests(self, pod: Pod, node: str) -> dict[str, int]:
+        known = self._nodes.get(node) if node else None
+        size = gigabytes(known.labels if known else {}, self._gpu_gb)
+        return {**with_gpu_memory(pod_requests(pod), size), PODS: 1}
 
 
-def _gigabytes(labels: Mapping[str, str], default: int) -> int:
-    """From Karpenter's label, which has MiB of one GPU."""
+def gigabytes(labels: Mapping[str, str], default: int) -> int:
+    """The memory of one GPU, from Karpenter's label, which has MiB."""
     text = labels.get(names.INSTANCE_GPU_MEMORY, "")
     return int(text) // 1024 if text.isascii() and text.isdigit() else default
 

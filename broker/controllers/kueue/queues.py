@@ -21,7 +21,6 @@ from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
 from broker.controllers.kueue.cohorts import cycle
-from broker.controllers.kueue.informer import ServedInformer
 from broker.controllers.kueue.render import (
     CHECK,
     cluster_queue,
@@ -33,6 +32,7 @@ from broker.controllers.kueue.render import (
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Reference
+from broker.kube.served_informer import ServedInformer
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
 from broker.reservations.kueue_objects import (

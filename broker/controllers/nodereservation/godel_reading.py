@@ -16,7 +16,7 @@ from broker.kube.cache import Cache
 from broker.placement.holds import Consumption, Hold
 from broker.placement.holds_bounds import LONGEST
 from broker.placement.holds_match import IndexMatcher
-from broker.placement.quantities import pod_requests
+from broker.placement.quantities import spec_requests
 from broker.placement.reading import pod_info
 from broker.text import LONGEST_SCALAR
 
@@ -74,7 +74,7 @@ class GodelAnnotations:
             id=pod.uid,
             name=pod.key,
             node=pod.spec.node_name,
-            amount=pod_requests(pod.spec),
+            amount=spec_requests(pod.spec),
             matcher=IndexMatcher(pod.namespace, self.index(pod)),
             consumption=Consumption.WHOLE,
             template=pod_info(pod),

@@ -105,7 +105,7 @@ class KoordinatorController:
         )
         used: dict[str, int] = {}
         for pod in owners:
-            for name, amount in pod_requests(pod.spec).items():
+            for name, amount in pod_requests(pod).items():
                 used[name] = used.get(name, 0) + amount
         if "pods" in status.allocatable:
             used["pods"] = len(owners)

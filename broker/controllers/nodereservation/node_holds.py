@@ -18,7 +18,7 @@ from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_match import IndexMatcher, OwnerMatcher
 from broker.placement.holds_reading import koordinator_hold, operating_hold, reserve_pod
 from broker.placement.model import PodInfo
-from broker.placement.quantities import amounts, pod_requests
+from broker.placement.quantities import amounts, spec_requests
 from broker.placement.reading import pod_info, takes_room
 
 
@@ -101,7 +101,7 @@ def godel_holds(
             id=meta.uid,
             name=reservation.key,
             node=spec.node_name,
-            amount=pod_requests(spec.template.spec),
+            amount=spec_requests(spec.template.spec),
             matcher=IndexMatcher(meta.namespace, meta.annotations.get(godel.INDEX, "")),
             consumption=Consumption.WHOLE,
             deadline=None

@@ -18,7 +18,7 @@ from broker.apis.core import ResourceQuota
 from broker.apis.kueue import Namespace
 from broker.kube.cache import Cache
 from broker.placement.holds_bounds import NamespaceRoom, RoomBounds, within
-from broker.placement.quantities import PODS, amounts, pod_requests
+from broker.placement.quantities import PODS, amounts, spec_requests
 
 _ON: Final = "true"
 _OFF: Final = ("", "false")
@@ -115,7 +115,7 @@ def _requests(hard: Mapping[str, str]) -> dict[str, str]:
 
 def _amount(reservation: godel.GodelReservation) -> dict[str, int]:
     template = reservation.spec.template
-    return pod_requests(template.spec) if template is not None else {}
+    return spec_requests(template.spec) if template is not None else {}
 
 
 def _age(reservation: godel.GodelReservation) -> tuple[datetime, str]:

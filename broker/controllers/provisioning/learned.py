@@ -187,7 +187,7 @@ def _beside(pods: Iterable[Pod], nodes: Set[str]) -> Mapping[str, dict[str, int]
         if total is None or pod.ended or not (static(pod) or owned_by(pod, "DaemonSet")):
             continue
         total[PODS] = total.get(PODS, 0) + 1
-        for name, amount in pod_requests(pod.spec).items():
+        for name, amount in pod_requests(pod).items():
             total[name] = total.get(name, 0) + amount
     return totals
 

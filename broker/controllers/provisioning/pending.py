@@ -46,9 +46,7 @@ def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
     return lambda namespace, given: rights.of_pod(namespace, given, named)
 
 
-def pending_pod(
-    pod: Pod, draw: Draw, group_size: GroupSizes, info: PodInfo | None = None
-) -> PendingPod:
+def pending_pod(pod: Pod, draw: Draw, group_size: GroupSizes, info: PodInfo | None = None) -> PendingPod:
     """The pod for packing."""
     gang = gang_of(pod, group_size)
     return PendingPod(

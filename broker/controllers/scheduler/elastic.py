@@ -34,16 +34,21 @@ class ElasticUse:
 
     @classmethod
     def of(
-        cls, quotas: Iterable[Quota], pods: Iterable[Pod], reading: ElasticPods, *, absent_is_zero: bool
+        cls,
+        quotas: Iterable[Quota],
+        pods: Iterable[tuple[Pod, str]],
+        reading: ElasticPods,
+        *,
+        absent_is_zero: bool,
     ) -> ElasticUse:
-        """`pods`: all that take room on nodes."""
+        """`pods`: all that take room on nodes, with the node."""
         shares, _ = in_force(declarations(quotas))
         totals = ElasticTotals.of(shares, absent_is_zero=absent_is_zero)
         by_quota: dict[str, list[ElasticPod]] = {}
-        for pod in pods if shares else ():
+        for pod, node in pods if shares else ():
             share = totals.share_of(pod.namespace)
             if share is not None:
-                by_quota.setdefault(share.id, []).append(reading.read(pod))
+                by_quota.setdefault(share.id, []).append(reading.read(pod, node))
         used = totals_with(totals, (pod for counted in by_quota.values() for pod in counted))
         return cls(used, by_quota)
 

@@ -45,6 +45,7 @@ from broker.controllers.scheduler.trial import (
     NoPlace,
     PlacementTrial,
     QueuedPod,
+    TrialRules,
     strictest,
     try_places,
 )
@@ -95,12 +96,13 @@ class PodScheduler:
         self._elastic = ElasticPods(nodes, gpu_gb=settings.gpu_memory_gb)
         self._godel = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=self._rules)
         self._use = ElasticUse()
+        self._trial_rules = TrialRules(settings.restricted_node_fallback, settings.gpu_memory_gb)
         self._reclaim = ElasticReclaim(
             context.client,
             context.clock,
             godel=self._godel,
             keeps_room=lambda: reads.godel.served,
-            node_fallback=settings.restricted_node_fallback,
+            rules=self._trial_rules,
         )
         self._writer = PlacementWriter(context)
         self._assumed = AssumedPlacements()
@@ -188,7 +190,10 @@ class PodScheduler:
             ledger = HoldLedger.of(holds, links, self._clock.now())
         self._use = ElasticUse.of(
             self._reads.all_quotas(),
-            (*view.holding.values(), *(item.pod for item in assumed)),
+            (
+                *((pod, pod.spec.node_name) for pod in view.holding.values()),
+                *((item.pod, item.node) for item in assumed),
+            ),
             self._elastic,
             absent_is_zero=self._settings.quota_absent_is_zero,
         )
@@ -224,19 +229,19 @@ class PodScheduler:
             self._unnominate(unit.pods)
             return state
         trial = self._tried(queued, state)
-        if len(trial.found) >= unit.needed:
-            self._bind_all(trial.found)
+        if len(trial.placed) >= unit.needed:
+            self._bind_all(trial.placed)
             for rejected in trial.rejected:
                 self._reject(rejected, state)
             return trial.state
         for rejected in trial.rejected:
             self._reject(rejected, state)
         text, reason = whole_or_not(unit, len(trial.rejected)), strictest(trial.rejected)
-        self._reject_all([place.queued.pod for place in trial.found], text, reason)
+        self._reject_all([place.queued.pod for place in trial.placed], text, reason)
         return self._reclaimed(queued[: unit.needed], state)
 
     def _tried(self, queued: Sequence[QueuedPod], state: SchedulerState) -> PlacementTrial:
-        return try_places(queued, state, node_fallback=self._settings.restricted_node_fallback)
+        return try_places(queued, state, self._trial_rules)
 
     def _kept_for(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
         """The state without the room that a gang in part needs: its pods are tried again in a moment."""

@@ -19,7 +19,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations
 from broker.controllers.scheduler.elastic import ElasticUse
 from broker.controllers.scheduler.state import SchedulerState
-from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, try_places
+from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules, sized, try_places
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import NotFound, TooManyRequests
@@ -54,11 +54,11 @@ class ElasticReclaim:
         *,
         godel: GodelAnnotations,
         keeps_room: Callable[[], bool],
-        node_fallback: bool,
+        rules: TrialRules,
     ) -> None:
         """`keeps_room`: whether Gödel's reservations keep the room of deleted pods."""
         self._client, self._clock, self._godel = client, clock, godel
-        self._keeps_room, self._node_fallback = keeps_room, node_fallback
+        self._keeps_room, self._rules = keeps_room, rules
         self._protected: dict[str, float] = {}
         self._evicted: dict[str, float] = {}  # by uid, when: the caches may not show it yet
 
@@ -78,16 +78,24 @@ class ElasticReclaim:
         now = self._clock.now()
         ending = [pod for pod in bound.values() if self._ends(pod, now)]
         base = self._after(state, ending, use)
-        trial = try_places(pods, base, node_fallback=self._node_fallback)
+        trial = try_places(pods, base, self._rules)
         if not trial.rejected:
-            return Reclaim(trial.found)
+            return Reclaim(trial.placed)
         ends = {pod.uid for pod in ending}
         candidates = [
             pod
             for uid, pod in bound.items()
             if uid not in ends and uid in use.marked and not _comes_back(pod, schedulers)
         ]
-        return _Search(self, pods, base, use, candidates).best()
+        for variant, nodes in _variants(pods, base, self._rules):
+            reclaim = _VictimSearch(self, variant, base, use, candidates, nodes).best()
+            if reclaim is None:
+                continue
+            after = self._after(base, reclaim.victims, use)
+            trial = try_places(pods, after, self._rules)  # the question of the bind
+            if not trial.rejected:
+                return replace(reclaim, places=trial.placed)
+        return None
 
     def protected(self, uid: str) -> bool:
         """Whether a budget kept the pod from being evicted a moment ago."""
@@ -102,8 +110,8 @@ class ElasticReclaim:
     ) -> tuple[FoundPlace, ...] | None:
         """The places of all pods once others are gone; None if one of them has none."""
         without = self._after(free, gone, ElasticUse())
-        trial = try_places(pods, without, node_fallback=self._node_fallback, only=only)
-        return None if trial.rejected else trial.found
+        trial = try_places(pods, without, self._rules._replace(only=only))
+        return None if trial.rejected else trial.placed
 
     def evict(self, pods: Sequence[Pod]) -> list[Pod]:
         """Evicts the pods; returns those that a budget protects. Raises ApiError.
@@ -161,7 +169,7 @@ class ElasticReclaim:
         return kept
 
 
-class _Search:
+class _VictimSearch:
     """The search for the fewest and least important victims, over all nodes and then node by node."""
 
     def __init__(
@@ -171,7 +179,10 @@ class _Search:
         base: SchedulerState,
         use: ElasticUse,
         candidates: Sequence[Pod],
+        nodes: Collection[str] | None,
     ) -> None:
+        """`nodes`: on which alone the pods may be placed."""
+        self._only = nodes
         self._reclaim, self._pods, self._totals = reclaim, pods, base.totals
         self._free = replace(base, totals=ElasticTotals())  # `victims` judges quotas
         self._preemptor = _together(pods)
@@ -179,10 +190,10 @@ class _Search:
         self._candidates = [replace(use.marked[uid], protected=reclaim.protected(uid)) for uid in self._bound]
 
     def best(self) -> Reclaim | None:
-        found = self._victims()
-        if found is None:
+        anywhere = self._victims()
+        if anywhere is None:
             return None
-        choices = [(found, self._places(found))]
+        choices = [(anywhere, self._places(anywhere))]
         if len(self._pods) == 1 and not self._places(()):
             for node in self._nodes():
                 if local := self._victims(node):
@@ -193,6 +204,7 @@ class _Search:
     def _nodes(self) -> list[str]:
         """The nodes on which the pod would have room without all candidates."""
         nodes = {pod.spec.node_name for pod in self._bound.values()}
+        nodes = nodes if self._only is None else nodes & {*self._only}
         return [node for node in sorted(nodes) if self._places(self._candidates, node)][:ENOUGH]
 
     def _victims(self, node: str | None = None) -> tuple[ElasticPod, ...] | None:
@@ -210,7 +222,7 @@ class _Search:
         self, removed: Iterable[ElasticPod], node: str | None = None
     ) -> tuple[FoundPlace, ...] | None:
         gone = [self._bound[pod.uid] for pod in removed]
-        return self._reclaim.places(self._pods, self._free, gone, None if node is None else (node,))
+        return self._reclaim.places(self._pods, self._free, gone, self._only if node is None else (node,))
 
     def _lacks(self, node: str | None) -> Amounts:
         state = None if node is None else self._free.snapshot.states.get(node)
@@ -220,6 +232,16 @@ class _Search:
         needs = added(state.requested, self._preemptor.requests)
         over = {name: amount - room.get(name, 0) for name, amount in needs.items() if name != PODS}
         return {name: amount for name, amount in over.items() if amount > 0}
+
+
+def _variants(
+    pods: Sequence[QueuedPod], base: SchedulerState, rules: TrialRules
+) -> list[tuple[list[QueuedPod], Collection[str] | None]]:
+    """The pods as they count on nodes of one size of GPU, and these nodes: of a gang, the smallest alone."""
+    first, *others = (sized(item, base.snapshot, rules) for item in pods)
+    if not others:
+        return [([queued], nodes) for queued, nodes in first]
+    return [([options[0].queued for options in (first, *others)], None)]
 
 
 def _comes_back(pod: Pod, schedulers: Collection[str]) -> bool:

@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.controllers.elasticquota.reading import gigabytes
 from broker.controllers.scheduler.binder import QUOTA_EXCEEDED, RESERVATION_REQUIRED
 from broker.controllers.scheduler.elastic import rejection
 from broker.controllers.scheduler.state import SchedulerState
-from broker.placement.filters import Fits
+from broker.placement.affinity import node_affinity, node_name
+from broker.placement.filters import Filter, Fits, prepare
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import decide
 from broker.placement.holds_match import HoldRequest
 from broker.placement.holds_reading import operating_hold
+from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.taints import taint_toleration
+from broker.quota.elastic_gpu import GPU, needs_size, with_gpu_memory
 from broker.quota.elastic_labels import ElasticPod
+
+# The rules of a node that do not depend on its pods.
+NODE_RULES: Final[tuple[Filter, ...]] = (node_name, taint_toleration, node_affinity)
 
 
 class QueuedPod(NamedTuple):
@@ -29,6 +37,13 @@ class QueuedPod(NamedTuple):
     pod: Pod
     request: HoldRequest
     elastic: ElasticPod
+
+
+class SizedPod(NamedTuple):
+    """A pod as it counts on these nodes; None: on all."""
+
+    queued: QueuedPod
+    nodes: Collection[str] | None
 
 
 class FoundPlace(NamedTuple):
@@ -50,27 +65,53 @@ class PlacementTrial:
     """The pods with a place, those without one, and the state in which the first are placed."""
 
     state: SchedulerState
-    found: tuple[FoundPlace, ...] = ()
+    placed: tuple[FoundPlace, ...] = ()
     rejected: tuple[NoPlace, ...] = ()
 
 
-def try_places(
-    pods: Sequence[QueuedPod],
-    state: SchedulerState,
-    *,
-    node_fallback: bool,
-    only: Collection[str] | None = None,
-) -> PlacementTrial:
-    """The places of pods that are tried one after another, on these nodes `only`.
+class TrialRules(NamedTuple):
+    """`gpu_gb`: of a GPU on a node without the label. `only`: these nodes. `fullest`: with the least room."""
+
+    node_fallback: bool
+    gpu_gb: int
+    only: Collection[str] | None = None
+    fullest: bool = False
+
+
+def try_places(pods: Sequence[QueuedPod], state: SchedulerState, rules: TrialRules) -> PlacementTrial:
+    """The places of pods that are tried one after another.
 
     Several pods that do not all fit on the roomiest nodes are tried again on the fullest.
     """
     ordered = _largest_first(pods)
-    trial = _in_order(ordered, state, TrialRules(node_fallback, only))
+    trial = _in_order(ordered, state, rules)
     if not trial.rejected or len(pods) == 1:
         return trial
-    packed = _in_order(ordered, state, TrialRules(node_fallback, only, fullest=True))
-    return packed if len(packed.found) > len(trial.found) else trial
+    packed = _in_order(ordered, state, rules._replace(fullest=True))
+    return packed if len(packed.placed) > len(trial.placed) else trial
+
+
+def sized(queued: QueuedPod, snapshot: PlacementSnapshot, rules: TrialRules) -> list[SizedPod]:
+    """The pod with the GPU memory of each group of nodes that it may have, the smallest first.
+
+    Its node decides how much GPU memory a pod with whole GPUs takes from its quota. Without such a node, or
+    without whole GPUs, there is one group: all nodes.
+    """
+    requests = queued.elastic.requests
+    if not needs_size(requests):
+        return [SizedPod(queued, rules.only)]
+    allowed = prepare(queued.request.pod, snapshot, NODE_RULES)
+    groups: dict[int, set[str]] = {}
+    for name, state in snapshot.states.items():
+        has_gpus = state.node.allocatable.get(GPU, 0) >= requests[GPU]
+        if has_gpus and (rules.only is None or name in rules.only) and not allowed.reasons(state):
+            groups.setdefault(gigabytes(state.node.labels, rules.gpu_gb), set()).add(name)
+    if not groups:
+        return [SizedPod(queued, rules.only)]
+    return [
+        SizedPod(queued._replace(elastic=_with_size(queued.elastic, size)), groups[size])
+        for size in sorted(groups)
+    ]
 
 
 def strictest(rejected: Sequence[NoPlace]) -> str:
@@ -78,23 +119,15 @@ def strictest(rejected: Sequence[NoPlace]) -> str:
     return min((place.reason for place in rejected), key=lambda reason: reason == UNSCHEDULABLE)
 
 
-class TrialRules(NamedTuple):
-    """`only`: these nodes. `fullest`: the node with the least room comes first."""
-
-    node_fallback: bool
-    only: Collection[str] | None = None
-    fullest: bool = False
-
-
 def _in_order(pods: Sequence[QueuedPod], state: SchedulerState, rules: TrialRules) -> PlacementTrial:
     """Pods without a place are tried again as long as others get one: an affinity may need it."""
     trial, waiting = PlacementTrial(state), pods
     while True:
-        before, trial = len(trial.found), replace(trial, rejected=())
+        before, trial = len(trial.placed), replace(trial, rejected=())
         for queued in waiting:
             trial = _with(trial, _place(queued, trial.state, rules))
         waiting = [item.queued for item in trial.rejected]
-        if not waiting or len(trial.found) == before:
+        if not waiting or len(trial.placed) == before:
             return trial
 
 
@@ -117,21 +150,51 @@ def _with(trial: PlacementTrial, place: FoundPlace | NoPlace) -> PlacementTrial:
     state = trial.state.placed(queued.request, node, hold, queued.elastic)
     if (lent := operating_hold(queued.pod, node)) is not None:
         state = state.lent(lent)
-    return replace(trial, state=state, found=(*trial.found, place))
+    return replace(trial, state=state, placed=(*trial.placed, place))
 
 
 def _place(queued: QueuedPod, state: SchedulerState, rules: TrialRules) -> FoundPlace | NoPlace:
-    if refusal := rejection(state.totals, queued.elastic):
-        rejected = dict.fromkeys(state.snapshot.states, (refusal,))
-        return NoPlace(queued, QUOTA_EXCEEDED, Fits((), rejected, refusal))
+    """On the nodes on which the pod's quota allows it."""
+    refused: dict[str, tuple[str, ...]] = {}
+    allowed: set[str] = set()
+    quota = ""
+    variants = sized(queued, state.snapshot, rules)
+    for variant in variants:
+        if refusal := rejection(state.totals, variant.queued.elastic):
+            quota = refusal
+            refused |= dict.fromkeys(variant.nodes or (), (refusal,))
+        elif variant.nodes is not None:
+            allowed |= {*variant.nodes}
+    if quota and not allowed:
+        rejected = dict.fromkeys(state.snapshot.states, (quota,))
+        return NoPlace(queued, QUOTA_EXCEEDED, Fits((), rejected, quota))
+    only = allowed if quota else rules.only
     decision = decide(
         queued.request,
         state.snapshot,
         state.ledger,
         node_fallback=rules.node_fallback,
-        only=rules.only,
+        only=only,
         fullest=rules.fullest,
     )
     if decision.node:
-        return FoundPlace(queued, decision.node, decision.hold)
+        fitting = next(item for item in variants if item.nodes is None or decision.node in item.nodes)
+        return FoundPlace(fitting.queued, decision.node, decision.hold)
+    if quota:
+        reasons = {**decision.fits.reasons, **refused}
+        return NoPlace(queued, _reason_beside(queued, state, rules, refused), Fits((), reasons))
     return NoPlace(queued, RESERVATION_REQUIRED if decision.only_holds else UNSCHEDULABLE, decision.fits)
+
+
+def _reason_beside(
+    queued: QueuedPod, state: SchedulerState, rules: TrialRules, refused: Collection[str]
+) -> str:
+    """The quota, if the pod would fit on a node that its quota refuses: another such node would not help."""
+    decision = decide(
+        queued.request, state.snapshot, state.ledger, node_fallback=rules.node_fallback, only=refused
+    )
+    return QUOTA_EXCEEDED if decision.node else UNSCHEDULABLE
+
+
+def _with_size(pod: ElasticPod, gigabytes: int) -> ElasticPod:
+    return replace(pod, requests=with_gpu_memory(pod.requests, gigabytes))

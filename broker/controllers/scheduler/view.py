@@ -169,4 +169,4 @@ class SchedulerView:
 
 def _room(pod: Pod) -> tuple[object, ...]:
     """The parts of a pod that filters read."""
-    return pod.uid, pod.spec, pod.labels, pod.deleting
+    return pod.uid, pod.sizes, pod.labels, pod.deleting

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.core import PodSpec
-from broker.placement.quantities import amounts, counted, pod_requests
+from broker.placement.quantities import amounts, counted, spec_requests
 from tests.unit.placement.builders import node, on_one, pod
 
 Json = dict[str, Any]
@@ -83,7 +83,7 @@ def container(cpu: str, memory: str = "0", *, sidecar: bool = False) -> Json:
     ],
 )
 def test_requests_are_the_peak_of_the_pods_life(spec: Json, cpu: int, memory: int) -> None:
-    requests = pod_requests(PodSpec.model_validate(spec))
+    requests = spec_requests(PodSpec.model_validate(spec))
     assert (requests["cpu"], requests.get("memory", 0)) == (cpu, memory)
 
 
@@ -144,4 +144,4 @@ def test_pod_never_requests_less_than_a_container(sizes: list[int], init: int) -
         "containers": [container("0", str(size)) for size in sizes],
         "initContainers": [container("0", str(init))],
     }
-    assert pod_requests(PodSpec.model_validate(spec))["memory"] == max(sum(sizes), init)
+    assert spec_requests(PodSpec.model_validate(spec))["memory"] == max(sum(sizes), init)

@@ -1,8 +1,9 @@
-"""An informer of one of Kueue's kinds, in the version that the API server serves.
+"""An informer of a kind with several versions, in the version that the API server serves.
 
 Invariant: a kind is `missing` only if it is served in none of the versions that the broker supports. Each
-list finds the served version anew: Kueue may be installed, upgraded or removed while the broker runs. Kueue
-served only v1beta1 up to 0.14, and serves both versions since (its CHANGELOG-0.15 and -0.16).
+list finds the served version anew: Kueue may be installed, upgraded or removed while the broker runs, and the
+control plane may be upgraded. Kueue served only v1beta1 up to 0.14, and serves both versions since (its
+CHANGELOG-0.15 and -0.16).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from broker.apis.kueue import VERSIONS
 from broker.apis.meta import Kind, Object
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound
@@ -33,7 +33,7 @@ class ServedInformer(Informer[T]):
         self._arrived += (reader,)
 
     def on_missing(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each list that found the kind in no version: Kueue is not installed."""
+        """Calls `reader` after each list that found the kind in no version: it is not installed."""
         self._left += (reader,)
 
     def _watch_group(self, client: Client) -> WatchGroup:
@@ -58,12 +58,12 @@ class ServedInformer(Informer[T]):
         return answer
 
     def _list(self) -> None:
-        for version in VERSIONS:
+        for version in self._kind.versions:
             self._kind = replace(self._kind, version=version)
             try:
                 super()._list()
             except NotFound:
-                if version == VERSIONS[-1]:
+                if version == self._kind.versions[-1]:
                     self.missing = True
                     for reader in self._left:
                         reader()
