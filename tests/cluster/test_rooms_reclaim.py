@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
 from broker.apis.core import Node, Pod
+from broker.apis.kueue import Namespace
 from tests.cluster.rooms import Rooms, rooms
 
 CASES = Path(__file__).parents[1] / "cases" / "faults"
@@ -73,6 +75,8 @@ def test_no_pod_is_evicted_for_room_that_returns_to_a_reservation(cluster: Rooms
 def test_no_pod_is_evicted_for_room_that_a_godel_reservation_keeps(cluster: Rooms) -> None:
     cluster.node("n0", room={"cpu": "2"})
     borrow(cluster)
+    granted = {"metadata": {"annotations": {names.KEPT_ROOM: "true"}}}
+    cluster.client.patch(Namespace.KIND, "a", granted)
     keeps = {"godel.bytedance.com/reservation": "true"}
     pod(cluster, "kept", "a", scheduler="godel-scheduler", annotations=keeps)
     cluster.started("kept", namespace="a")

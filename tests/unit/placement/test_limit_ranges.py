@@ -9,7 +9,7 @@ import pytest
 from broker.apis.core import PodSpec
 from broker.apis.limits import LimitRange
 from broker.placement.limit_ranges import default_requests, with_defaults
-from broker.placement.quantities import pod_requests
+from broker.placement.quantities import spec_requests
 
 Json = dict[str, Any]
 CPU = {"type": "Container", "default": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}}
@@ -38,11 +38,11 @@ def test_container_without_a_request_gets_its_namespaces_default(
     ranges: list[LimitRange], resources: Json, cpu: int
 ) -> None:
     spec = PodSpec.model_validate({"containers": [{"name": "c", "resources": resources}]})
-    assert pod_requests(with_defaults(spec, default_requests(ranges))).get("cpu", 0) == cpu
+    assert spec_requests(with_defaults(spec, default_requests(ranges))).get("cpu", 0) == cpu
 
 
 @pytest.mark.covers("FLT-36")
 def test_containers_of_the_start_and_sidecars_get_defaults_too() -> None:
     sidecar = {"name": "s", "restartPolicy": "Always"}
     spec = PodSpec.model_validate({"containers": [{"name": "c"}], "initContainers": [sidecar]})
-    assert pod_requests(with_defaults(spec, default_requests([limit_range(CPU)])))["cpu"] == 2000
+    assert spec_requests(with_defaults(spec, default_requests([limit_range(CPU)])))["cpu"] == 2000

@@ -38,6 +38,7 @@ from broker.controllers.provisioning.usage import (
     pool_limits,
     pool_usage,
 )
+from broker.placement.gangs import unknown_sizes
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.quantities import amounts
@@ -175,7 +176,7 @@ class World:
                 daemons=[],
                 learned=LearnedRoom(),
                 storage=Storage(),
-                group_size=lambda _: 0,
+                group_size=unknown_sizes,
             ),
             launches=lambda: state,
             now=NOW,

@@ -13,15 +13,8 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.controllers.nodeclaim.drain import remaining
 from broker.controllers.provisioning.claims import manifest
-from broker.controllers.provisioning.pending import (
-    JOBSET,
-    KUEUE_COUNT,
-    KUEUE_GROUP,
-    POD_GROUP,
-    gang_of,
-    incomplete,
-    pending_pod,
-)
+from broker.controllers.provisioning.pending import incomplete, pending_pod
+from broker.placement.gangs import JOBSET, KUEUE_COUNT, KUEUE_GROUP, POD_GROUP, gang_of, unknown_sizes
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import Drawing, MachineOption, PackedBin
 
@@ -46,7 +39,7 @@ def claim_of(given: Pod) -> dict[str, Any]:
         capacity_type="on-demand",
         cost=1.0,
     )
-    waiting = pending_pod(given, lambda *_: Drawing(), lambda _: 0)
+    waiting = pending_pod(given, lambda *_: Drawing(), unknown_sizes)
     served: Any = SimpleNamespace(pool=pool, requirements={})
     packed = PackedBin(option=option, pods=(waiting,), also=(option,))
     metadata: dict[str, Any] = manifest("c", packed, served, [option], gang_claims=1)["metadata"]

@@ -14,6 +14,7 @@ from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom
 from broker.controllers.provisioning.reservation_rules import reservation_rules
+from broker.placement.gangs import unknown_sizes
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.storage import Storage
 from tests.unit.placement.builders import pod
@@ -86,7 +87,7 @@ def in_flight(*requirements: Json, pods: str = "default/own", **more: Any) -> No
 
 def assigned(claim: NodeClaim, *pods: PendingPod) -> PodAssignment:
     known = existing(NodeOccupancy(), [claim], [], Storage(), LearnedRoom())
-    return assign(pods, known, [], lambda _: 0)
+    return assign(pods, known, [], unknown_sizes)
 
 
 @pytest.mark.covers("FLT-03")
