@@ -14,7 +14,15 @@ from broker.apis.karpenter import NodePool
 from broker.controllers.nodeclaim.drain import remaining
 from broker.controllers.provisioning.claims import manifest
 from broker.controllers.provisioning.pending import incomplete, pending_pod
-from broker.placement.gangs import JOBSET, KUEUE_COUNT, KUEUE_GROUP, POD_GROUP, gang_of, unknown_sizes
+from broker.placement.gangs import (
+    JOBSET,
+    KUEUE_COUNT,
+    KUEUE_GROUP,
+    POD_GROUP,
+    GroupSize,
+    gang_of,
+    unknown_sizes,
+)
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import Drawing, MachineOption, PackedBin
 
@@ -76,10 +84,13 @@ def test_the_priority_of_a_claim_is_that_of_its_pods_specs() -> None:
 def test_a_gang_has_pods_of_one_namespace(marks: dict[str, Any]) -> None:
     """A name with a slash neither: the namespace of the pod stands first."""
     theirs, own = pod(space="red", meta=marks), pod("q", "team", meta=marks)
-    assert gang_of(theirs, lambda _: 2).name == "red/team/train"
-    assert gang_of(own, lambda _: 2).name == "team/team/train"
-    waiting = [pending_pod(item, lambda *_: Drawing(), lambda _: 2) for item in (theirs, own)]
-    assert JOBSET in marks.get("labels", {}) or len(incomplete(waiting, [theirs, own], lambda _: 2)) == 2
+    assert gang_of(theirs, lambda _: GroupSize(size=2)).name == "red/team/train"
+    assert gang_of(own, lambda _: GroupSize(size=2)).name == "team/team/train"
+    waiting = [pending_pod(item, lambda *_: Drawing(), lambda _: GroupSize(size=2)) for item in (theirs, own)]
+    assert (
+        JOBSET in marks.get("labels", {})
+        or len(incomplete(waiting, [theirs, own], lambda _: GroupSize(size=2))) == 2
+    )
 
 
 @pytest.mark.covers("FLT-62")
