@@ -41,6 +41,7 @@ from broker.controllers.provisioning.pending import (
     pending_reservations,
     provisionable,
 )
+from broker.controllers.provisioning.pool_reasons import PoolFault
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
@@ -258,8 +259,13 @@ def planned_pods(
         now=clock.now(),
         seconds=settings.plan_seconds,
         timer=time.thread_time,  # a busy machine changes no answer
+        faults=[
+            PoolFault(pool=pool, message=pools.faults[pool.name])
+            for pool in every
+            if pool.name in pools.faults
+        ],
     ).decide()
-    return _reported(decision, documents, pods, of_others, pools.faults)
+    return _reported(decision, documents, pods, of_others)
 
 
 def _reported(
@@ -267,11 +273,8 @@ def _reported(
     documents: Sequence[Json],
     pods: _Pods,
     of_others: Mapping[str, str],
-    faults: Mapping[str, str],
 ) -> PodPlan:
-    why = "".join(f"; NodePool {name}: {text}" for name, text in faults.items())
-    packed = decision.packing.reasons if decision.packing else {}
-    reasons = {key: f"{text}{why if key in packed else ''}" for key, text in decision.reasons.items()}
+    reasons = decision.reasons
     on_claims = [
         f"NodeClaim {item.name}: for pods {abridged(sorted(pod.key for pod in item.packed.pods), MOST_NAMED)}"
         for item in decision.created

@@ -85,13 +85,13 @@ class MachineTable:
         """The options that could host one pod of the shape."""
         return self.accepts(shape) & (self.requests(shape.example) <= self.room).all(axis=1)
 
-    def rejection_reason(self, shape: PodShape) -> str:
-        """Why no option can host a pod of the shape, by pool, in kube-scheduler's words."""
+    def rejection(self, shape: PodShape) -> str:
+        """Why no machine at all can host a pod of the shape, for a reason of the pod's own."""
+        return self._prepared(shape.example).rejection or ("" if self.options else NO_OPTION)
+
+    def rejections(self, shape: PodShape) -> dict[str, str]:
+        """Why no option of each pool can host a pod of the shape, in kube-scheduler's words."""
         prepared = self._prepared(shape.example)
-        if prepared.rejection is not None:
-            return prepared.rejection
-        if not self.options:
-            return NO_OPTION
         requests = self.requests(shape.example)
         by_pool: dict[str, Counter[str]] = {}
         for place, option in enumerate(self.options):
@@ -104,10 +104,10 @@ class MachineTable:
             if not rejections:
                 short = np.flatnonzero(requests > self.room[place])
                 reasons.update(f"Insufficient {self.resources[name]}" for name in short)
-        return "; ".join(
-            f"NodePool {pool}: {', '.join(f'{count} {text}' for text, count in sorted(reasons.items()))}"
+        return {
+            pool: ", ".join(f"{count} {text}" for text, count in sorted(reasons.items()))
             for pool, reasons in by_pool.items()
-        )
+        }
 
     def _prepared(self, pod: PodInfo) -> PreparedFilters:
         if pod.named_nodes is not None or pod.node_name:

@@ -18,14 +18,17 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis.units import written
 from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.program import packed_together
+from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
+from broker.text import abridged
 
 SECONDS: Final = 5.0
 NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
@@ -65,7 +68,8 @@ def pack(
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         waiting = _pack_tier(waiting, tier, state, seconds=seconds / len(weights), timer=timer)
-    reasons = _reasons(waiting, offered, state) if waiting else {}
+    by_pool: dict[str, Mapping[str, str]] = {}
+    reasons = _reasons(waiting, offered, state, by_pool) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
@@ -184,21 +188,31 @@ def _domain(item: OpenBin, state: PackingState) -> dict[str, str | None]:
 
 
 def _reasons(
-    pods: Sequence[PendingPod], options: Sequence[MachineOption], state: PackingState
+    pods: Sequence[PendingPod],
+    options: Sequence[MachineOption],
+    state: PackingState,
+    by_pool: dict[str, Mapping[str, str]],
 ) -> dict[str, str]:
-    """Why each pod gets no machine."""
+    """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod."""
     reasons: dict[str, str] = {}
     without_machine: dict[str, int] = {}
     shapes = shapes_of(pods, state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     for shape in shapes:
         fitting = places_of(table.fits(shape))
+        details: Mapping[str, str] = {}
         if not fitting:
-            reason = table.rejection_reason(shape)
+            details = table.rejections(shape)
+            reason = table.rejection(shape) or "; ".join(
+                f"NodePool {pool}: {text}" for pool, text in details.items()
+            )
+            details = {} if table.rejection(shape) else details
         elif not any(state.supply.has(options[place]) for place in fitting):
+            details = table.rejections(shape) | _without_supply([options[p] for p in fitting], state.supply)
             reason = NO_ROOM
         else:
             reason = SPREAD if shape.coupled else ""
+        by_pool.update(dict.fromkeys((pod.key for pod in shape.pods), details) if details else {})
         for pod in shape.pods:
             reasons[pod.key] = POSTPONED if pod.key in state.postponed else reason
             if pod.gang:
@@ -211,3 +225,25 @@ def _reasons(
                 else NO_ROOM
             )
     return reasons
+
+
+def _without_supply(options: Sequence[MachineOption], supply: Supply) -> dict[str, str]:
+    """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
+    by_pool: dict[str, list[MachineOption]] = {}
+    for option in options:
+        by_pool.setdefault(option.pool, []).append(option)
+    return {pool: _shortage(pool_options, supply) for pool, pool_options in by_pool.items()}
+
+
+def _shortage(options: Sequence[MachineOption], supply: Supply) -> str:
+    over = [option for option in options if not supply.within_limits(option)]
+    if len(over) == len(options):
+        smallest = min(over, key=lambda option: (option.capacity.get(CPU, 0), option.instance_type))
+        return ", ".join(
+            f"its limit of {name} has {written(name, max(0, left))} left, and the smallest machine that fits "
+            f"({smallest.instance_type}) has {written(name, smallest.capacity.get(name, 0))}"
+            for name, left in sorted(supply.limits[smallest.pool].items())
+            if smallest.capacity.get(name, 0) > left
+        )
+    full = sorted({f"{o.source} ({o.instance_type}, {o.zone})" for o in options if o.source})
+    return f"no free slot is left for it in {abridged(full, 3)}"

@@ -85,10 +85,12 @@ class Packing:
 
     `cost`: dollars an hour of all machines, as packing weighs them; `bound`: no packing found by the program
     costs less. `unsolved`: why the solver had no answer, so that pods were placed one after another.
+    `by_pool`: the reasons of each NodePool, by pod, where they differ.
     """
 
     bins: tuple[PackedBin, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
+    by_pool: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cost: float = 0.0
     bound: float = 0.0
     unsolved: str = ""

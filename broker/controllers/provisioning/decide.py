@@ -31,13 +31,14 @@ from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast, placeholder_claims
 from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
+from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
-from broker.placement.packing_model import PackedBin, Packing, PendingPod
+from broker.placement.packing_model import Drawing, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 
@@ -98,7 +99,7 @@ class ProvisioningDecision:
     """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
 
     `released`: claims in flight; their pods get room elsewhere. `packing`: of the others; None if no pod was
-    left.
+    left. `empty`: as in `Offers`; None if no pod needed a machine.
     """
 
     assigned: PodAssignment
@@ -106,6 +107,7 @@ class ProvisioningDecision:
     created: Sequence[NewClaim] = ()
     released: Sequence[NodeClaim] = ()
     packing: Packing | None = None
+    empty: Mapping[tuple[str, Drawing], str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,7 @@ class ProvisioningPlanner:
     now: datetime
     seconds: float
     timer: Callable[[], float]
+    faults: Sequence[PoolFault] = ()
 
     def decide(self) -> ProvisioningDecision:
         """Raises ProviderError."""
@@ -181,11 +184,17 @@ class ProvisioningPlanner:
         )
         return ProvisioningDecision(
             assigned=assigned,
-            reasons={**assigned.reasons, **_explained(packing, assigned.unassigned, offered)},
+            reasons={**assigned.reasons, **self._explained(packing, assigned.unassigned, offered)},
             created=self._created(packing, offered, claims, without),
             released=without,
             packing=packing,
+            empty=offered.empty,
         )
+
+    def _explained(self, packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
+        every = [pool.pool for pool in self.pools]
+        reasons = pool_reasons(packing, pods, offered, every, self.faults, self.cluster.storage)
+        return _with_smaller(reasons, pods, offered)
 
     def _since(self, packed: PackedBin, before: Sequence[NodeClaim]) -> datetime | None:
         """Since when the pods, or the pods of their gang, wait with these claims; None if with none."""
@@ -297,17 +306,19 @@ def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
     ]
 
 
-def _explained(packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
-    """The reasons of packing, with the machines that turned out too small for the pod."""
+def _with_smaller(
+    reasons: Mapping[str, str], pods: Sequence[PendingPod], offered: Offers
+) -> Mapping[str, str]:
+    """The reasons with the machines that turned out too small for the pod."""
     infos = {pod.key: pod.info for pod in pods} if offered.smaller else {}
-    reasons = dict(packing.reasons)
-    for key, text in packing.reasons.items() if infos else ():
+    explained = dict(reasons)
+    for key, text in reasons.items() if infos else ():
         lacks = (
             difference(infos[key], sort, item.expected, item.room, item.node)
             for sort, item in sorted(offered.smaller.items())
         )
-        reasons[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
-    return reasons
+        explained[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
+    return explained
 
 
 def _gang(claim: NodeClaim) -> str:

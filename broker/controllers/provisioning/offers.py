@@ -23,6 +23,7 @@ from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
 from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog
+from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.shortages import Shortages
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
@@ -48,12 +49,14 @@ LAST_RESORT: Final = 1000
 class Offers:
     """Machine options, and the free slots of each EC2 reservation.
 
-    `smaller`: machines with less room on their nodes than estimated.
+    `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
+    pool and by what its pods draw from.
     """
 
     options: tuple[MachineOption, ...]
     room: Mapping[str, int]
     smaller: Mapping[MachineSort, SmallerMachine] = field(default_factory=dict)
+    empty: Mapping[tuple[str, Drawing], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ def offers(
         all_last_resorts=True,
     )
     smaller: dict[MachineSort, SmallerMachine] = {}
+    empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
@@ -127,6 +131,9 @@ def offers(
                 lent[slot_pool] = lent.get(slot_pool, Counter()) | counts
             waiting = _lent_options(candidates, own.values())
             known = catalog.known(claim)
+            if not candidates.usable and not waiting:
+                waits = unplaced(claim, candidates, known, OutbidOptions(inventory))
+                empty[pool.pool.name, drawing] = waits.message
             for labels in _variants(pool, pods):
                 maker = MachineMaker(
                     pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, drawing
@@ -143,7 +150,7 @@ def offers(
         room[id_] = max(0, inventory.free(id_) - taken[id_]) + sum(counts[id_] for counts in lent.values())
     uids = {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
     _within_quota(room, entitlements, uids, {pool: counts.total() for pool, counts in lent.items()})
-    return Offers(options=tuple(options), room=room, smaller=smaller)
+    return Offers(options=tuple(options), room=room, smaller=smaller, empty=empty)
 
 
 def _returnable(

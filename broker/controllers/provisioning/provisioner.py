@@ -47,6 +47,7 @@ from broker.controllers.provisioning.pending import (
     pending_reservations,
     provisionable,
 )
+from broker.controllers.provisioning.pool_reasons import PoolFault
 from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
@@ -58,7 +59,7 @@ from broker.controllers.provisioning.protocols import LaunchProgress, PodSlotPol
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
-from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
+from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting, log_packing
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
@@ -104,7 +105,7 @@ class Provisioner:
     ) -> None:
         self._lessees = LeaseHolders()
         self._learner = RoomLearner()
-        self._faults: dict[str, str] = {}  # of pools that are not served, by name
+        self._faults: dict[str, PoolFault] = {}  # of pools that are not served, by name
         self._absent: dict[str, str] = {}  # why no controller serves pools of other groups, by name
         self._unresolved: dict[str, float] = {}  # since when, by pool
         self._client, self._clock = context.client, context.clock
@@ -197,14 +198,14 @@ class Provisioner:
                 continue
             try:
                 if waits := held_back(pool, self._clock.now()):
-                    self._faults[pool.name] = waits
+                    self._faults[pool.name] = PoolFault(pool=pool, message=waits)
                 else:
                     served_pools.append(served(pool, self._nodeclasses.ready))
             except Unresolved as error:
                 self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
-                self._faults[pool.name] = error.message
+                self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
             except PoolNotServed as error:
-                self._faults[pool.name] = error.message
+                self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
                 self._pools.write(pool, error)
             else:
                 self._pools.write(pool, None)
@@ -254,8 +255,10 @@ class Provisioner:
             now=now,
             seconds=self._seconds,
             timer=self._clock.monotonic,
+            faults=[*self._faults.values()],
         ).decide()
-        self._log(decision)
+        self._pools.offering((pool.pool for pool in pools), decision.empty)
+        log_packing(decision.packing, len(decision.assigned.unassigned))
         for key, reason in undeclared_taints([pod.info for pod in pending], claims, room.nodes).items():
             self._pods.kept_off(objects[key], reason)
         packed = [item.packed for item in decision.created]
@@ -307,9 +310,7 @@ class Provisioner:
                 try_nomination(self._client, pod, None)
         for key, node in assigned.taken.items():
             self._pods.nominated(objects[key], node, self._caches.nodes.get(node) is None)
-        faults = "".join(f"; NodePool {name}: {text}" for name, text in self._faults.items())
-        packed = decision.packing.reasons if decision.packing else {}
-        reasons = {key: f"{text}{faults if key in packed else ''}" for key, text in decision.reasons.items()}
+        reasons = dict(decision.reasons)
         kept = self._give_way(decision.released)
         created = [item for item in decision.created if kept.isdisjoint(pod.key for pod in item.packed.pods)]
         reasons |= self._create(created, objects)
@@ -330,20 +331,6 @@ class Provisioner:
             gang = claim.annotations.get(names.GANG) or claim.name
             kept.update(*(pods_of(c) for c in claims if gang in (c.annotations.get(names.GANG), c.name)))
         return kept
-
-    def _log(self, decision: ProvisioningDecision) -> None:
-        packing = decision.packing
-        if packing is not None:
-            _log.info(
-                "packed",
-                pods=len(decision.assigned.unassigned),
-                machines=len(packing.bins),
-                reserved=sum(bool(item.option.source) for item in packing.bins),
-                without=len(packing.reasons),
-                cost=round(packing.cost, 4),
-                bound=round(packing.bound, 4),
-                unsolved=packing.unsolved,
-            )
 
     def _create(self, claims: Sequence[NewClaim], objects: Mapping[str, Waiting]) -> dict[str, str]:
         """Creates the claims. Raises Unavailable; the next run creates the others.

@@ -7,7 +7,8 @@ changes: a pod that stays unschedulable costs no write. Karpenter repeats it eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import structlog
 
@@ -21,11 +22,15 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
+from broker.placement.packing_model import NO_DRAWING, Drawing, Packing
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
 
 NOMINATED, FAILED = "Nominated", "FailedScheduling"
+# On a NodePool that has no machine for any pod: the condition's type and reason.
+OFFERING: Final = "MachinesOffered"
+NO_MACHINE: Final = "NoMachineOffered"
 _log = structlog.get_logger("provisioning")
 
 
@@ -85,6 +90,18 @@ class PoolReporter:
         elif condition(pool.status.conditions, SERVED) is not None:
             self._set(pool, without=SERVED)
 
+    def offering(self, pools: Iterable[NodePool], empty: Mapping[tuple[str, Drawing], str] | None) -> None:
+        """Of pools that are served: whether they offer a machine to any pod. `empty`: as in `Offers`."""
+        if empty is None:
+            return
+        reasons = {pool: text for (pool, drawing), text in empty.items() if drawing == NO_DRAWING}
+        for pool in pools:
+            if text := reasons.get(pool.name):
+                update = ConditionUpdate(type=OFFERING, status="False", reason=NO_MACHINE, message=text)
+                self._set(pool, update)
+            elif condition(pool.status.conditions, OFFERING) is not None:
+                self._set(pool, without=OFFERING)
+
     def _set(self, pool: NodePool, *changes: ConditionUpdate, without: str = "") -> bool:
         """Whether the conditions were changed."""
         now = self._clock.now()
@@ -93,3 +110,18 @@ class PoolReporter:
         except ApiError as failure:
             _log.warning("pool not written", nodepool=pool.name, error=str(failure))
             return False
+
+
+def log_packing(packing: Packing | None, pods: int) -> None:
+    """Logs a packing of so many pods."""
+    if packing is not None:
+        _log.info(
+            "packed",
+            pods=pods,
+            machines=len(packing.bins),
+            reserved=sum(bool(item.option.source) for item in packing.bins),
+            without=len(packing.reasons),
+            cost=round(packing.cost, 4),
+            bound=round(packing.bound, 4),
+            unsolved=packing.unsolved,
+        )

@@ -1,0 +1,111 @@
+"""Why a pod gets no machine, pool by pool: first the pools that its selector and its tolerations admit.
+
+A pool that cannot have the pod, whatever it offers, is only counted: its reasons lead nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.capacity.future_labels import future_labels
+from broker.capacity.requirements import InvalidRequirement, stable
+from broker.controllers.provisioning.offers import Offers
+from broker.placement.affinity import NO_MATCH
+from broker.placement.binding import OTHER_NODES, OTHER_ZONE
+from broker.placement.future_nodes import future_node
+from broker.placement.packing_model import Packing, PendingPod
+from broker.placement.storage import Storage, StoredVolume
+from broker.text import abridged, counted
+
+MOST: Final = 3  # of the machines that are named beside a volume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFault:
+    """A NodePool that is not served, and why."""
+
+    pool: NodePool
+    message: str
+
+
+def pool_reasons(
+    packing: Packing,
+    pods: Sequence[PendingPod],
+    offered: Offers,
+    pools: Sequence[NodePool],
+    faults: Sequence[PoolFault],
+    storage: Storage,
+) -> dict[str, str]:
+    """The reason of each pod that gets no machine, by its key."""
+    reasons = dict(packing.reasons)
+    for pod in pods:
+        if pod.key not in reasons:
+            continue
+        by_pool = packing.by_pool.get(pod.key, {})
+        if not by_pool and offered.options:  # a reason of the pod's own, or of its gang
+            useful = (fault for fault in faults if _admits(fault.pool, pod))
+            texts = (f"NodePool {fault.pool.name}: {fault.message}" for fault in useful)
+            reasons[pod.key] = "; ".join([reasons[pod.key], *texts])
+            continue
+        known = {
+            **{pool: text for (pool, drawing), text in offered.empty.items() if drawing == pod.drawing},
+            **{pool: text + _volumes(pool, pod, text, offered, storage) for pool, text in by_pool.items()},
+            **{fault.pool.name: fault.message for fault in faults},
+        }
+        if known:
+            every = [*pools, *(fault.pool for fault in faults)]
+            reasons[pod.key] = _text(pod, known, every)
+    return reasons
+
+
+def _text(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool]) -> str:
+    related = [pool.name for pool in pools if pool.name in known and _admits(pool, pod)]
+    texts = [f"NodePool {name}: {known[name]}" for name in related]
+    if others := len(known) - len(related):
+        texts.append(f"{counted(others, 'other NodePool')} of no use to it: {NO_MATCH}, or its tolerations")
+    return "; ".join(texts)
+
+
+def _admits(pool: NodePool, pod: PendingPod) -> bool:
+    """Whether labels and taints of the pool admit the pod, with some instance."""
+    template = pool.spec.template
+    class_name = template.spec.node_class_ref.name
+    labels = {**template.metadata.labels, names.NODEPOOL: pool.name}
+    try:
+        return future_node(template.spec, future_labels(labels, class_name)).accepts(pod.info)
+    except InvalidRequirement:
+        return True  # the pool is to be corrected first
+
+
+def _volumes(pool: str, pod: PendingPod, reason: str, offered: Offers, storage: Storage) -> str:
+    """The pod's volumes and their zones beside the machines of the pool, if zones are the reason."""
+    if OTHER_NODES not in reason and OTHER_ZONE not in reason:
+        return ""
+    places = {
+        f"{option.instance_type} in {option.zone}"
+        + (f" (reservation {option.source})" if option.source else "")
+        for option in offered.options
+        if option.pool == pool
+    }
+    claims = (storage.claims.get((pod.info.namespace, volume.claim)) for volume in pod.info.volumes)
+    volumes = (storage.volumes.get(claim.volume) for claim in claims if claim is not None)
+    zones = [
+        f"volume {volume.name} is in {', '.join(where)}"
+        for volume in volumes
+        if volume is not None and (where := sorted({*_zones(volume)}))
+    ]
+    return f" ({'; '.join(zones)}, and the pool offers {abridged(sorted(places), MOST)})" if zones else ""
+
+
+def _zones(volume: StoredVolume) -> Iterator[str]:
+    for key, value in volume.labels.items():
+        if stable(key) == names.ZONE:
+            yield from value.split("__")
+    for term in volume.terms or ():
+        for item in term.expressions:
+            if stable(item.key) in (names.ZONE, names.ZONE_ID):
+                yield from item.values
