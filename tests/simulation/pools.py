@@ -163,7 +163,7 @@ def stranger_app(world: World, rng: random.Random) -> None:
     if ("", "lent") not in world.objects(EC2NodeClass.KIND):
         return
     name = world.pool_facts.name()
-    draws_from = rng.choice(("", "training", f"{STRANGER}/training"))
+    draws_from = rng.choice((OWNER, OWNER, "training", "", f"{STRANGER}/training"))
     world.pool_facts.apps[name] = App(
         name, STRANGER, "1", rng.choice(("gpu", "")), 1, draws_from=draws_from, gpus=8
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import ALL_ADOPTERS, Adopters, Ownership, OwnershipClaim, resolve_ownership
+from broker.reservations.ownership import (
+    ALL_ADOPTERS,
+    Adopters,
+    Ownership,
+    OwnershipClaim,
+    made_here,
+    resolve_ownership,
+)
 from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.model import Odcr, ReservationGroup
@@ -277,3 +285,15 @@ def test_an_unreadable_group_is_not_reported_missing() -> None:
         ("GroupUnreadable", "EC2 was busy")
     ]
     assert reasons(resolved([], claimant(group=GROUP))) == ["GroupNotFound"]
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(
+    ("ownership", "cluster", "here"),
+    [("owned", "old-name", True), ("foreign", "blue", False), ("", "blue", True), ("", "green", False)],
+)
+def test_uid_of_the_cluster_decides_before_its_name_who_made_a_reservation(
+    ownership: Any, cluster: str, here: bool
+) -> None:
+    tags = {names.TAG_MANAGED: names.MANAGER, names.TAG_CLUSTER: cluster}
+    assert made_here(odcr("cr-1", tags=tags, ownership=ownership), "blue") is here
