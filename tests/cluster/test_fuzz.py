@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 
-from broker.apis import names
+from broker.apis import godel, koordinator, names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.kube.errors import ApiError
 from broker.kube.panics import PANICS
+from tests.cluster.account import A
 from tests.cluster.everything import bodies, put
+from tests.cluster.ome.reserved import flavor, flavors_alone, reserve
 from tests.cluster.stack import Stack
+from tests.support.scheduling import schedule
 
 Json = dict[str, Any]
 OBJECTS = int(os.environ.get("OBJECTS", "120"))
@@ -141,3 +147,108 @@ def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> No
     assert all(fresh.ready().values()) and _bugs() - before == Counter()
     left_out = sum(len(informer.cache.broken) for informer in fresh.informers)
     print(f"{tried} objects, {refused} refused by the API server, {left_out} left out")
+
+
+# Annotations and labels with a meaning for the broker, kube-scheduler or another scheduler.
+TENANT, OWNER = "tenant", "default/training"
+MEANT = (
+    *(names.DRAWS_FROM, names.GANG, names.GANG_SIZE, names.PRIORITY, names.PODS, names.EXPECT),
+    *(names.DO_NOT_DISRUPT, names.REPLACES, names.NODEPOOL, godel.RESERVATION, godel.INDEX, godel.TTL),
+    *(koordinator.ALLOCATED, koordinator.PREALLOCATABLE),
+)
+NAMED = (
+    OWNER,
+    "training",
+    f"{TENANT}/training",
+    "true",
+    "web",
+    "2",
+    "99999999",
+    "9223372036854775807",
+    "1ns",
+)
+
+
+def _hostile_pod(number: int, chance: random.Random) -> Json:
+    """A pod of a tenant who may write nothing else."""
+    noted = {key: chance.choice((*TEXTS, *NAMED, *NAMED)) for key in MEANT if chance.random() < 0.25}
+    labels = {key: chance.choice(NAMED[2:6]).replace("/", ".") for key in MEANT if chance.random() < 0.1}
+    room: Json = {"cpu": chance.choice(("100m", "1", "1500m", "9999", "1e3")), "memory": "1Gi"}
+    spec: Json = {
+        "containers": [{"name": "main", "image": "x", "resources": {"requests": room}}],
+        "schedulerName": chance.choice(
+            ("default-scheduler", "capacity-broker", "koord-scheduler", "godel-scheduler")
+        ),
+        "terminationGracePeriodSeconds": chance.choice((0, 30, 2**31)),
+    }
+    if chance.random() < 0.4:
+        spec["nodeSelector"] = {
+            chance.choice((names.NODEPOOL, names.RESERVATION_ID)): chance.choice(("gpu", "web"))
+        }
+    if chance.random() < 0.3:
+        spec["tolerations"] = [{"operator": "Exists"}]
+    if chance.random() < 0.2:
+        spec["priorityClassName"] = "high"
+    if chance.random() < 0.2:
+        spec["schedulingGates"] = [{"name": "example.com/wait"}]
+    meta: Json = {"name": f"evil-{number}", "namespace": TENANT, "annotations": noted, "labels": labels}
+    if chance.random() < 0.3:
+        meta["finalizers"] = [
+            chance.choice(("example.com/never", names.TERMINATION_FINALIZER, godel.FINALIZER))
+        ]
+    return {"metadata": meta, "spec": spec}
+
+
+def _taken(stack: Stack, odcr: str) -> list[str]:
+    """Claims for the tenant's pods in the owner's reservation."""
+    return [
+        claim.name
+        for claim in stack.all(NodeClaim)
+        if claim.status.provider_id
+        and any(key.startswith(f"{TENANT}/") for key in claim.annotations.get(names.PODS, "").split(","))
+        and stack.reservation_of(claim.name) == odcr
+    ]
+
+
+@pytest.mark.covers("FLT-71", "SAF-52")
+def test_hostile_pods_take_no_capacity_of_others_and_stop_no_other_pod(stack: Stack) -> None:
+    """A tenant who may only write pods, beside a reservation of an owner and a pool that everyone may use."""
+    tags = [
+        {"ResourceType": "capacity-reservation", "Tags": [{"Key": names.TAG_RESERVATION, "Value": OWNER}]}
+    ]
+    odcr = stack.aws.odcr(count=3, TagSpecifications=tags)
+    reserve(stack, "training", flavor="xlarge", quotas={"cpu": "12"})
+    flavors_alone(stack)
+    flavor(stack, "xlarge", {names.INSTANCE_TYPE: "m5.xlarge", names.ZONE: A})
+    stack.node_class("gpu", id_=odcr)
+    stack.node_class("web", preference="none")
+    for name in ("gpu", "web"):
+        stack.node_pool(name, node_class=name)
+    stack.client.create(Namespace.KIND, {"metadata": {"name": TENANT}})
+    stack.priority_class("high", 1000)
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    stack.start_scheduler()
+    before, chance, tried, refused, taken = _bugs(), random.Random(SEED), 0, 0, set[str]()
+    while tried < OBJECTS:
+        for _ in range(min(BATCH, OBJECTS) // 2):
+            tried += 1
+            try:
+                stack.client.create(Pod.KIND, _hostile_pod(tried, chance))
+                if chance.random() < 0.2:
+                    stack.client.delete(Pod.KIND, f"evil-{tried}", namespace=TENANT)
+            except ApiError as error:
+                assert error.status < 500, f"seed {SEED}, pod {tried}: {error}"
+                refused += 1
+        stack.pod(f"bystander-{tried}", nodeSelector={names.NODEPOOL: "web"})
+
+        def bound(name: str = f"bystander-{tried}") -> bool:
+            schedule(stack.client)
+            taken.update(_taken(stack, odcr))
+            return bool(stack.get(Pod, name, namespace="default").spec.node_name)
+
+        stack.until(bound, f"another tenant's pod runs, seed {SEED}", step=0.5)
+        for item in stack.all(Pod):  # the tenant's pods that are left do not fill the API server
+            if item.namespace == TENANT and not item.metadata.finalizers:
+                stack.delete(Pod, item.name, namespace=TENANT)
+    print(f"{tried} hostile pods, {refused} refused, capacity of others taken: {len(taken)}, stalls: 0")
+    assert not taken and _bugs() - before == Counter(), f"seed {SEED}"
