@@ -72,6 +72,9 @@ class InventoryCache:
         self.group_errors: dict[str, ProviderError] = {}
         # By id, the size before and after the last change of each reservation that was seen to shrink.
         self.resized: Mapping[str, tuple[int, int]] = {}
+        self._recorded: dict[
+            str, int
+        ] = {}  # sizes that an earlier process recorded, until the next description
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None
@@ -114,7 +117,8 @@ class InventoryCache:
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             corrected, self._corrected = self._corrected, False
-            self.resized = _resized(self.resized, before.odcrs, odcrs)
+            sizes = self._recorded | {id_: odcr.reserved for id_, odcr in before.odcrs.items()}
+            self.resized, self._recorded = _resized(self.resized, sizes, odcrs), {}
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
@@ -168,6 +172,17 @@ class InventoryCache:
                 odds=self.odds(),
             )
 
+    def recorded(self, odcr_id: str, reserved: int) -> None:
+        """Notes the size of a reservation that an earlier process recorded, so that a reservation that shrank
+        while no broker ran is known as shrunk.
+        """
+        with self.assumed.lock:
+            odcr = self._inventory.odcrs.get(odcr_id)
+            if odcr is None:
+                self._recorded[odcr_id] = reserved
+            elif odcr.reserved < reserved:
+                self.resized = {odcr_id: (reserved, odcr.reserved), **self.resized}
+
     def odcr(self, odcr_id: str) -> Odcr | None:
         """One reservation, as last described."""
         return self._inventory.odcrs.get(odcr_id)
@@ -211,12 +226,12 @@ def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:
 
 
 def _resized(
-    known: Mapping[str, tuple[int, int]], before: Mapping[str, Odcr], after: Mapping[str, Odcr]
+    known: Mapping[str, tuple[int, int]], before: Mapping[str, int], after: Mapping[str, Odcr]
 ) -> dict[str, tuple[int, int]]:
     """The last shrinkage of each reservation that has not grown since. Lent instances are still its own."""
     shrunk = {}
     for id_, odcr in after.items():
-        old = before[id_].reserved if id_ in before else odcr.reserved
+        old = before.get(id_, odcr.reserved)
         if odcr.reserved < old:
             shrunk[id_] = (old, odcr.reserved)
         elif odcr.reserved == old and id_ in known:

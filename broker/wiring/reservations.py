@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Workload
@@ -161,8 +162,17 @@ def watch_odcr_objects(
         singleton: Singleton[str] = manager.singleton(name, lambda _: run(), every=period, synced=synced)
         return singleton.on(inventory.on_change)
 
+    def sizes_known() -> bool:
+        """Whether the sizes that an earlier process recorded are read, or cannot be."""
+        return read.synced() and (odcrs.mirrors.complete or bool(odcrs.mirrors.error))
+
+    def first_seen(old: OnDemandCapacityReservation | None, new: OnDemandCapacityReservation | None) -> None:
+        if old is None and new is not None:
+            inventory.recorded(new.name, new.status.total + new.status.lent)
+
+    odcrs.mirrors.on_change(first_seen)
     manager.follow(odcrs.mirrors)
-    loop("instance-labels", odcrs.instance_labels.run, every).on(view.on_listing)
+    loop("instance-labels", odcrs.instance_labels.run, every, sizes_known).on(view.on_listing)
     loop("endings", odcrs.endings.run, every)
     loop("mirror", odcrs.mirror.run, MIRROR_EVERY, mirrored).on(nodeclasses.on_change).watches(odcrs.mirrors)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.commands import explain
@@ -177,6 +178,29 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     (row,) = (row for row in live.claims if row.name == name)
     assert (row.capacity_type, row.reservation, cause in row.placed) == ("on-demand", "", True)
     assert row.price == stack.current.instance_types()[demoted.labels[names.INSTANCE_TYPE]].on_demand_price
+
+
+@pytest.mark.covers("FLT-52")
+def test_cause_of_a_demotion_names_the_size_before_also_after_a_restart(stack: Stack) -> None:
+    """The reservation shrinks while no broker runs."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claims(2)
+    stack.until_ready("c-0", "c-1")
+    for claim in ("c-0", "c-1"):
+        until_both(stack, claim, inside(odcr))
+    stack.until(lambda: stack.get(OnDemandCapacityReservation, odcr).status.total == 2, "it is recorded")
+    stack.stop()
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=1)
+    stack.start()
+    name = stack.until(
+        lambda: next((c for c in ("c-0", "c-1") if of_claim(stack, c) == OUTSIDE), ""), "one is demoted"
+    )
+    cause = "shrank from 2 to 1 instance"
+    assert cause in stack.until_event(name, "DemotedToOnDemand").message
+    condition = stack.claim_condition(name, names.CAPACITY_RESERVATION)
+    assert condition is not None and cause in condition.message
 
 
 # ---- promotion

@@ -278,3 +278,23 @@ def test_an_end_during_a_description_is_kept(world: World) -> None:
     world.ec2.reservations = slow  # type: ignore[method-assign]
     world.cache.refresh()
     assert world.free == 1
+
+
+@pytest.mark.covers("FLT-52")
+@pytest.mark.parametrize(
+    ("recorded", "total", "resized"),
+    [(2, 1, {"cr-1": (2, 1)}), (3, 1, {"cr-1": (3, 1)}), (1, 1, {}), (1, 2, {}), (0, 1, {})],
+)
+@pytest.mark.parametrize("described_first", [True, False])
+def test_size_that_an_earlier_process_recorded_shows_a_shrunk_reservation(
+    recorded: int, total: int, resized: dict[str, tuple[int, int]], described_first: bool
+) -> None:
+    world = World()
+    world.ec2.total = total
+    if described_first:
+        world.described(0)
+    world.cache.recorded("cr-1", recorded)
+    world.described(0)
+    assert world.cache.resized == resized
+    world.described(0)
+    assert world.cache.resized == resized
