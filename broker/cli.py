@@ -205,22 +205,11 @@ def _plan(
     from broker.commands.dry_run import DryRun
     from broker.kube.clock import SystemClock
 
-    @cache
-    def present() -> DryRun:
-        return DryRun(client, provider, settings, clock)
-
     documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
     clock, provider = SystemClock(), _planning_provider(settings)
     client, alone = drafts.drafted(documents, connect)
-    packed = pods.planned_pods(
-        documents,
-        client,
-        provider,
-        settings,
-        clock,
-        entitle=lambda *arguments: present().entitlements(*arguments),
-        rights=lambda: present().rights,
-    )
+    read = cache(partial(DryRun, client, provider, settings, clock))
+    packed = pods.planned_pods(documents, client, provider, settings, clock, dry_run=read)
     for note in packed.notes:
         typer.echo(note, err=output is not Format.TABLE)
     documents = [*documents, *packed.claims]

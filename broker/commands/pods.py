@@ -18,7 +18,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.model import Inventory, NodeClass
-from broker.commands.dry_run import Entitle, current_odds, read_once
+from broker.commands.dry_run import DryRun, current_odds, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
 from broker.commands.situation import is_brokers, listed, published_shortages
@@ -59,7 +59,6 @@ from broker.kube.informer import Informer
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from broker.reservations.drawing import DrawRights
 from broker.settings import Settings
 from broker.text import abridged
 from providers.base import CapacityProvider
@@ -204,10 +203,12 @@ def planned_pods(
     settings: Settings,
     clock: Clock,
     *,
-    entitle: Entitle,
-    rights: Callable[[], DrawRights],
+    dry_run: Callable[[], DryRun],
 ) -> PodPlan:
-    """The claims for the pods of the documents. Raises BadManifest, ApiError, ProviderError."""
+    """The claims for the pods of the documents. Raises BadManifest, ApiError, ProviderError.
+
+    `dry_run`: reads the reservations; not called if there are no pods.
+    """
     if not pods_of(documents):
         return PodPlan(notes=remarks(documents))
     cluster = listed(client, Pod)
@@ -218,7 +219,7 @@ def planned_pods(
     reads = _reads(client, settings, clock)
     room = reads.occupancy.read(clock.now(), pods.all_)
     others = OtherPools(every, provider.instance_types)
-    draw = drawing_in(rights(), every)
+    draw = drawing_in(dry_run().rights, every)
     pending = _pending(pods, room.infos, draw, client, reads.group_size)
     of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
@@ -252,7 +253,7 @@ def planned_pods(
                 now=clock.now(),
             ),
             classes=pools.classes,
-            entitle=lambda requests, supply: entitle(requests, supply.inventory, supply.types),
+            entitle=lambda requests, supply: dry_run().entitlements(requests, supply.inventory, supply.types),
             owns=is_brokers,
             launching=lambda _: False,
         ),

@@ -75,17 +75,7 @@ class ReservationReads:
         specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         for informer in (self.reservations, self.cluster_reservations):
             informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
-        self.snapshots = SnapshotBuilder(
-            self.reservations,
-            self.cluster_reservations,
-            self.flavors,
-            self.quotas,
-            self.clusters,
-            self.cluster_queues,
-            self.workloads,
-            self.namespaces,
-            specs,
-        )
+        self.snapshots = SnapshotBuilder(self, specs)
 
     def snapshot(self) -> Snapshot:
         """Reservations, their specs and their users as the caches have them now."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from typing import Protocol
 
 from broker.apis import names
 from broker.apis.core import ResourceQuota
@@ -164,29 +165,39 @@ class Snapshot:
         ]
 
 
+class SnapshotSources(Protocol):
+    """The informers of the kinds that a snapshot contains."""
+
+    @property
+    def reservations(self) -> Informer[CapacityReservation]: ...
+
+    @property
+    def cluster_reservations(self) -> Informer[ClusterCapacityReservation]: ...
+
+    @property
+    def flavors(self) -> Informer[ResourceFlavor]: ...
+
+    @property
+    def quotas(self) -> Informer[ResourceQuota]: ...
+
+    @property
+    def clusters(self) -> Informer[DedicatedAICluster]: ...
+
+    @property
+    def cluster_queues(self) -> Informer[ClusterQueue]: ...
+
+    @property
+    def workloads(self) -> Informer[Workload]: ...
+
+    @property
+    def namespaces(self) -> Informer[Namespace]: ...
+
+
 class SnapshotBuilder:
     """Builds snapshots from the informers' caches. Safe to call from any loop."""
 
-    def __init__(
-        self,
-        reservations: Informer[CapacityReservation],
-        cluster_reservations: Informer[ClusterCapacityReservation],
-        flavors: Informer[ResourceFlavor],
-        quotas: Informer[ResourceQuota],
-        clusters: Informer[DedicatedAICluster],
-        queues: Informer[ClusterQueue],
-        workloads: Informer[Workload],
-        namespaces: Informer[Namespace],
-        specs: JudgedSpecs,
-    ) -> None:
-        self._reservations = reservations
-        self._cluster_reservations = cluster_reservations
-        self._flavors = flavors
-        self._quotas = quotas
-        self._clusters = clusters
-        self._queues = queues
-        self._workloads = workloads
-        self._namespaces = namespaces
+    def __init__(self, sources: SnapshotSources, specs: JudgedSpecs) -> None:
+        self._sources = sources
         self._specs = specs
         self._holders = WorkloadHolders()
         self._lock = threading.Lock()
@@ -200,32 +211,39 @@ class SnapshotBuilder:
         self._problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = {}
         self._readers: list[Callable[[], None]] = []
         self._problem_readers: list[Callable[[Reserved], None]] = []
-        for informer in (reservations, cluster_reservations, quotas, clusters, queues, workloads):
+        for informer in (
+            sources.reservations,
+            sources.cluster_reservations,
+            sources.quotas,
+            sources.clusters,
+            sources.cluster_queues,
+            sources.workloads,
+        ):
             informer.on_change(self._changed)
-        flavors.on_change(self._flavor_changed)
-        namespaces.on_change(self._namespace_changed)
+        sources.flavors.on_change(self._flavor_changed)
+        sources.namespaces.on_change(self._namespace_changed)
 
     def take(self) -> Snapshot:
         """The snapshot of the caches' present content."""
         with self._lock:
-            changes, missing = self._changes, self._flavors.missing
+            changes, missing = self._changes, self._sources.flavors.missing
             if self._built is not None and self._built[:2] == (changes, missing):
                 return self._built[2]
             listed: tuple[Reservation, ...] = (
-                *self._reservations.cache.list(),
-                *self._cluster_reservations.cache.list(),
+                *self._sources.reservations.cache.list(),
+                *self._sources.cluster_reservations.cache.list(),
             )
             snapshot = Snapshot(
                 version=self._built[2].version + 1 if self._built is not None else 1,
                 reservations={reserved_of(reservation): reservation for reservation in listed},
                 flavors=self._flavor_catalog(missing=missing),
-                quotas=self._quotas.cache.list(),
+                quotas=self._sources.quotas.cache.list(),
                 odcrs=self._odcrs,
-                clusters=self._clusters.cache.list(),
-                queues={queue.name: queue for queue in self._queues.cache.list()},
-                workloads=self._workloads.cache.list(),
+                clusters=self._sources.clusters.cache.list(),
+                queues={queue.name: queue for queue in self._sources.cluster_queues.cache.list()},
+                workloads=self._sources.workloads.cache.list(),
                 queue_problems=self._problems,
-                namespaces=self._namespaces.cache.list(),
+                namespaces=self._sources.namespaces.cache.list(),
                 _judged=self._specs,
                 _holders=self._holders,
             )
@@ -267,7 +285,9 @@ class SnapshotBuilder:
         """The same object until a flavor changes."""
         changes = self._flavor_changes
         if self._catalog is None or self._catalog[:2] != (changes, missing):
-            listed = None if missing else {flavor.name: flavor for flavor in self._flavors.cache.list()}
+            listed = (
+                None if missing else {flavor.name: flavor for flavor in self._sources.flavors.cache.list()}
+            )
             self._catalog = changes, missing, FlavorCatalog(listed)
         return self._catalog[2]
 

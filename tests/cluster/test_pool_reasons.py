@@ -22,9 +22,9 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
     event = stack.until_event("p", FAILED, kind="Pod", text=ids["A"])
     assert "NodePool team" in event.message and "tenancy" in event.message
     assert names.INSTANCE_TENANCY in event.message
-    found = stack.until(lambda: stack.condition(NodePool, "team", OFFERING), "a condition")
-    assert found is not None and found.status == "False"
-    assert ids["A"] in found.message and names.INSTANCE_TENANCY in found.message
+    offering = stack.until(lambda: stack.condition(NodePool, "team", OFFERING), "a condition")
+    assert offering is not None and offering.status == "False"
+    assert ids["A"] in offering.message and names.INSTANCE_TENANCY in offering.message
 
 
 @pytest.mark.covers("FLT-35")

@@ -41,10 +41,10 @@ def rule(operator: str, *values: str, key: str = KEY) -> Json:
 
 
 RULES: dict[str, Callable[[str, str], Json]] = {
-    "nodeSelector": lambda one, two: {"nodeSelector": {KEY: two}},
-    "In": lambda one, two: affinity(rule("In", two, "cr-0123456789abcdef0")),
-    "NotIn": lambda one, two: affinity(rule("NotIn", one)),
-    "either term": lambda one, two: affinity(rule("In", two), rule("In", "cr-0123456789abcdef0")),
+    "nodeSelector": lambda first, second: {"nodeSelector": {KEY: second}},
+    "In": lambda first, second: affinity(rule("In", second, "cr-0123456789abcdef0")),
+    "NotIn": lambda first, second: affinity(rule("NotIn", first)),
+    "either term": lambda first, second: affinity(rule("In", second), rule("In", "cr-0123456789abcdef0")),
 }
 
 
@@ -62,12 +62,12 @@ RULES: dict[str, Callable[[str, str], Json]] = {
 def test_pod_that_names_a_reservation_gets_one_machine_in_it(
     stack: Stack, selection: str, written: str
 ) -> None:
-    one, two = world(stack, selection, capacity=(RESERVED,))
-    waiting = pods(stack, 1, spec=RULES[written](one, two))
+    first, second = world(stack, selection, capacity=(RESERVED,))
+    waiting = pods(stack, 1, spec=RULES[written](first, second))
     start(stack)
     stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
-    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [two]
-    assert len(stack.aws.instances()) == 1 and stack.aws.free(one) == 1
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [second]
+    assert len(stack.aws.instances()) == 1 and stack.aws.free(first) == 1
 
 
 @pytest.mark.covers("FLT-03")
@@ -129,24 +129,24 @@ def test_pods_repelled_by_reservation_get_one_machine_in_each(stack: Stack) -> N
 
 @pytest.mark.covers("FLT-03")
 def test_daemon_set_of_one_reservation_leaves_its_pod_the_other(stack: Stack) -> None:
-    one, two = world(stack, "group", capacity=(RESERVED,))
+    first, second = world(stack, "group", capacity=(RESERVED,))
     container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
     template = {
         "metadata": {"labels": {"app": "d"}},
-        "spec": {"containers": [container], **affinity(rule("In", one))},
+        "spec": {"containers": [container], **affinity(rule("In", first))},
     }
     spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template}
     stack.client.create(DaemonSet.KIND, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
     waiting = pods(stack, 1, cpu="1500m")
     start(stack)
     stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
-    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [two]
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [second]
 
 
 @pytest.mark.covers("FLT-03")
 def test_pod_waits_with_the_rule_as_the_reason_if_no_reservation_is_left(stack: Stack) -> None:
-    one, two = world(stack, "group", capacity=(RESERVED,))
-    pods(stack, 1, spec=affinity(rule("NotIn", one, two)))
+    first, second = world(stack, "group", capacity=(RESERVED,))
+    pods(stack, 1, spec=affinity(rule("NotIn", first, second)))
     start(stack)
     event = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team")
     assert "didn't match Pod's node affinity/selector" in event.message

@@ -17,14 +17,14 @@ from tests.cluster.test_provisioning import pool as team
 def unused_round(stack: Stack, prefix: str, count: int = 1) -> list[str]:
     """Nodes are made for pods, which are deleted before they get there. Returns the claims."""
     waiting = pods(stack, count, prefix, cpu="1500m")
-    made = stack.until(lambda: len(claims(stack)) == count and claims(stack), "claims", step=1.0)
-    assert made
-    stack.until_ready(*(claim.name for claim in made))
+    launched = stack.until(lambda: len(claims(stack)) == count and claims(stack), "claims", step=1.0)
+    assert launched
+    stack.until_ready(*(claim.name for claim in launched))
     for name in waiting:
         stack.delete(Pod, name, namespace="default")
-    for claim in made:
+    for claim in launched:
         stack.until(lambda n=claim.name: stack.find(NodeClaim, n) is None, "the node ends", step=2.0)  # type: ignore[misc]
-    return [claim.name for claim in made]
+    return [claim.name for claim in launched]
 
 
 def rounds(stack: Stack) -> str:

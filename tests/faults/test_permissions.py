@@ -129,8 +129,8 @@ def tags_of_the_class(owner: Owner) -> list[dict[str, str]]:
     instances = [i for r in owner.ec2.describe_instances()["Reservations"] for i in r["Instances"]]
     volumes = owner.ec2.describe_volumes()["Volumes"]
     assert templates and profiles and instances and volumes
-    made = (*templates, *profiles, *instances, *volumes)
-    return [{tag["Key"]: tag["Value"] for tag in item.get("Tags", [])} for item in made]
+    created = (*templates, *profiles, *instances, *volumes)
+    return [{tag["Key"]: tag["Value"] for tag in item.get("Tags", [])} for item in created]
 
 
 def created_profiles(owner: Owner) -> list[str]:

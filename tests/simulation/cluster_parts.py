@@ -38,7 +38,7 @@ def _workloads(world: World) -> None:
             world.client.delete(Pod.KIND, meta["name"], namespace=meta["namespace"])
     for known in world.pool_facts.apps.values():
         for _ in range(known.replicas - len(pods.get(known.name, ()))):
-            known.made += 1
+            known.created += 1
             world.client.create(Pod.KIND, _pod(known))
 
 
@@ -51,7 +51,7 @@ def _pod(owner: App) -> Json:
     requests = {"cpu": owner.cpu} | ({"nvidia.com/gpu": str(owner.gpus)} if owner.gpus else {})
     return {
         "metadata": {
-            "name": f"{owner.name}-{owner.made}",
+            "name": f"{owner.name}-{owner.created}",
             "namespace": owner.namespace,
             "labels": {"app": owner.name},
             "annotations": annotations,
@@ -89,7 +89,7 @@ def _set(world: World, pod: Json, status: Json) -> None:
 
 def _budgets(world: World) -> None:
     """The status of each PodDisruptionBudget, as its controller counts it."""
-    for (namespace, name), found in [*world.objects(PodDisruptionBudget.KIND).items()]:
+    for (namespace, name), listed in [*world.objects(PodDisruptionBudget.KIND).items()]:
         if not name.startswith(PREFIX):
             continue
         owner = world.pool_facts.apps.get(name)
@@ -99,16 +99,16 @@ def _budgets(world: World) -> None:
             for pod in pods_of(world)
             if pod["metadata"]["labels"]["app"] == name
         )
-        desired = max(0, expected - int(found["spec"]["maxUnavailable"]))
+        desired = max(0, expected - int(listed["spec"]["maxUnavailable"]))
         status = {
             "disruptionsAllowed": max(0, healthy - desired) if healthy else 0,
             "currentHealthy": healthy,
             "desiredHealthy": desired,
             "expectedPods": expected,
-            "observedGeneration": found["metadata"].get("generation", 1),
+            "observedGeneration": listed["metadata"].get("generation", 1),
             "disruptedPods": None,
         }
-        before = found.get("status", {})
+        before = listed.get("status", {})
         if any(before.get(key) != value for key, value in status.items()):
             body = {"status": status}
             world.client.patch(

@@ -44,7 +44,7 @@ class App:
     draws_from: str = ""
     grace: int = 0
     gpus: int = 0
-    made: int = 0
+    created: int = 0
 
 
 @dataclass
@@ -205,8 +205,8 @@ def edit_pool(world: World, rng: random.Random) -> None:
 
 
 def delete_pool(world: World, rng: random.Random) -> None:
-    if found := sorted(pools_of(world)):
-        world.client.delete(NodePool.KIND, rng.choice(found))
+    if pools := sorted(pools_of(world)):
+        world.client.delete(NodePool.KIND, rng.choice(pools))
 
 
 def delete_class(world: World, rng: random.Random) -> None:
@@ -217,8 +217,8 @@ def delete_class(world: World, rng: random.Random) -> None:
             world.client.create(EC2NodeClass.KIND, removed.pop(name))
             return
     name = rng.choice(("by-id", "by-group", "plain"))
-    if (found := world.objects(EC2NodeClass.KIND).get(("", name))) is not None:
-        removed[name] = {"metadata": {"name": name}, "spec": found["spec"]}
+    if (node_class := world.objects(EC2NodeClass.KIND).get(("", name))) is not None:
+        removed[name] = {"metadata": {"name": name}, "spec": node_class["spec"]}
         world.client.delete(EC2NodeClass.KIND, name)
 
 
@@ -308,8 +308,8 @@ def heal(world: World) -> None:
     """Nothing of this part is in the way any more."""
     world.sick.clear()
     world.control.quota(instance_type=SMALL, vcpus=None)
-    for (namespace, name), found in [*world.objects(PodDisruptionBudget.KIND).items()]:
-        if name.startswith(PREFIX) and found["spec"].get("maxUnavailable") == 0:
+    for (namespace, name), listed in [*world.objects(PodDisruptionBudget.KIND).items()]:
+        if name.startswith(PREFIX) and listed["spec"].get("maxUnavailable") == 0:
             body = {"spec": {"maxUnavailable": 1}}
             world.client.patch(PodDisruptionBudget.KIND, name, body, namespace=namespace)
 

@@ -107,14 +107,14 @@ class PoolsWatch:
 
     def _blocking(self, pod: Json) -> str:
         labels, namespace = pod["metadata"]["labels"], pod["metadata"]["namespace"]
-        for (space, name), found in self._world.objects(PodDisruptionBudget.KIND).items():
-            selected = found["spec"]["selector"]["matchLabels"].items() <= labels.items()
-            allowed = found.get("status", {}).get("disruptionsAllowed", 0)
+        for (space, name), listed in self._world.objects(PodDisruptionBudget.KIND).items():
+            selected = listed["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            allowed = listed.get("status", {}).get("disruptionsAllowed", 0)
             if (
                 space == namespace
                 and selected
                 and not allowed
-                and self._seen(found, PodDisruptionBudget.KIND)
+                and self._seen(listed, PodDisruptionBudget.KIND)
             ):
                 return name
         return ""
@@ -162,7 +162,7 @@ class PoolsWatch:
             for pod in pods_of(self._world)
             if not pod["spec"].get("nodeName")
         }
-        made: dict[str, str] = {}
+        machines: dict[str, str] = {}
         alive = {i.id for i in self._world.instances()}
         for claim in claims:
             meta = claim["metadata"]
@@ -171,9 +171,9 @@ class PoolsWatch:
             if gone or names.REPLACES in meta.get("annotations", {}):
                 continue
             for key in waiting & {*meta.get("annotations", {}).get(names.PODS, "").split(",")}:
-                if key in made and not self._outgrown(claims, made[key]):
-                    raise Violation("one machine a pod", f"{key} has {made[key]} and {meta['name']}")
-                made[key] = meta["name"]
+                if key in machines and not self._outgrown(claims, machines[key]):
+                    raise Violation("one machine a pod", f"{key} has {machines[key]} and {meta['name']}")
+                machines[key] = meta["name"]
 
     def _outgrown(self, claims: list[Json], name: str) -> bool:
         """Whether the first claim's node came and could not take the pod: another has its room by now."""

@@ -102,9 +102,9 @@ def narrowed(
 ) -> list[dict[str, Any]]:
     """The pool's requirements, narrowed to the machines that the pods fit, the preferred ones in front.
 
-    `chosen`: labels of the user's own. `kinds`: the capacity types, unless the pods read that label. If the
-    `offered`: all machines of the pool with these labels, also those that the pods do not fit. If the
-    pods fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
+    `chosen`: labels of the user's own. `kinds`: the capacity types, unless the pods read that label.
+    `offered`: all machines of the pool with these labels, also those that the pods do not fit. If the pods
+    fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
     (https://karpenter.sh/docs/concepts/nodepools/#min-values): otherwise no machine would come.
     """
     infos = [*pods]

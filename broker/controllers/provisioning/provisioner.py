@@ -357,7 +357,8 @@ class Provisioner:
             allowed = within_limits(claims, self._limits()) if claims else []
             self._writers.each(create, allowed)
         others = "another claim took the rest of the limits of NodePool"
-        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item not in allowed]
+        created = {item.name for item in allowed}
+        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item.name not in created]
         return refused | {pod.key: f"{others} {pool}" for pool, pods in left for pod in pods}
 
     def _limits(self) -> Mapping[str, Mapping[str, int]]:

@@ -16,7 +16,7 @@ from broker.placement.model import PodInfo
 from broker.placement.reading import node_taints
 from broker.placement.taints import tolerates_all
 
-# Kubernetes' own taints, by a node's conditions, and Karpenter's, which nobody declares.
+# Kubernetes' own taints, by a node's conditions, and Karpenter's: no pool declares them.
 _WRITTEN_FOR_NODES = ("node.kubernetes.io/", f"{names.KARPENTER}/", names.READINESS_TAINTS)
 
 

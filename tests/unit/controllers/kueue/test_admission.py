@@ -94,15 +94,7 @@ class World:
     def leads(self, settings: Settings | None = None) -> None:
         """Starts a broker that has only the API server's state."""
         self.reads.snapshots = SnapshotBuilder(
-            self.reads.reservations,
-            self.reads.cluster_reservations,
-            self.reads.flavors,
-            self.reads.quotas,
-            self.reads.clusters,
-            self.reads.cluster_queues,
-            self.reads.workloads,
-            self.reads.namespaces,
-            JudgedSpecs(strict=settings is not None and settings.strict),
+            self.reads, JudgedSpecs(strict=settings is not None and settings.strict)
         )
         self.controller = AdmissionCheckController(
             dependencies(

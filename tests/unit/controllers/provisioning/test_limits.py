@@ -153,7 +153,7 @@ class World:
     claims: dict[str, NodeClaim] = field(default_factory=dict)
     pods: list[PendingPod] = field(default_factory=list)
     decided: list[NewClaim] = field(default_factory=list)
-    made: int = 0
+    replacements: int = 0
 
     def decide(self) -> None:
         """A provisioning run decides; its claims are created later."""
@@ -235,9 +235,9 @@ class World:
         meanwhile()
         if not pairs[0][1] or not finder.admit(pairs):
             return
-        self.made += 1
+        self.replacements += 1
         types = [option.instance_type for option in pairs[0][1]]
-        new = f"replacement-{self.made}"
+        new = f"replacement-{self.replacements}"
         meta = {"annotations": {names.REPLACES: f"{name}/{name}"}}
         self.claims[new] = claim(new, *types, metadata=meta)
 

@@ -83,9 +83,9 @@ def test_pod_belongs_to_a_ready_pool_of_any_group_that_accepts_it(
     group: str, spec: Json, wanted: Json, theirs: bool
 ) -> None:
     others = OtherPools([pool(group=group, **spec)], lambda: TYPES)
-    found = others.of(pod(**wanted))
-    assert (found is not None) is theirs
-    assert found is None or found.shown == f"NodePool theirs of group {group}"
+    accepting = others.of(pod(**wanted))
+    assert (accepting is not None) is theirs
+    assert accepting is None or accepting.shown == f"NodePool theirs of group {group}"
 
 
 @pytest.mark.covers("FLT-04")
