@@ -118,6 +118,7 @@ class AdmissionCheckController:
         Instances that are used by others are not gone: they may be this workload's own, and unknown yet.
         """
         held = promises(self._reads, self._demands)
+        gone: set[str] = set()
         if again:
             runs = running_workloads((promise.workload for promise in held), self._caches)
             self._outside = runs.outside
@@ -128,8 +129,8 @@ class AdmissionCheckController:
                 self._refuse(promise.workload, promise.reserved, promise.demand)
                 answer = retry(short, was_ready=True)
                 self._apply(body(promise.workload, CHECK, answer, self._clock.now()))
-                held.remove(promise)
-        return [promise for promise in held if promise.workload.key not in self._outside]
+                gone.add(promise.workload.key)
+        return [promise for promise in held if promise.workload.key not in self._outside | gone]
 
     def _answer_all(self, waiting: Sequence[Workload], supply: SupplySnapshot) -> float:
         """Answers requests, and releases parked workloads that have room; returns the seconds to the next

@@ -88,7 +88,8 @@ def broken(
     idle = [
         promise for promise in all_promises if promise.answered and promise.workload.key not in runs.running
     ]
-    firm = [promise for promise in by_size if promise not in idle]
+    idle_keys = {promise.workload.key for promise in idle}
+    firm = [promise for promise in by_size if promise.workload.key not in idle_keys]
     fits = _hold(firm, supply)
     for promise in sorted(idle, key=lambda promise: turn(promise.workload)):
         short, _ = supply.place(promise.reserved, promise.demand)

@@ -8,7 +8,7 @@ that names no workload of its namespace may belong to any of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.apis import names
@@ -27,39 +27,53 @@ class RunningWorkloads:
 
 def running_workloads(workloads: Iterable[Workload], caches: ClaimCaches) -> RunningWorkloads:
     """Which of these workloads run."""
-    by_namespace: dict[str, list[Workload]] = defaultdict(list)
+    by_namespace: dict[str, _WorkloadNames] = defaultdict(_WorkloadNames)
     for workload in workloads:
-        by_namespace[workload.namespace].append(workload)
+        by_namespace[workload.namespace].add(workload)
     nodes: dict[str, set[str]] = defaultdict(set)  # of the pods of each workload, by its key
     if by_namespace:
         for pod in caches.pods.list():
             if pod.namespace in by_namespace and pod.spec.node_name and pod.status.phase != "Failed":
-                for key in _of(pod, by_namespace[pod.namespace]):
+                for key in by_namespace[pod.namespace].of(pod):
                     nodes[key].add(pod.spec.node_name)
     dedicated = _with_instances(caches)
-    for listed in by_namespace.values():
-        for workload in listed:
-            if workload.labels.get(names.DEDICATED, "") in dedicated:
-                nodes[workload.key].add("")
+    for namespace in by_namespace.values():
+        for key, cluster in namespace.dedicated.items():
+            if cluster in dedicated:
+                nodes[key].add("")
     return RunningWorkloads(
         running=set(nodes), outside={key for key, used in nodes.items() if _all_outside(used, caches)}
     )
 
 
-def _of(pod: Pod, workloads: Sequence[Workload]) -> Collection[str]:
-    marks = {*pod.labels, *pod.annotations}
-    owners = {owner.uid for owner in pod.metadata.owner_references} | {pod.uid}
-    job_names = {value for key, value in pod.labels.items() if key.endswith("name")}
-    named = {pod.annotations.get(OF_WORKLOAD), pod.labels.get(OF_POD_GROUP)}
-    matching = [
-        workload.key
-        for workload in workloads
-        if workload.name in named
-        or any(owner.uid in owners or owner.name in job_names for owner in workload.metadata.owner_references)
-    ]
-    if matching or not any(mark.startswith(f"{KUEUE}/") for mark in marks):
-        return matching
-    return [workload.key for workload in workloads]
+class _WorkloadNames:
+    """The keys of a namespace's workloads, by all that a pod may name them with."""
+
+    def __init__(self) -> None:
+        self.dedicated: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._owners: dict[str, set[str]] = defaultdict(set)  # by the uid of an owner
+        self._jobs: dict[str, set[str]] = defaultdict(set)  # by the name of an owner
+
+    def add(self, workload: Workload) -> None:
+        self.dedicated[workload.key] = workload.labels.get(names.DEDICATED, "")
+        self._names[workload.name] = workload.key
+        for owner in workload.metadata.owner_references:
+            self._owners[owner.uid].add(workload.key)
+            self._jobs[owner.name].add(workload.key)
+
+    def of(self, pod: Pod) -> Collection[str]:
+        """The workloads of the pod; all of them, if Kueue manages it and it names none."""
+        owners = {owner.uid for owner in pod.metadata.owner_references} | {pod.uid}
+        job_names = {value for key, value in pod.labels.items() if key.endswith("name")}
+        named = {pod.annotations.get(OF_WORKLOAD, ""), pod.labels.get(OF_POD_GROUP, "")}
+        matching = {self._names[name] for name in named & self._names.keys()}
+        matching.update(*(self._owners[uid] for uid in owners & self._owners.keys()))
+        matching.update(*(self._jobs[name] for name in job_names & self._jobs.keys()))
+        marks = {*pod.labels, *pod.annotations}
+        if matching or not any(mark.startswith(f"{KUEUE}/") for mark in marks):
+            return matching
+        return self._names.values()
 
 
 def _with_instances(caches: ClaimCaches) -> Mapping[str, object]:
