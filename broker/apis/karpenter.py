@@ -99,7 +99,8 @@ class NodeClassRef(Model):
     group: Annotated[
         str,
         crd(
-            f"{names.BROKER}: launched by the broker; {names.KARPENTER_AWS}: by Karpenter.",
+            f"{names.BROKER}: launched by the broker; {names.KARPENTER_AWS}: by Karpenter; "
+            "eks.amazonaws.com: by EKS Auto Mode.",
             SchemaRule("self != ''", "nodeClassRef.group is empty"),
             required=True,
             pattern="^[^/]*$",

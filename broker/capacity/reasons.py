@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
-from broker.apis.names import INSTANCE_TYPE, ZONE
+from broker.apis.names import INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
 from broker.capacity.mismatches import dropped, misfits
@@ -188,7 +188,7 @@ def _nothing(
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
     if not candidates.suitable_types:
         exclusions = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
-        unknown = _unknown_types(claim, known)
+        unknown = _unknown_names(claim, known)
         message = f"none of {counted(considered, 'instance type')} suits: {exclusions}{unknown}"
         return "NoCompatibleInstanceTypes", message
     all_ = counted(considered, "instance type suits", "instance types suit")
@@ -196,9 +196,9 @@ def _nothing(
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         message += f"none is offered in a zone of the class ({zones}) that the claim accepts"
-        message += f" ({claim.requirements.describe(ZONE)}){_unknown_zones(claim, known)}"
+        message += f" ({claim.requirements.describe(ZONE)}){_unknown_names(claim, known)}"
         return "NoCompatibleInstanceTypes", message
-    message += "the class has no reservation that the claim can use"
+    message += f"the class has no reservation that the claim can use{_unknown_names(claim, known)}"
     unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
     return "NoUsableReservation", "; ".join([message, *(skip.message for skip in skipped[:5]), *unfit])
 
@@ -223,24 +223,22 @@ def _held(option: Option, held: Sequence[GangHold]) -> Skipped | None:
     return None
 
 
-def _unknown_types(claim: Claim, known: ClassCatalog) -> str:
-    """The required instance type that the Region does not have, if the claim allows no other."""
+def _unknown_names(claim: Claim, known: ClassCatalog) -> str:
+    """The required type, family and zone that the Region does not have, if the claim allows no other."""
     types = {*known.candidates, *known.imageless, *known.unfit}
-    accepted = claim.requirements.values(INSTANCE_TYPE) or frozenset()
-    if not accepted or accepted & types:
-        return ""
-    name = min(accepted)
-    return f"; EC2 has no instance type {name!r} in this Region{nearest(name, types)}"
-
-
-def _unknown_zones(claim: Claim, known: ClassCatalog) -> str:
-    """The required zone that the Region does not have, if the claim allows no other."""
+    families = {name.partition(".")[0] for name in types}
     zones = {*known.zones}.union(*(candidate.type.zones for candidate in known.candidates.values()))
-    accepted = claim.requirements.values(ZONE) or frozenset()
-    if not accepted or accepted & zones:
-        return ""
-    name = min(accepted)
-    return f"; this Region has no zone {name!r}{nearest(name, zones)}"
+    texts = []
+    for key, kind, names in (
+        (INSTANCE_TYPE, "EC2 has no instance type {!r} in this Region", types),
+        (INSTANCE_FAMILY, "EC2 has no instance family {!r} in this Region", families),
+        (ZONE, "this Region has no zone {!r}", zones),
+    ):
+        accepted = claim.requirements.values(key) or frozenset()
+        if accepted and not accepted & names:
+            name = min(accepted)
+            texts.append(f"; {kind.format(name)}{nearest(name, names)}")
+    return "".join(texts)
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:

@@ -13,7 +13,7 @@ so that kube-scheduler binds one of them to that machine instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -46,15 +46,16 @@ def pack(
     *,
     room: Mapping[str, int],
     limits: Mapping[str, Mapping[str, int]] | None = None,
+    whole_limits: Mapping[str, Mapping[str, int]] | None = None,
     snapshot: PlacementSnapshot | None = None,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Packing:
     """The machines to open for the pods, and why the others get none.
 
-    `room`: free slots by source. `limits`: the amounts that each NodePool may still add. `snapshot`: existing
-    nodes with their pods, which rules between pods count. `timer` returns seconds since some moment; the
-    program takes about `seconds`.
+    `room`: free slots by source. `limits`: the amounts that each NodePool may still add, and `whole_limits`
+    those that reasons name. `snapshot`: existing nodes with their pods, which rules between pods count.
+    `timer` returns seconds since some moment; the program takes about `seconds`.
     """
     state = PackingState(
         snapshot=snapshot or PlacementSnapshot(),
@@ -69,13 +70,19 @@ def pack(
         tier = [option for option in offered if option.weight == weight]
         waiting = _pack_tier(waiting, tier, state, seconds=seconds / len(weights), timer=timer)
     by_pool: dict[str, Mapping[str, str]] = {}
-    reasons = _reasons(waiting, offered, state, by_pool) if waiting else {}
+    whole = whole_limits or limits or {}
+    reasons = _reasons(waiting, offered, state, whole, by_pool) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
     cost = sum(item.option.cost for item in bins)
     return Packing(
-        bins=bins, reasons=reasons, cost=cost, bound=min(state.bound, cost), unsolved=state.unsolved
+        bins=bins,
+        reasons=reasons,
+        by_pool=by_pool,
+        cost=cost,
+        bound=min(state.bound, cost),
+        unsolved=state.unsolved,
     )
 
 
@@ -191,6 +198,7 @@ def _reasons(
     pods: Sequence[PendingPod],
     options: Sequence[MachineOption],
     state: PackingState,
+    whole_limits: Mapping[str, Mapping[str, int]],
     by_pool: dict[str, Mapping[str, str]],
 ) -> dict[str, str]:
     """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod."""
@@ -202,19 +210,20 @@ def _reasons(
         fitting = places_of(table.fits(shape))
         details: Mapping[str, str] = {}
         if not fitting:
-            details = table.rejections(shape)
-            reason = table.rejection(shape) or "; ".join(
-                f"NodePool {pool}: {text}" for pool, text in details.items()
-            )
-            details = {} if table.rejection(shape) else details
+            own = table.rejection(shape)
+            details = {} if own else table.rejections(shape)
+            reason = own or "; ".join(f"NodePool {pool}: {text}" for pool, text in details.items())
         elif not any(state.supply.has(options[place]) for place in fitting):
-            details = table.rejections(shape) | _without_supply([options[p] for p in fitting], state.supply)
+            shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)
+            details = table.rejections(shape) | shortages
             reason = NO_ROOM
         else:
             reason = SPREAD if shape.coupled else ""
-        by_pool.update(dict.fromkeys((pod.key for pod in shape.pods), details) if details else {})
         for pod in shape.pods:
-            reasons[pod.key] = POSTPONED if pod.key in state.postponed else reason
+            postponed = pod.key in state.postponed
+            reasons[pod.key] = POSTPONED if postponed else reason
+            if details and not postponed:
+                by_pool[pod.key] = details
             if pod.gang:
                 without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
     for pod in pods:
@@ -227,23 +236,34 @@ def _reasons(
     return reasons
 
 
-def _without_supply(options: Sequence[MachineOption], supply: Supply) -> dict[str, str]:
+def _without_supply(
+    options: Sequence[MachineOption], supply: Supply, whole_limits: Mapping[str, Mapping[str, int]]
+) -> dict[str, str]:
     """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
     by_pool: dict[str, list[MachineOption]] = {}
     for option in options:
         by_pool.setdefault(option.pool, []).append(option)
-    return {pool: _shortage(pool_options, supply) for pool, pool_options in by_pool.items()}
+    return {
+        pool: "; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {})))
+        for pool, pool_options in by_pool.items()
+    }
 
 
-def _shortage(options: Sequence[MachineOption], supply: Supply) -> str:
-    over = [option for option in options if not supply.within_limits(option)]
-    if len(over) == len(options):
+def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
+    """The limits that the smallest machine exceeds, and the full reservations of the machines within them."""
+    if full := sorted({_slot(option) for option in options if supply.within_limits(option)}):
+        yield f"no free slot is left for it in {abridged(full, 3)}"
+    if over := [option for option in options if not supply.within_limits(option)]:
         smallest = min(over, key=lambda option: (option.capacity.get(CPU, 0), option.instance_type))
-        return ", ".join(
-            f"its limit of {name} has {written(name, max(0, left))} left, and the smallest machine that fits "
-            f"({smallest.instance_type}) has {written(name, smallest.capacity.get(name, 0))}"
-            for name, left in sorted(supply.limits[smallest.pool].items())
-            if smallest.capacity.get(name, 0) > left
-        )
-    full = sorted({f"{o.source} ({o.instance_type}, {o.zone})" for o in options if o.source})
-    return f"no free slot is left for it in {abridged(full, 3)}"
+        for name, left in sorted(supply.limits[smallest.pool].items()):
+            if (adds := smallest.capacity.get(name, 0)) > left:
+                limit = limits.get(name, left)
+                yield (
+                    f"its limit of {name} is {written(name, limit)}, its nodes and claims use "
+                    f"{written(name, limit - left)}, and the smallest machine that fits "
+                    f"({smallest.instance_type}) has {written(name, adds)}"
+                )
+
+
+def _slot(option: MachineOption) -> str:
+    return f"{option.source} ({option.instance_type}, {option.zone})"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.controllers.provisioning.report import FAILED, OFFERING
 from tests.cluster import cases
@@ -30,14 +34,51 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
 @pytest.mark.covers("FLT-35")
 def test_pool_that_the_pod_selects_comes_first_and_others_are_a_count(stack: Stack) -> None:
     stack.node_class(id_=stack.aws.odcr("m5.large"))
-    windows = {"key": names.OS, "operator": "In", "values": ["windows"]}
     pool(stack, "a-first")
-    pool(stack, "windows", template={"requirements": [windows]})
+    pool(stack, "windows", template={"requirements": [requirement(names.OS, "windows")]})
     start(stack)
     pods(stack, 1, spec={"nodeSelector": {names.NODEPOOL: "windows"}})
     event = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool windows")
     assert names.OS in event.message and "a-first" not in event.message
     assert "1 other NodePool" in event.message
+
+
+@pytest.mark.covers("FLT-35")
+def test_pool_that_offers_nothing_says_why_on_its_pod_and_in_its_condition(stack: Stack) -> None:
+    starts = timedelta(hours=5)
+    block = stack.aws.capacity_block(state="scheduled", starts=starts)
+    stack.node_class(id_=block)
+    stack.node_class("plain", preference="none")
+    begins = stack.aws.ec2.describe_capacity_reservations()["CapacityReservations"][0]["StartDate"]
+    kinds = capacity(RESERVED)
+    reasons = {
+        "block": ([kinds], (block, f"{begins:%Y-%m-%dT%H:%M}")),
+        "zone": ([requirement(names.ZONE, "us-est-1a")], ("'us-est-1a'", "nearest name is us-east-1a")),
+        "reserved-zone": ([kinds, requirement(OLD_ZONE, "us-est-1b")], ("nearest name is us-east-1b",)),
+        "family": ([requirement(names.INSTANCE_FAMILY, "m55")], ("'m55'", "nearest name is m5")),
+        "type": ([requirement(names.INSTANCE_TYPE, "m5.lagre")], ("nearest name is m5.large",)),
+        "windows": ([requirement(names.OS, "windows")], ("windows",)),
+    }
+    for name, (required, _) in reasons.items():
+        node_class = "gpu" if kinds in required else "plain"
+        pool(stack, name, node_class=node_class, template={"requirements": required})
+        pods(stack, 1, name, spec={"nodeSelector": {names.NODEPOOL: name}})
+    start(stack)
+    for name, (_, texts) in reasons.items():
+        event = stack.until_event(f"{name}-0", FAILED, kind="Pod", text=f"NodePool {name}: ")
+        found = stack.until(lambda n=name: stack.condition(NodePool, n, OFFERING), name)  # type: ignore[misc]
+        assert found is not None and found.status == "False"
+        for text in texts:
+            assert text in event.message and text in found.message
+    for name in reasons:
+        stack.delete(Pod, f"{name}-0", namespace="default")
+    stack.until(
+        lambda: not any(stack.condition(NodePool, name, OFFERING) for name in reasons), "no condition"
+    )
+
+
+def requirement(key: str, value: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": [value]}
 
 
 @pytest.mark.covers("FLT-35")
@@ -59,5 +100,8 @@ def test_limit_names_pool_resource_and_numbers(stack: Stack) -> None:
     start(stack)
     pods(stack, 1)
     event = stack.until_event("p-0", FAILED, kind="Pod", text="limit of cpu")
-    assert "NodePool team" in event.message and "has 1 left" in event.message
+    assert (
+        "NodePool team" in event.message
+        and "its limit of cpu is 1, its nodes and claims use 0" in event.message
+    )
     assert "(m5.large) has 2" in event.message

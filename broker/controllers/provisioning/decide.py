@@ -34,7 +34,7 @@ from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
 from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
-from broker.controllers.provisioning.usage import LargestMachines, pool_limits
+from broker.controllers.provisioning.usage import LargestMachines, limit_amounts, pool_limits
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
@@ -178,6 +178,7 @@ class ProvisioningPlanner:
             limits=pool_limits(
                 [pool.pool for pool in self.pools], claims, cluster.occupancy.nodes, self._state.largest
             ),
+            whole_limits={pool.pool.name: limit_amounts(pool.pool.spec.limits) for pool in self.pools},
             snapshot=assigned.snapshot,
             seconds=self.seconds,
             timer=self.timer,

@@ -17,6 +17,7 @@ from broker.controllers.provisioning.offers import Offers
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import OTHER_NODES, OTHER_ZONE
 from broker.placement.future_nodes import future_node
+from broker.placement.machines import NO_OPTION
 from broker.placement.packing_model import Packing, PendingPod
 from broker.placement.storage import Storage, StoredVolume
 from broker.text import abridged, counted
@@ -46,28 +47,26 @@ def pool_reasons(
         if pod.key not in reasons:
             continue
         by_pool = packing.by_pool.get(pod.key, {})
-        if not by_pool and offered.options:  # a reason of the pod's own, or of its gang
-            useful = (fault for fault in faults if _admits(fault.pool, pod))
-            texts = (f"NodePool {fault.pool.name}: {fault.message}" for fault in useful)
-            reasons[pod.key] = "; ".join([reasons[pod.key], *texts])
-            continue
         known = {
-            **{pool: text for (pool, drawing), text in offered.empty.items() if drawing == pod.drawing},
             **{pool: text + _volumes(pool, pod, text, offered, storage) for pool, text in by_pool.items()},
+            **{pool: text for (pool, drawing), text in offered.empty.items() if drawing == pod.drawing},
             **{fault.pool.name: fault.message for fault in faults},
         }
         if known:
             every = [*pools, *(fault.pool for fault in faults)]
-            reasons[pod.key] = _text(pod, known, every)
+            # A reason of the pod's own, or of its gang, precedes those of pools.
+            own = "" if by_pool or reasons[pod.key] == NO_OPTION else reasons[pod.key]
+            reasons[pod.key] = "; ".join(filter(None, [own, *_texts(pod, known, every, count=not own)]))
     return reasons
 
 
-def _text(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool]) -> str:
+def _texts(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool], *, count: bool) -> list[str]:
+    """The reason of each pool that admits the pod; `count`: also the number of the others."""
     related = [pool.name for pool in pools if pool.name in known and _admits(pool, pod)]
     texts = [f"NodePool {name}: {known[name]}" for name in related]
-    if others := len(known) - len(related):
+    if count and (others := len(known) - len(related)):
         texts.append(f"{counted(others, 'other NodePool')} of no use to it: {NO_MATCH}, or its tolerations")
-    return "; ".join(texts)
+    return texts
 
 
 def _admits(pool: NodePool, pod: PendingPod) -> bool:

@@ -130,6 +130,7 @@ class Provisioner:
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
+            self._pools.offering((pool.pool for pool in pools), None)
             return None if self._release(()) else Result(requeue_after=AGAIN)
         if not self._ec2.inventory.described:
             return Result(requeue_after=1.0)

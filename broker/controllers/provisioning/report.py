@@ -91,10 +91,12 @@ class PoolReporter:
             self._set(pool, without=SERVED)
 
     def offering(self, pools: Iterable[NodePool], empty: Mapping[tuple[str, Drawing], str] | None) -> None:
-        """Of pools that are served: whether they offer a machine to any pod. `empty`: as in `Offers`."""
-        if empty is None:
-            return
-        reasons = {pool: text for (pool, drawing), text in empty.items() if drawing == NO_DRAWING}
+        """Of pools that are served: why one offers no machine to any pod. `empty`: as in `Offers`.
+
+        Without a pod that needs a machine nothing is known (None), and an old reason may hold no more.
+        """
+        offers = (empty or {}).items()
+        reasons = {pool: text for (pool, drawing), text in offers if drawing == NO_DRAWING}
         for pool in pools:
             if text := reasons.get(pool.name):
                 update = ConditionUpdate(type=OFFERING, status="False", reason=NO_MACHINE, message=text)
