@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from broker.apis import names
@@ -26,19 +27,22 @@ from broker.apis.kueue import (
     Workload,
     WorkloadPriorityClass,
 )
-from broker.apis.meta import Object
+from broker.apis.limits import LimitRange
+from broker.apis.meta import Kind, Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.policy import PodDisruptionBudget
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet, NativePodGroup, NativeWorkload, SchedulingPodGroup
+from broker.kube.errors import NotFound
 from tests.cluster import objects
 from tests.cluster.stack import Stack
 from tests.support.definitions import group_definition
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
+POD_GROUPS: tuple[type[Object], ...] = (SchedulingPodGroup, NativePodGroup, NativeWorkload)
 # Written by the broker itself, one for each EC2 reservation.
 WATCHED_ALONE: frozenset[type[Object]] = frozenset({OnDemandCapacityReservation})
 
@@ -144,6 +148,7 @@ def _workloads() -> dict[type[Object], Json]:
         DaemonSet: _named(workload),
         GodelDeployment: _named(workload),
         GodelReplicaSet: _named(workload),
+        LimitRange: _named({"limits": [{"type": "Container"}]}),
         PodDisruptionBudget: _named({"selector": {"matchLabels": labels}}),
         PersistentVolumeClaim: _named({"accessModes": ["ReadWriteOnce"], **request}),
         PersistentVolume: _named({"accessModes": ["ReadWriteOnce"], **disk}),
@@ -157,8 +162,11 @@ def _workloads() -> dict[type[Object], Json]:
 
 @contextmanager
 def pod_groups(stack: Stack) -> Iterator[None]:
-    """With the definitions of the groups of pods, which provisioning reads."""
-    kinds = [model.KIND for model in (SchedulingPodGroup, NativePodGroup, NativeWorkload)]
+    """With the definitions of the groups of pods, which provisioning reads.
+
+    A real API server serves Kubernetes' own groups in the versions that it has, whatever is defined.
+    """
+    kinds = [model.KIND for model in POD_GROUPS if served(stack, model) is None]
     for kind in kinds:
         stack.client.create(CRD, group_definition(kind))
     try:
@@ -168,12 +176,27 @@ def pod_groups(stack: Stack) -> Iterator[None]:
             stack.client.delete(CRD, kind.resource)
 
 
+def served(stack: Stack, model: type[Object]) -> Kind | None:
+    """The kind in the first version that the API server has."""
+    for version in model.KIND.versions or (model.KIND.version,):
+        kind = replace(model.KIND, version=version)
+        with suppress(NotFound):
+            stack.client.list(kind)
+            return kind
+    return None
+
+
+def unserved(stack: Stack) -> set[type[Object]]:
+    """The groups of pods that the API server has in no version, although they are defined."""
+    return {model for model in POD_GROUPS if served(stack, model) is None}
+
+
 def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:
     """Creates the object, with its status if it has one."""
     namespace = "default" if model.KIND.namespaced else None
     meta = {**body["metadata"], "name": name} | ({"namespace": namespace} if namespace else {})
     status = body.get("status")
-    stored = stack.client.create(model.KIND, {**body, "metadata": meta})
+    stored = stack.client.create(served(stack, model) or model.KIND, {**body, "metadata": meta})
     if isinstance(status, dict):
         stored = stack.client.patch(
             model.KIND, name, {"status": status}, namespace=namespace, subresource="status"

@@ -65,6 +65,11 @@ APISERVER_FLAGS = (
     "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
     "--profiling=false",
 )
+# Alpha APIs of the version that build.sh builds; another version may refuse the names.
+BUILT_FLAGS = (
+    "--feature-gates=GenericWorkload=true",
+    "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+)
 
 
 def find() -> Path | None:
@@ -221,6 +226,7 @@ class ControlPlane:
                 f"--service-account-key-file={self._dir / 'sa.key'}",
                 f"--service-account-signing-key-file={self._dir / 'sa.key'}",
                 *APISERVER_FLAGS,
+                *(BUILT_FLAGS if self._bin == BUILT else ()),
                 *(audit.flags(self._dir) if self._audited else ()),
                 *self._flags,
             )
