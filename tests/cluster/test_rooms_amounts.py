@@ -129,3 +129,18 @@ def test_a_minimum_of_gpu_memory_comes_back_on_the_nodes_of_its_size(cluster: Ro
     cluster.until(lambda: cluster.evicted() == ["lent"], "an eviction")
     cluster.end_evicted()
     assert cluster.until_bound("owner", namespace="a") == ["small"]
+
+
+@pytest.mark.covers("FLT-68", "FLT-42", "FLT-21")
+def test_a_gang_gets_its_minimum_back_on_the_larger_gpus_too(cluster: Rooms) -> None:
+    cluster.node("small", room={"nvidia.com/gpu": "1"}, labels=SMALL)
+    cluster.node("big", room={"nvidia.com/gpu": "2"}, labels=BIG)
+    cluster.quota("b", min={GPU_MEMORY: 0})
+    cluster.quota("a", min={GPU_MEMORY: 160})
+    cluster.pod("lent", namespace="b", requests={"nvidia.com/gpu": "2"}, scheduler="nos-scheduler")
+    cluster.started("lent", namespace="b")
+    gang = {"capacity-broker.io/gang": "x", "capacity-broker.io/gang-size": "2"}
+    members = [gpu(cluster, f"x-{number}", annotations=gang) for number in range(2)]
+    cluster.until(lambda: cluster.evicted() == ["lent"], "an eviction")
+    cluster.end_evicted()
+    assert cluster.until_bound(*members, namespace="a") == ["big", "big"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from broker.apis.core import Pod
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.apis.workloads import NativePodGroup
 from broker.kube.client import Request
-from broker.kube.errors import AlreadyExists, Forbidden
+from broker.kube.errors import AlreadyExists, ApiError, Forbidden
 from tests.cluster.rooms import Rooms, rooms
 
 CASES = Path(__file__).parents[1] / "cases" / "faults"
@@ -115,18 +116,50 @@ def test_a_pod_of_a_gang_that_comes_again_joins_the_others(cluster: Rooms) -> No
     cluster.until_bound("x-2", namespace="a")
 
 
+def binds_second(request: Request, *, dry_run: bool = False) -> bool:
+    return request.path.endswith("/pods/x-1/binding") and dry_run == bool(request.query)
+
+
+def refuse(_: Request) -> None:
+    raise Forbidden(403, "Forbidden", "a webhook is not ready")
+
+
+def no_dry_run(_: Request) -> None:
+    raise ApiError(400, "BadRequest", "admission webhook w does not support dry run")
+
+
+@pytest.mark.covers("FLT-42")
+def test_a_gang_of_which_one_bind_would_be_refused_is_not_bound_in_part(cluster: Rooms) -> None:
+    cluster.node("n0", room={"cpu": "2"})
+    cluster.tap.on(partial(binds_second, dry_run=True), refuse, times=1)
+    for name in X:
+        member(cluster, name)
+    tried = ("POST", "/api/v1/namespaces/a/pods/x-1/binding")
+    cluster.until(lambda: tried in cluster.tap.writes(), "a dry run was refused")
+    assert bound(cluster) == set()
+    # Its room is free while it waits.
+    member(cluster, "single-0", 1)
+    cluster.until_bound("single-0", namespace="a")
+    cluster.delete_pod("single-0", "a")
+    cluster.clock.advance(2)
+    cluster.until_bound(*X, namespace="a")
+
+
+@pytest.mark.covers("FLT-42")
+def test_a_webhook_without_dry_run_keeps_no_gang_from_its_nodes(cluster: Rooms) -> None:
+    cluster.node("n0", room={"cpu": "2"})
+    cluster.tap.on(partial(binds_second, dry_run=True), no_dry_run, times=-1)
+    for name in X:
+        member(cluster, name)
+    cluster.until_bound(*X, namespace="a")
+
+
 @pytest.mark.covers("FLT-42")
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_gang_that_a_failed_write_left_in_part_comes_before_others(cluster: Rooms, restart: bool) -> None:
     cluster.node("n0", room={"cpu": "2"})
 
-    def binds(request: Request) -> bool:
-        return request.path.endswith("/pods/x-1/binding")
-
-    def refuse(_: Request) -> None:
-        raise Forbidden(403, "Forbidden", "a webhook is not ready")
-
-    cluster.tap.on(binds, refuse, times=1)
+    cluster.tap.on(binds_second, refuse, times=1)
     cluster.client.create(PriorityClass.KIND, {"metadata": {"name": "high"}, "value": 1000})
     for name in X:
         member(cluster, name)

@@ -8,6 +8,7 @@ read back before the next decision, since it may have been carried out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -53,6 +54,17 @@ class PlacementWriter:
             if self.bound_to(pod, error) != node:
                 raise
         self._recorder.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
+
+    def try_bind(self, pod: Pod, node: str, hold: Hold | None) -> None:
+        """Asks the API server whether it would bind the pod now. Raises ApiError if not.
+
+        A webhook without support for dry runs makes no answer possible.
+        """
+        try:
+            self._post(pod, node, hold, dry_run=True)
+        except ApiError as error:
+            if error.status != HTTPStatus.BAD_REQUEST:
+                raise
 
     def reserve(
         self,
@@ -164,7 +176,7 @@ class PlacementWriter:
             koord.KoordinatorReservation.KIND, reservation.name, body, subresource="status"
         )
 
-    def _post(self, pod: Pod, node: str, hold: Hold | None) -> None:
+    def _post(self, pod: Pod, node: str, hold: Hold | None, *, dry_run: bool = False) -> None:
         """The Binding's annotations are added to the pod's: it removes none, so that an empty one ends it."""
         allocated = {key: text for key, text in allocation(hold).items() if text or pod.annotations.get(key)}
         meta: Json = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
@@ -175,7 +187,7 @@ class PlacementWriter:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = Pod.KIND.path(namespace=pod.namespace, name=pod.name, subresource="binding")
-        self._client.raw("POST", path, body=body)
+        self._client.raw("POST", path, {"dryRun": "All"} if dry_run else None, body=body)
 
     def _annotate(self, pod: Pod, annotation: str) -> None:
         """Writes a running pod's reservation. Raises Conflict if the pod has changed since it was read."""

@@ -40,7 +40,7 @@ def reservation_waits(reservation: koord.KoordinatorReservation, names: frozense
 
 
 def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Waiting]:
-    """Nominated pods come first, then those of gangs that have begun, by uid; then by priority and age."""
+    """Pods of gangs that have begun, by uid, come first, then nominated ones; then by priority and age."""
     items = [*waiting]
     # Lowest priority of the nominated pods, by namespace.
     nominated: dict[str, int] = {}
@@ -50,7 +50,7 @@ def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Wai
 
     def place(item: Waiting) -> tuple[bool, bool, int, datetime, str]:
         first = isinstance(item, Pod) and _comes_first(item, nominated.get(item.namespace))
-        return (not first, item.uid not in begun, -_level(item), *_age(item))
+        return (item.uid not in begun, not first, -_level(item), *_age(item))
 
     return sorted(items, key=place)
 

@@ -9,7 +9,7 @@ count as gone, so that no other pod is evicted in their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -236,12 +236,25 @@ class _VictimSearch:
 
 def _variants(
     pods: Sequence[QueuedPod], base: SchedulerState, rules: TrialRules
-) -> list[tuple[list[QueuedPod], Collection[str] | None]]:
-    """The pods as they count on nodes of one size of GPU, and these nodes: of a gang, the smallest alone."""
-    first, *others = (sized(item, base.snapshot, rules) for item in pods)
-    if not others:
-        return [([queued], nodes) for queued, nodes in first]
-    return [([options[0].queued for options in (first, *others)], None)]
+) -> Iterator[tuple[list[QueuedPod], Collection[str] | None]]:
+    """The pods as they count on nodes of one size of GPU, and the nodes that they may then have.
+
+    A gang is first tried on all nodes, counted by the smallest.
+    """
+    options = [sized(item, base.snapshot, rules) for item in pods]
+    if len(pods) == 1:
+        yield from (([queued], nodes) for queued, nodes, _ in options[0])
+        return
+    yield [variants[0].queued for variants in options], None
+    every = {*base.snapshot.states} if rules.only is None else {*rules.only}
+    of_gpus = {node for variants in options for variant in variants for node in variant.nodes or ()}
+    for size in sorted({variant.gigabytes for variants in options for variant in variants} - {0}):
+        chosen = [
+            next((variant for variant in variants if variant.gigabytes == size), variants[0])
+            for variants in options
+        ]
+        own = {node for variant in chosen for node in variant.nodes or ()}
+        yield [variant.queued for variant in chosen], every - (of_gpus - own)
 
 
 def _comes_back(pod: Pod, schedulers: Collection[str]) -> bool:

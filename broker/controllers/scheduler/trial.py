@@ -40,10 +40,11 @@ class QueuedPod(NamedTuple):
 
 
 class SizedPod(NamedTuple):
-    """A pod as it counts on these nodes; None: on all."""
+    """A pod as it counts on these nodes; None: on all. `gigabytes`: of their GPUs, if the pod has any."""
 
     queued: QueuedPod
     nodes: Collection[str] | None
+    gigabytes: int = 0
 
 
 class FoundPlace(NamedTuple):
@@ -109,7 +110,7 @@ def sized(queued: QueuedPod, snapshot: PlacementSnapshot, rules: TrialRules) -> 
     if not groups:
         return [SizedPod(queued, rules.only)]
     return [
-        SizedPod(queued._replace(elastic=_with_size(queued.elastic, size)), groups[size])
+        SizedPod(queued._replace(elastic=_with_size(queued.elastic, size)), groups[size], size)
         for size in sorted(groups)
     ]
 
