@@ -138,7 +138,7 @@ def open_moves(
     ownership: Ownership,
     restored: Mapping[Reserved, Collection[str]],
 ) -> dict[str, MovedCapacity]:
-    """The moves that nobody has decided about. `restored`: the ids in RESTORE_MOVED of each reservation."""
+    """The moves without a decision. `restored`: the ids in RESTORE_MOVED of each reservation."""
 
     def is_open(move: MovedCapacity) -> bool:
         answered = restored.get(move.reserved)

@@ -26,7 +26,7 @@ from broker.kube.controller import Result
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.settings import Settings
-from broker.wiring.predicates import differ, gone
+from broker.wiring.predicates import differ, gone, spec
 
 # Seconds: a decision that time changes, such as the end of a hold, waits no longer.
 EVERY: Final = 15.0
@@ -187,7 +187,7 @@ def _add_godel(
         .watches(reads.godel)
         .watches(pods, taken)
         .watches(namespaces, kept_in, differ(_granted))
-        .watches(reads.resource_quotas, kept_in)
+        .watches(reads.resource_quotas, kept_in, differ(spec))
     )
 
 

@@ -9,16 +9,19 @@ Invariant: a reserved node that awaits such pods does not end, but no longer tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.disruption.candidates import awaits_pods, newly_consolidatable
-from broker.controllers.disruption.replacements import assumed_on, demand, place_on_others
+from broker.controllers.disruption.replacements import demand, place_on_others
 from broker.controllers.disruption.returning import enabled, return_obstacle
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.cache import Cache
+from broker.placement.model import PodInfo
+from broker.placement.quantities import CPU
+from broker.placement.resources import node_resources_fit
 from broker.placement.snapshot import PlacementSnapshot
 
 _RESERVED = "reserved"
@@ -67,14 +70,14 @@ class StandingNodes:
                 continue
             alike = [host for host in self.reserved if _draws(host) == _draws(node)]
             usable = {host.node.name for host in alike if host.node is not None}
-            pods = demand(node, node.moving).pods
-            unplaced, placed = place_on_others(pods, self.placement.without_nodes({node.node.name}), usable)
+            pods, before = demand(node, node.moving).pods, self.placement
+            if not _may_hold(usable, pods, before):
+                continue
+            unplaced, placed = place_on_others(pods, before.without_nodes({node.node.name}), usable)
             if not unplaced:
-                yield StandingMove(
-                    node=node,
-                    hosts=tuple(host for host in alike if assumed_on(host, placed)),
-                    placed=placed,
-                )
+                taken = {name for name in usable if placed.states.get(name) is not before.states.get(name)}
+                hosts = tuple(host for host in alike if host.node is not None and host.node.name in taken)
+                yield StandingMove(node=node, hosts=hosts, placed=placed)
 
     def awaiting(self) -> set[str]:
         """The uids of empty reserved nodes that the pods of ending nodes may come to."""
@@ -88,6 +91,13 @@ class StandingNodes:
     def kept(self, hosts: Iterator[ManagedNode] | Sequence[ManagedNode]) -> set[str]:
         """The uids of those that have not been empty for too long."""
         return {host.claim.uid for host in hosts if newly_consolidatable(host, self._snapshot.now)}
+
+
+def _may_hold(usable: Iterable[str], pods: Sequence[PodInfo], placement: PlacementSnapshot) -> bool:
+    """Whether a node has the resources of the largest pod: full nodes are not tried any further."""
+    largest = max(pods, key=lambda pod: pod.requests.get(CPU, 0))
+    lacks = node_resources_fit(largest, placement)
+    return any(not lacks(placement.states[name]) for name in usable if name in placement.states)
 
 
 def _kind(node: ManagedNode) -> str:

@@ -135,7 +135,7 @@ class GodelReservationController:
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
             remove(self._client, godel.GodelReservation.KIND, reservation)
             return None
-        if refusal := self._rules.refused(self._reservations.list()).get(reservation.uid):
+        if refusal := self._rules.refused(self._beside(reservation)).get(reservation.uid):
             self._refuse(reservation, refusal)
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
@@ -147,6 +147,10 @@ class GodelReservationController:
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})
         return Result(remaining)
+
+    def _beside(self, reservation: GodelReservation) -> list[GodelReservation]:
+        """The reservations that share the namespace's limits, this one too."""
+        return [item for item in self._reservations.list() if item.namespace == reservation.namespace]
 
     def _refuse(self, reservation: GodelReservation, refusal: str) -> None:
         """Reports it on the pod that had the room too: its owner looks there."""

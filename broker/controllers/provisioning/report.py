@@ -39,12 +39,12 @@ class PodReporter:
 
     def __init__(self, context: ControllerContext) -> None:
         self._recorder = context.recorder
-        self._last: dict[str, str] = {}
+        self._last: dict[tuple[str, str], str] = {}  # by the object's uid and the topic
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets all other pods."""
         kept = {*uids}
-        self._last = {uid: text for uid, text in self._last.items() if uid in kept}
+        self._last = {key: text for key, text in self._last.items() if key[0] in kept}
 
     def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
         """The node or claim on which kube-scheduler should place the pod."""
@@ -57,18 +57,20 @@ class PodReporter:
 
     def kept_off(self, pod: Waiting, reason: str) -> None:
         """Why the pod is not on the node that was made for it: beside its other events."""
-        self._recorder.event(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}", topic="kept-off")
+        self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}", topic="kept-off")
 
     def refused(self, pod: Waiting, refusal: UnresolvedName) -> None:
         """Why the pod takes no slot of the reservation that is named for it: beside its other events."""
-        self._recorder.event(pod, "Warning", refusal.reason, refusal.message, topic="drawing")
+        self._record(pod, "Warning", refusal.reason, refusal.message, topic="drawing")
 
-    def _record(self, pod: Waiting, type_: str, reason: str, message: str) -> None:
-        if self._last.get(pod.uid) == message:
+    def _record(
+        self, pod: Waiting, type_: str, reason: str, message: str, *, topic: str = "provisioning"
+    ) -> None:
+        if self._last.get((pod.uid, topic)) == message:
             return
-        self._last[pod.uid] = message
+        self._last[pod.uid, topic] = message
         kind: EventType = "Normal" if type_ == "Normal" else "Warning"
-        self._recorder.event(pod, kind, reason, message, topic="provisioning")
+        self._recorder.event(pod, kind, reason, message, topic=topic)
 
 
 class PoolReporter:
