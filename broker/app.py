@@ -242,6 +242,7 @@ class Broker:
             self._nodeclasses,
             relist=self.signals.replan,
         )
+        self.mirrors = odcrs.mirrors.cache
         watch_odcr_objects(manager, read, self.inventory, self._nodeclasses, ec2.view, odcrs, every=every)
         manager.follow(*ome.reads.named.values())
         watch_status(manager, read, self.inventory, ome)

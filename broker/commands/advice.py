@@ -9,7 +9,6 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
-from broker.commands.idle_matches import matches, waiters
 from broker.commands.situation import Situation
 from broker.reservations.annotations import STOP
 from broker.text import counted, plain
@@ -50,29 +49,38 @@ def _held(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
     """Idle slots beside what waits for one."""
-    yield from islice(matches(situation), MOST_MATCHES)
+    for match in islice(situation.matches, MOST_MATCHES):
+        yield match.command, match.text
 
 
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
-    """What waits and is not the broker's claim: Karpenter's claims, and pods without a claim."""
-    if others := [claim for claim in situation.waiting_claims if claim not in situation.waiting]:
+    """What waits and is not the broker's claim: Karpenter's claims, and pods."""
+    waiters = situation.waiters
+    if others := [waiter for waiter in waiters if waiter.kind == "claim of Karpenter"]:
         count = counted(len(others), "claim of Karpenter waits", "claims of Karpenter wait")
-        yield f"kubectl describe nodeclaim {others[0].name}", f"{count}: Karpenter's reason"
-    if pods := situation.pods:
-        count = counted(len(pods), "pod waits", "pods wait")
-        first = pods[0]
-        yield (
-            f"kubectl describe pod -n {first.namespace} {first.name}",
-            f"{count} without a claim: the reason of the one that waits longest",
-        )
+        yield others[0].command, f"{count}: Karpenter's reason"
+    pods = [waiter for waiter in waiters if waiter.kind == "pod"]
+    if alone := [pod for pod in pods if not pod.claim]:
+        count = counted(len(alone), "pod waits", "pods wait")
+        yield alone[0].command, f"{count} without a claim: the reason of the one that waits longest"
+    if launched := [pod for pod in pods if pod.claim]:
+        count = counted(len(launched), "pod waits", "pods wait")
+        yield launched[0].command, f"{count} for the node of a launched claim: its state"
+
+
+def _elsewhere(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Pods that wait, and not for the subject."""
+    if situation.whole is not None and not situation.waiters and situation.whole.pods:
+        count = counted(len(situation.whole.pods), "pod waits", "pods wait")
+        yield "capacity-broker explain cluster", f"{count} for something else"
 
 
 def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
-    idle = sum(m.status.available for m in situation.mirrors if m.status.state == "active")
-    if idle:
-        count = counted(idle, "reserved slot is", "reserved slots are")
-        beside = ""
-        if any(waiters(situation)) and not any(matches(situation)):
+    idle = {m.name: m.status.available for m in situation.mirrors if m.status.state == "active"}
+    if any(idle.values()):
+        count = counted(sum(idle.values()), "reserved slot is", "reserved slots are")
+        beside, matched = "", {match.slots.id for match in situation.matches}
+        if (situation.whole or situation).waiters and not matched & {*idle}:
             beside = ", and of another type than all that waits takes"
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
 
@@ -150,6 +158,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _oldest,
     _matches,
     _others,
+    _elsewhere,
     _held,
     _limits,
     _no_fallback,

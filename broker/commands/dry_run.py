@@ -16,7 +16,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
-from broker.commands.situation import is_brokers, published_shortages
+from broker.commands.situation import published_shortages
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -31,6 +31,7 @@ from broker.kube.clock import Clock
 from broker.kube.errors import Forbidden, NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
+from broker.oncall.waiters import is_brokers
 from broker.quota.slot_model import CLAIM
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_status import OdcrSnapshot

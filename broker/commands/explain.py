@@ -25,11 +25,12 @@ from broker.commands.dry_run import Entitle, current_odds
 from broker.commands.explain_options import ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
 from broker.commands.prices import usd_hour
-from broker.commands.situation import concerned, happened, is_brokers, listed, published_shortages, unknown
+from broker.commands.situation import concerned, happened, listed, published_shortages, unknown
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.journal import attempt_id, recorded
+from broker.oncall.waiters import is_brokers
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
 from providers.model import ProviderError

@@ -14,16 +14,16 @@ from itertools import groupby
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.advice import advice
 from broker.commands.output import age, shortage_row
 from broker.commands.prices import usd_hour
-from broker.commands.situation import Reservation, Situation, concerned, created, happened
+from broker.commands.situation import Reservation, Situation, concerned, happened
 from broker.kube.conditions import timestamp
 from broker.oncall.state import launch_state
+from broker.oncall.waiters import Waiter, created
 from broker.text import counted
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
@@ -100,7 +100,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         ],
         "waiting": [
             *(_waits(claim, situation.now) for claim in situation.waiting_claims),
-            *(_pod_waits(pod, situation.now) for pod in situation.pods),
+            *(_pod_waits(waiter, situation.now) for waiter in situation.waiters if waiter.kind == "pod"),
         ],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),
@@ -121,6 +121,8 @@ def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
     waits = counted(len(waiting), "claim waits", "claims wait")
     if waiting:
         waits += f", the oldest for {age(situation.now - created(waiting[0], situation.now))}"
+    if situation.pods:
+        waits += f", and {counted(len(situation.pods), 'pod')} without one"
     since = f", since {timestamp(short[0].since)}" if short else ""
     prices = [row["usd_hour"] for row in costs]
     unpriced = " and unknown prices" if None in prices else ""
@@ -176,17 +178,16 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
     }
 
 
-def _pod_waits(pod: Pod, now: datetime) -> dict[str, Any]:
-    """A pod without a claim, with the reason of its scheduler."""
-    scheduled = pod.scheduled
+def _pod_waits(pod: Waiter, now: datetime) -> dict[str, Any]:
+    """A pod that no waiting claim stands for, with the reason of its scheduler."""
     return {
-        "claim": f"(none: pod {pod.key})",
+        "claim": f"({pod.claim or 'none'}: pod {pod.name})",
         "class": "",
-        "pods": [pod.key],
-        "since": pod.metadata.creation_timestamp and timestamp(pod.metadata.creation_timestamp),
-        "for": age(now - created(pod, now)),
-        "reason": scheduled.reason if scheduled is not None else "",
-        "message": scheduled.message if scheduled is not None else "",
+        "pods": [pod.name],
+        "since": pod.since and timestamp(pod.since),
+        "for": age(now - (pod.since or now)),
+        "reason": pod.reason,
+        "message": pod.message,
     }
 
 

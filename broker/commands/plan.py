@@ -26,7 +26,6 @@ from broker.capacity.solve import SECONDS
 from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
-from broker.commands.situation import is_brokers
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import template_key
@@ -41,6 +40,7 @@ from broker.controllers.nodeclass.resolve import (
 )
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
+from broker.oncall.waiters import is_brokers
 from broker.quota.slot_model import CLAIM
 from broker.text import abridged, counted, plain
 from providers.base import CapacityProvider

@@ -21,7 +21,7 @@ from broker.capacity.model import Inventory, NodeClass
 from broker.commands.dry_run import DryRun, current_odds, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
-from broker.commands.situation import is_brokers, listed, published_shortages
+from broker.commands.situation import listed, published_shortages
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.nominations import preempting
 from broker.controllers.occupancy import OccupancyReader
@@ -56,6 +56,7 @@ from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.oncall.waiters import is_brokers
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod

@@ -6,28 +6,39 @@ installed counts as empty. A kind that may not be read counts as empty too, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Pod
-from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
-from broker.apis.meta import Object, condition
+from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.idle_matches import IdleMatch, IdleSlots, facts_of_claims, idle_matches, idle_slots
 from broker.oncall.journal import recorded
+from broker.oncall.waiters import (
+    Waiter,
+    claim_waiters,
+    created,
+    drawn_by_pod,
+    gang_members,
+    is_brokers,
+    pod_waiters,
+    waiting_pods,
+)
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from broker.text import abridged
@@ -36,7 +47,7 @@ Reservation = CapacityReservation | ClusterCapacityReservation
 T = TypeVar("T", bound=Object)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Situation:
     """Objects of the cluster, current shortages, and the broker's events, the oldest first."""
 
@@ -48,8 +59,10 @@ class Situation:
     mirrors: Sequence[OnDemandCapacityReservation] = ()
     shortages: Sequence[Shortage] = ()
     events: Sequence[Event] = ()
-    pods: Sequence[Pod] = ()  # that wait, and that no claim is made for
-    every_reservation: Sequence[Reservation] = ()  # of the cluster, if this is a part
+    pods: Sequence[Pod] = ()  # that wait, and that no waiting claim stands for
+    pools: Sequence[NodePool] = ()
+    members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
+    whole: Situation | None = None  # if this is a part
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -66,27 +79,43 @@ class Situation:
 
     @property
     def all_reservations(self) -> Sequence[Reservation]:
-        return self.every_reservation or self.reservations
+        return (self.whole or self).reservations
+
+    @cached_property
+    def waiters(self) -> list[Waiter]:
+        """What waits: the claims without an instance, of either launcher, then the pods."""
+        rights = draw_rights(self)
+        pods = pod_waiters(
+            self.pods,
+            rights,
+            claims=(self.whole or self).claims,
+            pools=self.pools,
+            members=self.members,
+        )
+        return [*claim_waiters(self.waiting_claims, rights), *pods]
+
+    @cached_property
+    def matches(self) -> list[IdleMatch]:
+        """The idle slots with the waiters that could have them; of a part, those with either in it."""
+        whole = self.whole or self
+        owners = {
+            cloud.id: reserved_of(reservation)
+            for reservation in whole.reservations
+            for cloud in reservation.status.cloud_reservations
+        }
+        slots = idle_slots(whole.mirrors, owners, facts_of_claims(whole.claims).get)
+        ids, waiters = {m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters}
+
+        def about(waiter: Waiter, idle: IdleSlots) -> bool:
+            return idle.id in ids or (waiter.kind, waiter.name) in waiters
+
+        return [*idle_matches(whole.waiters, slots, about=about)]
 
     @property
     def attempts(self) -> list[Attempt]:
         """The recorded attempts of all claims, the oldest first."""
         attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
         return sorted(attempts_, key=lambda attempt: attempt.at)
-
-
-def is_brokers(claim: NodeClaim) -> bool:
-    """By the group of its class, or by the broker's marks on a claim that it took over from Karpenter."""
-    return (
-        claim.spec.node_class_ref.group == names.BROKER
-        or names.LAUNCH in claim.annotations
-        or names.ATTEMPTS in claim.annotations
-        or condition(claim.status.conditions, names.CAPACITY_RESERVATION) is not None
-    )
-
-
-def created(obj: Object, now: datetime) -> datetime:
-    return obj.metadata.creation_timestamp or now
 
 
 def happened(event: Event) -> datetime | None:
@@ -103,10 +132,13 @@ def read(client: Client, now: datetime) -> Situation:
         if names.MANAGER in (e.reporting_component, e.source.component)
     ]
     claims = listed(client, NodeClaim, unread, required=True)
+    pods = listed(client, Pod, unread)
     return Situation(
         now=now,
         claims=claims,
-        pods=pods_without_claim(listed(client, Pod, unread), claims, now),
+        pods=waiting_pods(pods, claims, now),
+        members=gang_members(pods),
+        pools=listed(client, NodePool),
         classes=listed(client, EC2NodeClass, unread),
         reservations=[
             *listed(client, CapacityReservation, unread),
@@ -118,19 +150,6 @@ def read(client: Client, now: datetime) -> Situation:
         events=sorted(events, key=lambda event: happened(event) or now),
         unread=tuple(unread),
     )
-
-
-def pods_without_claim(pods: Iterable[Pod], claims: Iterable[NodeClaim], now: datetime) -> list[Pod]:
-    """The pods that no node has and no claim is made for, the oldest first."""
-    served = {key for claim in claims for key in pods_of(claim)}
-    waiting = (
-        pod
-        for pod in pods
-        if not (pod.spec.node_name or pod.ended or pod.deleting or pod.key in served)
-        and pod.scheduled is not None
-        and pod.scheduled.status == "False"
-    )
-    return sorted(waiting, key=lambda pod: (created(pod, now), pod.key))
 
 
 def listed(
@@ -210,12 +229,6 @@ def draw_rights(situation: Situation) -> DrawRights:
     )
 
 
-def drawn_by_pod(rights: DrawRights, pod: Pod) -> Reserved | UnresolvedName | None:
-    """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
-    named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
-    return rights.decide(named, (pod.namespace,)) if named else None
-
-
 def _part(
     situation: Situation,
     subject: EC2NodeClass | Reservation,
@@ -229,7 +242,7 @@ def _part(
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
-        every_reservation=situation.all_reservations,
+        whole=situation,
         pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights)],
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
@@ -243,6 +256,9 @@ def _may_concern(pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRigh
     if isinstance(subject, EC2NodeClass):
         return True
     drawn = drawn_by_pod(rights, pod)
+    if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
+        named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
+        drawn = rights.names.resolve(named)
     return drawn == reserved_of(subject) or (drawn is None and pod.namespace == subject.namespace)
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -18,8 +19,11 @@ from broker.app import Broker
 from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.snapshot import Snapshot
+from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
 from broker.oncall.state import launch_state
+from broker.oncall.waiters import Waiter, claim_waiters, created, gang_members, pod_waiters, waiting_pods
 from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights
 from broker.reservations.idle import idle_cost
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
@@ -145,6 +149,18 @@ class LiveState:
     pools: Sequence[OwnerRow] = ()
     loans: Sequence[LoanRow] = ()
     rooms: Sequence[RoomRow] = ()
+    waiters: Sequence[Waiter] = ()
+    idle_slots: Sequence[IdleSlots] = ()
+
+    @property
+    def pods(self) -> list[Waiter]:
+        """The pods that no waiting claim stands for, the oldest first."""
+        return [waiter for waiter in self.waiters if waiter.kind == "pod"]
+
+    @property
+    def others(self) -> list[Waiter]:
+        """The claims without an instance that another launcher serves."""
+        return [waiter for waiter in self.waiters if waiter.kind == "claim of Karpenter"]
 
     @property
     def waiting(self) -> list[ClaimRow]:
@@ -177,6 +193,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         _odcr(odcr, idle_cost(odcr, types.get(odcr.instance_type), account=account), owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
+    facts = partial(_facts, facts_of_claims(claims), types)
     return LiveState(
         now=now,
         described=inventory.described,
@@ -189,7 +206,33 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
         rooms=rooms(broker.occupancy.ledger(now)),
+        waiters=[*_waiters(broker, claims, snapshot, now)],
+        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
     )
+
+
+def _waiters(
+    broker: Broker, claims: Sequence[NodeClaim], snapshot: Snapshot, now: datetime
+) -> Iterator[Waiter]:
+    """As `explain cluster` reads them."""
+    rights = DrawRights(snapshot.reservations, broker.ome.reads.namespaces.cache.list())
+    waiting = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
+    yield from claim_waiters(waiting, rights)
+    pods = broker.read.pods.cache.list()
+    yield from pod_waiters(
+        waiting_pods(pods, claims, now),
+        rights,
+        claims=claims,
+        pools=broker.read.pools.cache.list(),
+        members=gang_members(pods),
+    )
+
+
+def _facts(known: Mapping[str, TypeFacts], types: Mapping[str, InstanceType], name: str) -> TypeFacts | None:
+    """Those of a running instance of the type, else those of EC2."""
+    if name in known or name not in types:
+        return known.get(name)
+    return facts_of_type(types[name])
 
 
 def _claim(

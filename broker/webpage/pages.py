@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from heapq import merge
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from broker.capacity.chances import ChanceNow, SlotTurnover, chance_now, reservation_of
 from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
+from broker.oncall.idle_matches import IdleMatch, idle_matches
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
-from broker.webpage.scope import VisibleHistory, VisibleScope
+from broker.webpage.scope import VisibleHistory, VisibleScope, shown_names
 
 RECENT: Final = 10
 CLAIMS_OF_POOL: Final = 200
 MOST_LOANS: Final = 500
+MOST_MATCHES: Final = 20
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", ClaimRow, OwnerRow, ReservationRow)
 
@@ -82,7 +85,13 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
         "most": RECENT,
         "chances": request.chances,
+        "matches": [*islice(_matches(request), MOST_MATCHES)],
     } | _uses(request, [odcr.id for odcr in idle])
+
+
+def _matches(request: PageRequest) -> Iterator[IdleMatch]:
+    state = request.state
+    return idle_matches(state.waiters, state.idle_slots, shown=shown_names(request.scope))
 
 
 def record(request: PageRequest) -> Mapping[str, Any]:
@@ -155,7 +164,9 @@ def waiting(request: PageRequest) -> Mapping[str, Any]:
     for name, value in chosen.items():
         rows = [claim for claim in rows if not value or getattr(claim, name) == value]
     page, pages = _cut(rows, request.query)
-    return {"title": "Waiting claims", "claims": page, "chosen": chosen} | pages
+    pods = [] if any(chosen.values()) else [*request.state.others, *request.state.pods]
+    shown = {"pods": pods[:PAGE], "more_pods": max(0, len(pods) - PAGE)}
+    return {"title": "Waiting claims", "claims": page, "chosen": chosen} | shown | pages
 
 
 def claim(request: PageRequest) -> Mapping[str, Any]:

@@ -13,6 +13,9 @@ from typing import Final
 from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
+from broker.oncall.idle_matches import Shown
+from broker.oncall.waiters import Waiter, describe
+from broker.quota.usage import Reserved
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import LiveState, OdcrRow
 
@@ -52,10 +55,33 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
         if loan.owner in shown or loan.borrower in shown
     ]
     rooms = [row for row in live.rooms if scope.admits(row.namespace)]
+    waiters = [waiter for waiter in live.waiters if scope.admits(waiter.namespace)]
     if not scope.cluster:
-        return LiveState(now=live.now, reservations=reservations, loans=loans, rooms=rooms)
+        waiters = [_without_claim(pod) for pod in waiters]
+        return LiveState(
+            now=live.now,
+            reservations=reservations,
+            loans=loans,
+            rooms=rooms,
+            waiters=waiters,
+            idle_slots=[slots for slots in live.idle_slots if str(slots.owner) in shown],
+        )
     odcrs = [_owned(odcr, scope) for odcr in live.odcrs]
-    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans, rooms=rooms)
+    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans, rooms=rooms, waiters=waiters)
+
+
+def shown_names(scope: VisibleScope) -> Shown:
+    """The names that the matches of idle slots have within the scope."""
+
+    def owner(reserved: Reserved) -> str:
+        return str(reserved) if scope.admits(reserved.namespace) else ELSEWHERE
+
+    return Shown(owner, scope.cluster)
+
+
+def _without_claim(pod: Waiter) -> Waiter:
+    """The pod for a person who may not read claims."""
+    return replace(pod, claim="its own", command=describe(pod.name)) if pod.claim else pod
 
 
 def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:

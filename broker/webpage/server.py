@@ -142,7 +142,10 @@ class WebPage:
         """All that the page could show to the person."""
         if person is None:
             return set()
-        namespaces = {row.namespace for row in live.reservations} if live is not None else set[str]()
+        namespaces = set[str]()
+        if live is not None:
+            namespaces |= {row.namespace for row in live.reservations}
+            namespaces |= {row.namespace for row in live.waiters} | {row.namespace for row in live.rooms}
         with suppress(SQLAlchemyError):  # a page reports it when it reads its rows
             namespaces |= {*self._history.store.namespaces()}
         return namespaces

@@ -7,16 +7,18 @@ from datetime import timedelta
 
 import pytest
 
+from broker.apis import names
 from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import FIRST
-from broker.commands import explain
+from broker.commands import explain, situation
 from broker.commands.explain_options import ClaimForecast
 from broker.controllers.nodeclaim import published
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
+from broker.oncall.idle_matches import idle_matches
 from broker.oncall.journal import recorded
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
@@ -25,6 +27,7 @@ from providers.model import ErrorClass, ProviderError
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
+from tests.support.scheduling import schedule
 
 CODE = "InsufficientInstanceCapacity"
 POOL = f"on-demand:m5.large:{A}"
@@ -106,6 +109,28 @@ def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack)
     assert begun == {row["since"]} and measured is not None
     assert int(measured) == int(first.since.timestamp())
     assert f"short since {row['since'][:10]}" in alert.description
+
+
+@pytest.mark.covers("FLT-54")
+def test_page_and_explain_show_the_same_idle_slots_for_what_waits(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", A, count=2)
+    stack.node_class(id_=odcr)
+    broker = stack.start()
+    stack.pod("train", nodeSelector={names.ZONE: "us-east-1b"})
+    schedule(stack.client)
+
+    def on_page() -> list[str]:
+        assert stack.current is not None
+        live = live_state(broker, stack.current, stack.clock.now())
+        return [match.text for match in idle_matches(live.waiters, live.idle_slots)]
+
+    def in_explain() -> list[str]:
+        return [match.text for match in situation.read(stack.client, stack.clock.now()).matches]
+
+    stack.until(lambda: any("default/train" in text for text in on_page()), "the page matches the pod")
+    (text,) = on_page()
+    assert "its zone may be us-east-1b, not us-east-1a" in text and odcr in text
+    assert in_explain() == [text]
 
 
 @pytest.mark.covers("CAP-17")

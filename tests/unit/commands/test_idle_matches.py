@@ -11,11 +11,12 @@ import pytest
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.commands.explanation import explain
-from broker.commands.situation import Situation, of_class, pods_without_claim
+from broker.commands.situation import Situation, of_class, of_reservation
+from broker.oncall.waiters import waiting_pods
 
 NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)
 A, B, P5 = "us-east-1a", "us-east-1b", "p5.48xlarge"
@@ -37,6 +38,37 @@ def claim(name: str = "c-0", *, group: str = names.BROKER, draws: str = "", **wa
     return NodeClaim.decode(
         {"metadata": metadata, "spec": {"requirements": requirements, "nodeClassRef": ref}}
     )
+
+
+def pool(name: str = "gpus", node_class: str = "gpu", **wanted: str) -> NodePool:
+    keys = {"type": names.INSTANCE_TYPE, "zone": names.ZONE, "capacity": names.CAPACITY_TYPE}
+    requirements = [{"key": keys[k], "operator": "In", "values": [v]} for k, v in wanted.items()]
+    ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": node_class}
+    spec = {"requirements": requirements, "nodeClassRef": ref}
+    return NodePool.decode({"metadata": {"name": name}, "spec": {"template": {"spec": spec}}})
+
+
+def launched(type_: str = P5, *, pods: str = "", **allocatable: str) -> NodeClaim:
+    """A claim of the type with an instance, whose node has these resources."""
+    labels = {names.INSTANCE_TYPE: type_, names.ARCH: "amd64", names.ZONE: B}
+    room = {"cpu": "190", "memory": "2000Gi", "pods": "100", "nvidia.com/gpu": "8"} | allocatable
+    metadata = {"name": "running", "labels": labels, "annotations": {names.PODS: pods} if pods else {}}
+    status = {"providerID": "aws:///z/i-1", "allocatable": room}
+    ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}
+    return NodeClaim.decode({"metadata": metadata, "spec": {"nodeClassRef": ref}, "status": status})
+
+
+def requesting(**amounts: str) -> list[dict[str, Any]]:
+    given = {"gpu": "nvidia.com/gpu", "efa": "vpc.amazonaws.com/efa"}
+    return [{"name": "c", "resources": {"requests": {given.get(k, k): v for k, v in amounts.items()}}}]
+
+
+def gang(count: int, size: int, **spec: Any) -> list[Pod]:
+    marks = {names.GANG: "g", names.GANG_SIZE: str(size)}
+    pods = [pod(f"g-{n}", **spec) for n in range(count)]
+    for member in pods:
+        member.metadata.annotations.update(marks)
+    return pods
 
 
 def pod(name: str = "train", **spec: Any) -> Pod:
@@ -105,6 +137,57 @@ def situation(**more: Any) -> Situation:
             "kubectl describe pod -n team train",
             f"pod team/train could have a slot of cr-1 (1 free slot, {P5} in {A}): its zone may be {B}",
         ),
+        (
+            {"pods": [pod()], "pools": [pool(zone=B)]},
+            "kubectl edit nodepool gpus",
+            f"the NodePool's zone may be {B}, not {A}",
+        ),
+        (
+            {"pods": [pod()], "pools": [pool(zone=B), pool("near", zone=A)]},
+            "kubectl describe pod -n team train",
+            "nothing known stands between",
+        ),
+        (
+            {"pods": [pod()], "pools": [pool(node_class="cpu")]},
+            "kubectl edit ec2nodeclass cpu",
+            "the target of its class cpu is another reservation",
+        ),
+        (
+            {"pods": [pod(nodeSelector={names.ZONE: A})], "pools": [pool(zone=B)]},
+            "kubectl describe pod -n team train",
+            "no NodePool takes it",
+        ),
+        (
+            {"pods": [pod()], "mirrors": [mirror(classes=())]},
+            "kubectl describe pod -n team train",
+            "it is the target of no EC2NodeClass",
+        ),
+        (
+            {"pods": [pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])]},
+            "kubectl describe pod -n team train",
+            "it waits for its scheduling gate kueue.x-k8s.io/admission",
+        ),
+        (
+            {"pods": gang(2, 3)},
+            "kubectl describe pod -n team g-0",
+            "gang team/g has 2 of 3 pods: it gets room once all of them exist",
+        ),
+        (
+            {"pods": gang(3, 3, containers=requesting(gpu="8")), "claims": [launched()]},
+            "kubectl describe pod -n team g-0",
+            "3 pods team/g-0, team/g-1, team/g-2 could have a slot of cr-1 "
+            f"(1 free slot, {P5} in {A}): its gang needs 3 slots at once",
+        ),
+        (
+            {"pods": gang(3, 3, containers=requesting(gpu="2")), "claims": [launched()]},
+            "kubectl describe pod -n team g-0",
+            "nothing known stands between",
+        ),
+        (
+            {"pods": [pod(containers=requesting(gpu="8", efa="4"))], "claims": [launched()]},
+            "kubectl describe pod -n team train",
+            f"{P5} has too little vpc.amazonaws.com/efa",
+        ),
     ],
 )
 def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, between: str) -> None:
@@ -122,6 +205,10 @@ def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, betwe
             "pods": [pod(containers=[{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "8"}}}])],
             "mirrors": [mirror(type_="m5.large")],
         },
+        {"pods": [pod(containers=requesting(gpu="9"))], "claims": [launched()]},
+        {"pods": [pod(containers=requesting(cpu="191"))], "claims": [launched()]},
+        {"pods": [pod(nodeSelector={names.ARCH: "arm64"})], "claims": [launched()]},
+        {"pods": [pod()], "pools": [pool(type="m5.large")]},
     ],
 )
 def test_a_slot_of_another_type_is_matched_with_nothing(waits: Any) -> None:
@@ -134,8 +221,13 @@ def test_a_slot_of_another_type_is_matched_with_nothing(waits: Any) -> None:
 @pytest.mark.parametrize("part", ["cluster", "class"])
 @pytest.mark.parametrize(
     "waits",
-    [{"pods": [pod()]}, {"claims": [claim(group=names.KARPENTER_AWS)]}, {"claims": [claim()]}],
-    ids=["pod without a claim", "Karpenter's claim", "claim"],
+    [
+        {"pods": [pod()]},
+        {"claims": [claim(group=names.KARPENTER_AWS)]},
+        {"claims": [claim()]},
+        {"claims": [launched(pods="team/train")], "pods": [pod()]},
+    ],
+    ids=["pod without a claim", "Karpenter's claim", "claim", "pod of a launched claim"],
 )
 def test_something_can_be_done_while_a_pod_waits(waits: Any, part: str) -> None:
     """Also without an idle slot and without a shortage."""
@@ -148,9 +240,28 @@ def test_something_can_be_done_while_a_pod_waits(waits: Any, part: str) -> None:
 
 
 @pytest.mark.covers("FLT-54")
+def test_part_matches_its_slots_with_all_that_waits() -> None:
+    """Also a pod that draws from nothing, for a reservation without one of its own."""
+    whole = replace(situation(), reservations=[owner("cr-1")], pods=[pod()], claims=[claim()])
+    subject, part = of_reservation(whole, "team/gpus")
+    texts = [row["why"] for row in explain(part, subject).parts["do"]]
+    assert [text for text in texts if text.startswith("pod team/train could have a slot of cr-1")]
+    assert [text for text in texts if text.startswith("claim c-0 could have a slot of cr-1")]
+
+
+@pytest.mark.covers("FLT-54")
+def test_reservation_without_a_slot_names_the_pods_that_wait_for_something_else() -> None:
+    foreign = CapacityReservation.decode({"metadata": {"name": "gpus", "namespace": "other"}})
+    subject, part = of_reservation(Situation(now=NOW, reservations=[foreign], pods=[pod()]), "other/gpus")
+    assert {row["why"] for row in explain(part, subject).parts["do"]} >= {"1 pod waits for something else"}
+
+
+@pytest.mark.covers("FLT-54")
 def test_pods_of_a_claim_are_not_without_one() -> None:
     served, bound = pod("served"), pod("bound", nodeName="n")
     with_pods = NodeClaim.decode(
         {"metadata": {"name": "c-1", "annotations": {names.PODS: "team/served"}}, "spec": {}}
     )
-    assert [p.name for p in pods_without_claim([served, bound, pod("alone")], [with_pods], NOW)] == ["alone"]
+    new = Pod.decode({"metadata": {"name": "new", "namespace": "team"}})
+    given = [served, bound, pod("alone"), new]
+    assert [p.name for p in waiting_pods(given, [with_pods], NOW)] == ["alone", "new"]

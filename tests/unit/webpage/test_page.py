@@ -10,12 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from broker.capacity.model import Outcome
+from broker.capacity.requirements import Requirements
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
+from broker.oncall.idle_matches import IdleSlots, idle_matches
+from broker.oncall.waiters import Alternative, Waiter, describe
+from broker.quota.usage import Reserved
 from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
-from broker.webpage.scope import ELSEWHERE, VisibleScope, visible
+from broker.webpage.scope import ELSEWHERE, VisibleScope, shown_names, visible
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
 from tests.unit.webpage.world import NOW, get, loan, page, state
 
@@ -168,6 +172,67 @@ def test_a_slot_that_a_better_claim_got_is_no_problem() -> None:
         problems = body(f"{url}/record?show=problems")
         assert "OutbidInPlan" not in problems and "ReservationGone" in problems
         assert "OutbidInPlan" in body(f"{url}/record"), "it stays in the record"
+
+
+@pytest.mark.covers("FLT-54")
+def test_overview_matches_idle_slots_with_what_waits() -> None:
+    live = replace(state(claims=0), waiters=[pod_waits()], idle_slots=[idle()])
+    with page(HistoryStore(), live) as url:
+        shown = body(url)
+        assert "pod team/train" in shown and "no machine fits" in shown and "1</strong> pod waits" in shown
+        assert "the slot&#39;s owner is team/gpus, and no capacity-broker.io/draws-from names it" in shown
+        assert "Nothing waits." not in shown
+        assert "pod team/train" in body(f"{url}/waiting")
+    with page(HistoryStore(), replace(live, idle_slots=[])) as url:
+        shown = body(url)
+        assert "No idle slot is of a type that what waits takes" in shown and "Nothing waits." not in shown
+        assert "kubectl describe pod -n team train" in shown
+    with page(HistoryStore(), state(claims=0)) as url:
+        assert "Nothing waits." in body(url)
+
+
+@pytest.mark.covers("FLT-54")
+def test_person_sees_matches_of_readable_namespaces_only() -> None:
+    live = replace(state(), waiters=[pod_waits(), pod_waits("other")], idle_slots=[idle(), idle("other")])
+    team = VisibleScope(cluster=False, namespaces=frozenset({"team"}))
+    seen = visible(live, team)
+    assert [waiter.name for waiter in seen.waiters] == ["team/train"]
+    assert [slots.owner for slots in seen.idle_slots] == [Reserved("team", "gpus")]
+    readers = replace(team, cluster=True)
+    seen = visible(live, readers)
+    (match,) = (
+        match
+        for match in idle_matches(seen.waiters, seen.idle_slots, shown=shown_names(readers))
+        if match.slots.owner == Reserved("other", "gpus")
+    )
+    assert "other" not in match.text.replace(ELSEWHERE, "") + match.command
+
+
+def pod_waits(namespace: str = "team") -> Waiter:
+    anything = Alternative(Requirements(), Requirements())
+    name = f"{namespace}/train"
+    return Waiter(
+        kind="pod",
+        name=name,
+        namespace=namespace,
+        since=AT,
+        reason="Unschedulable",
+        message="no machine fits",
+        command=describe(name),
+        alternatives=(anything,),
+    )
+
+
+def idle(namespace: str = "team") -> IdleSlots:
+    return IdleSlots(
+        id="cr-1",
+        type="p5.48xlarge",
+        zone="us-east-1a",
+        free=3,
+        node_classes=frozenset({"gpu"}),
+        owner=Reserved(namespace, "gpus"),
+        labels={},
+    )
 
 
 @pytest.mark.covers("FLT-51")

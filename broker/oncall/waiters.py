@@ -1,0 +1,227 @@
+"""What waits for capacity: claims without an instance, and pods without a node.
+
+`explain` and the web page read the same waiters, from the objects that each of them has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.apis.meta import Object, condition
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.oncall.state import launch_state
+from broker.placement.future_nodes import requirements_of
+from broker.placement.gangs import gang_of, is_member, unknown_sizes, waits_for_pods
+from broker.placement.quantities import amounts, pod_requests
+from broker.quota.resolve import UnresolvedName
+from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those
+    with the NodePool's. The class and the pool are empty while they are not known; `unserved`: no NodePool
+    takes the pod.
+    """
+
+    own: Requirements
+    requirements: Requirements
+    node_class: str = ""
+    node_pool: str = ""
+    unserved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """A claim or a pod that waits, with the last reason. `command` shows more.
+
+    `alternatives`: any one of these serves it; none do if only a named node does. `draws_from`: the owner
+    that it draws from, or why it may not; None if it names none. `gang`: its gang, of which `together` wait.
+    `held`: what it waits for before it may have a machine. `claim`: a pod's claim, which has its instance.
+    """
+
+    kind: str
+    name: str
+    namespace: str = ""
+    since: datetime | None = None
+    reason: str = ""
+    message: str = ""
+    command: str
+    alternatives: tuple[Alternative, ...] = ()
+    draws_from: Reserved | UnresolvedName | None = None
+    requests: Mapping[str, int] = field(default_factory=dict)
+    gang: str = ""
+    together: int = 1
+    held: str = ""
+    claim: str = ""
+
+    @property
+    def shape(self) -> object:
+        """Equal for waiters that fit the same slots for the same reasons."""
+        amounts_ = tuple(sorted(self.requests.items()))
+        return self.kind, self.alternatives, self.draws_from, amounts_, self.gang, self.held, self.claim
+
+
+def is_brokers(claim: NodeClaim) -> bool:
+    """By the group of its class, or by the broker's marks on a claim that it took over from Karpenter."""
+    return (
+        claim.spec.node_class_ref.group == names.BROKER
+        or names.LAUNCH in claim.annotations
+        or names.ATTEMPTS in claim.annotations
+        or condition(claim.status.conditions, names.CAPACITY_RESERVATION) is not None
+    )
+
+
+def created(obj: Object, now: datetime) -> datetime:
+    return obj.metadata.creation_timestamp or now
+
+
+def waiting_pods(pods: Iterable[Pod], claims: Iterable[NodeClaim], now: datetime) -> list[Pod]:
+    """The pods without a node that no claim without an instance stands for, the oldest first."""
+    served = {key for claim in claims if claim.waits for key in pods_of(claim)}
+    waiting = (
+        pod for pod in pods if not (pod.spec.node_name or pod.ended or pod.deleting or pod.key in served)
+    )
+    return sorted(waiting, key=lambda pod: (created(pod, now), pod.key))
+
+
+def gang_members(pods: Iterable[Pod]) -> Counter[str]:
+    """The pods of each gang that exist."""
+    gangs = (gang_of(pod, unknown_sizes).name for pod in pods if is_member(pod))
+    return Counter(name for name in gangs if name)
+
+
+def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[Waiter]:
+    """`claims`: those without an instance, of either launcher."""
+    gangs = Counter(claim.annotations.get(names.GANG, "") for claim in claims)
+    for claim in claims:
+        gang = claim.annotations.get(names.GANG, "")
+        spec, of_broker = claim.spec, is_brokers(claim)
+        own = _requirements((item.key, item.operator, item.values) for item in spec.requirements)
+        pool = claim.labels.get(names.NODEPOOL, "")
+        reason, message = launch_state(claim)
+        yield Waiter(
+            kind="claim" if of_broker else "claim of Karpenter",
+            name=claim.name,
+            since=claim.metadata.creation_timestamp,
+            reason=reason,
+            message=message,
+            command=f"capacity-broker explain claim {claim.name}"
+            if of_broker
+            else f"kubectl describe nodeclaim {claim.name}",
+            alternatives=(Alternative(own, own, spec.node_class_ref.name, pool),),
+            draws_from=rights.of_claim(claim),
+            requests=amounts(spec.resources.requests),
+            gang=gang,
+            together=gangs[gang] if gang else 1,
+        )
+
+
+def pod_waiters(
+    pods: Sequence[Pod],
+    rights: DrawRights,
+    *,
+    claims: Iterable[NodeClaim],
+    pools: Iterable[NodePool] = (),
+    members: Mapping[str, int] | None = None,
+) -> Iterator[Waiter]:
+    """`pods`: those of `waiting_pods`; `members`: the pods of each gang that exist."""
+    templates = [*_templates(pools)]
+    launched = {key: claim.name for claim in claims if not claim.waits for key in pods_of(claim)}
+    alternatives: dict[tuple[Requirements, ...], tuple[Alternative, ...]] = {}
+    gangs = gang_members(pods)
+    for pod in pods:
+        own = _own(pod)
+        if own not in alternatives:
+            alternatives[own] = tuple(_alternatives(own, templates))
+        gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
+        claim = launched.get(pod.key, "")
+        present = max((members or {}).get(gang.name, 0), gangs[gang.name])
+        yield Waiter(
+            kind="pod",
+            name=pod.key,
+            namespace=pod.namespace,
+            since=pod.metadata.creation_timestamp,
+            reason=scheduled.reason if scheduled else "",
+            message=scheduled.message if scheduled else "no scheduler has answered yet",
+            command=f"capacity-broker explain claim {claim}" if claim else describe(pod.key),
+            alternatives=alternatives[own],
+            draws_from=drawn_by_pod(rights, pod),
+            requests=pod_requests(pod),
+            gang=gang.name,
+            together=gangs[gang.name] if gang.name else 1,
+            held=_gates(pod) or waits_for_pods(gang, present),
+            claim=claim,
+        )
+
+
+def describe(pod: str) -> str:
+    """The command that shows a pod and its events, by its key."""
+    namespace, _, name = pod.rpartition("/")
+    return f"kubectl describe pod -n {namespace} {name}"
+
+
+def drawn_by_pod(rights: DrawRights, pod: Pod) -> Reserved | UnresolvedName | None:
+    """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
+    named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
+    return rights.decide(named, (pod.namespace,)) if named else None
+
+
+def _gates(pod: Pod) -> str:
+    gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+    return f"it waits for its scheduling gate {gates}" if gates else ""
+
+
+def _own(pod: Pod) -> tuple[Requirements, ...]:
+    """What the pod accepts by its selector and affinity; a term with a named node has no new machine."""
+    selector = [(key, "In", [value]) for key, value in pod.spec.node_selector.items()]
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    if not required:
+        return (_requirements(selector),)
+    return tuple(
+        _requirements([*selector, *((r.key, r.operator, r.values) for r in term.match_expressions)])
+        for term in required.node_selector_terms
+        if term.match_expressions and not term.match_fields
+    )
+
+
+def _templates(pools: Iterable[NodePool]) -> Iterator[tuple[str, str, Requirements]]:
+    """Name, class and requirements of each pool whose requirements can be read."""
+    for pool in pools:
+        spec, labels = pool.spec.template.spec, pool.spec.template.metadata.labels
+        try:
+            required = requirements_of(spec) & Requirements.of_labels(labels | {names.NODEPOOL: pool.name})
+        except InvalidRequirement:
+            continue
+        yield pool.name, spec.node_class_ref.name, required
+
+
+def _alternatives(
+    own: Iterable[Requirements], templates: Sequence[tuple[str, str, Requirements]]
+) -> Iterator[Alternative]:
+    """One for each NodePool that may serve the pod; without such a pool, the pod's own requirements."""
+    for requirements in own:
+        served = False
+        for pool, node_class, required in templates:
+            both = requirements & required
+            if not both.problems():
+                served = True
+                yield Alternative(requirements, both, node_class, pool)
+        if not served:
+            yield Alternative(requirements, requirements, unserved=bool(templates))
+
+
+def _requirements(written: Iterable[tuple[str, str, Iterable[str]]]) -> Requirements:
+    """Those that can be read; the API server refuses the others."""
+    try:
+        return Requirements.of([(key, operator, [*values]) for key, operator, values in written])
+    except InvalidRequirement:
+        return Requirements()
