@@ -29,6 +29,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 PAGE = 500
 TIMEOUT = 30.0
+DRY_RUN: Mapping[str, str] = {"dryRun": "All"}  # the API server checks everything and stores nothing
 READS = frozenset({"GET", "HEAD"})
 CONTENT_TYPES: Mapping[str, str] = {
     "merge": "application/merge-patch+json",
@@ -314,7 +315,7 @@ class Client:
             "metadata": {"name": name, "namespace": namespace},
         }
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
-        return self.raw("POST", path, {"dryRun": "All"} if dry_run else None, body)
+        return self.raw("POST", path, DRY_RUN if dry_run else None, body)
 
     def raw(
         self,

@@ -20,6 +20,7 @@ from broker.apis.units import written
 from broker.controllers.nodereservation.conditions import placed_conditions, unplaced_conditions
 from broker.controllers.nominations import write_nomination
 from broker.controllers.pod_metadata import patch_metadata
+from broker.kube.client import DRY_RUN
 from broker.kube.conditions import changed, timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -187,7 +188,7 @@ class PlacementWriter:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = Pod.KIND.path(namespace=pod.namespace, name=pod.name, subresource="binding")
-        self._client.raw("POST", path, {"dryRun": "All"} if dry_run else None, body=body)
+        self._client.raw("POST", path, DRY_RUN if dry_run else None, body=body)
 
     def _annotate(self, pod: Pod, annotation: str) -> None:
         """Writes a running pod's reservation. Raises Conflict if the pod has changed since it was read."""
