@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from broker.apis.core import LabelSelector, Taint, Toleration
 from broker.apis.kueue_versions import read_cluster_queue
+from broker.apis.label_names import by_present_names
 from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
 from broker.apis.ome import PreemptionRule, QuotaGroup
 from broker.apis.schema import crd
@@ -64,7 +65,9 @@ Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", **_by
 
 
 class ResourceFlavorSpec(Model):
-    node_labels: dict[str, str] = Field(default_factory=dict)
+    """`node_labels`: by their present names, whatever names the object has."""
+
+    node_labels: Annotated[dict[str, str], AfterValidator(by_present_names)] = Field(default_factory=dict)
     node_taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from broker.apis.label_names import RENAMED
 from broker.apis.names import INITIALIZED, NODECLASS_LABEL, REGISTERED
-from broker.capacity.requirements import RENAMED
 
 # The labels of every node that the broker registered.
 JOINED: Final[Mapping[str, str]] = {REGISTERED: "true", INITIALIZED: "true"}

@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis.label_names import stable
 from broker.apis.names import (
     CAPACITY_TYPE,
     INSTANCE_TENANCY,
@@ -43,7 +44,7 @@ from broker.capacity.class_catalog import (
     offering_options,
 )
 from broker.capacity.model import Claim, NodeClass, Option, Pool
-from broker.capacity.requirements import Requirements, stable
+from broker.capacity.requirements import Requirements
 from broker.capacity.type_filter import Mask
 from broker.capacity.types import WELL_KNOWN
 from providers.model import CapacityType, Odcr

@@ -13,30 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from broker.apis.label_names import stable
 from broker.text import InvalidText, abridged, decode_whole, shortened
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
-# Other names of these labels, which a claim may use: Kubernetes' from before they were stable, and the EBS
-# driver's on volumes (karpenter pkg/apis/v1/labels.go, its AWS provider's pkg/operator).
-RENAMED: Final = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-    "topology.ebs.csi.aws.com/zone": "topology.kubernetes.io/zone",
-    "beta.kubernetes.io/arch": "kubernetes.io/arch",
-    "beta.kubernetes.io/os": "kubernetes.io/os",
-    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
-}
 _MOST: Final = 10**18 - 1
 # kubernetes.io, "Labels and Selectors", syntax and character set; a claim's value becomes its node's label.
 _LONGEST: Final = 63
 _LONGEST_PREFIX: Final = 253
 _VALUE: Final = re.compile(rf"(?=.{{0,{_LONGEST}}}\Z)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
-
-
-def stable(key: str) -> str:
-    """The label's present name."""
-    return RENAMED.get(key, key)
 
 
 class InvalidRequirement(ValueError):

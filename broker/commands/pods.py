@@ -133,7 +133,12 @@ class _Pods:
     notes: Sequence[str]
 
 
-def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collection[str]) -> _Pods:
+def _pods(
+    documents: Sequence[Json],
+    cluster: Sequence[Pod],
+    evicting: Collection[str],
+    reads: ProvisioningReads,
+) -> _Pods:
     """A pod of the files that the cluster has already stays as it is there.
 
     `evicting`: pods that get the room of others.
@@ -141,7 +146,7 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collectio
     by_key = {pod.key: pod for pod in cluster}
     given = pods_of(documents, cluster)
     owned = [pod for document in documents for pod in existing_pods(document, cluster)]
-    new = [pod for pod in given if pod.key not in by_key]
+    new = reads.admitted(pod for pod in given if pod.key not in by_key)
     gated = [pod for pod in new if pod.spec.scheduling_gates]
     fresh = [pod for pod in new if not pod.spec.scheduling_gates and not pod.spec.node_name]
     notes = [f"pod {pod.key}: it gets no node until its scheduling gates are removed" for pod in gated]
@@ -216,8 +221,8 @@ def planned_pods(
     every = listed(client, NodePool)
     pools = _pools(every, client, provider, settings, clock.now())
     claims = listed(client, NodeClaim)
-    pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims))
     reads = _reads(client, settings, clock)
+    pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims), reads)
     room = reads.occupancy.read(clock.now(), pods.all_)
     others = OtherPools(every, provider.instance_types)
     draw = drawing_in(dry_run().rights, every)

@@ -11,8 +11,8 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.label_names import RENAMED
 from broker.apis.meta import condition
-from broker.capacity.requirements import RENAMED
 from broker.capacity.types import type_labels, zone_labels
 from broker.demo.simulated import Simulated
 from broker.kube.client import Client

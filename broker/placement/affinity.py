@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.capacity.requirements import InvalidRequirement, Requirements, stable
+from broker.apis.label_names import stable
+from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeInfo, NodeTerm, PodInfo
 from broker.placement.selectors import IN, Labels, Selector, SelectorRequirement, holds, matches, required

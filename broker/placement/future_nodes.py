@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 from broker.apis.karpenter import NodeClaimTemplateSpec
-from broker.capacity.requirements import InvalidRequirement, Requirements, stable
+from broker.apis.label_names import stable
+from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.reading import node_taints

@@ -20,6 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import ClusterQueue, Namespace
+from broker.apis.limits import LimitRange
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests, troubles
 from broker.commands.crds import install
@@ -131,6 +132,22 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
     assert sorted(pods_of_claims) == ["default/night-run-0", "default/small, default/waits"]
     rows = json.loads(run(*arguments, "-o", "json").stdout)
     assert sorted(", ".join(row["pods"]) for row in rows) == sorted(pods_of_claims)
+
+
+@pytest.mark.covers("FLT-36")
+def test_plan_counts_the_requests_that_a_limit_range_gives(
+    world: World, cluster: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    defaults = {"limits": [{"type": "Container", "defaultRequest": {"cpu": "900"}}]}
+    limits = {"metadata": {"name": "l", "namespace": "default"}, "spec": defaults}
+    client.create(LimitRange.KIND, limits)
+    pool, *_ = workloads()
+    pod = body("v1", "Pod", "plain", containers=[{"name": "main", "image": "pause"}])
+    path = files(tmp_path, node_class(world), pool, pod)
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    assert "Insufficient cpu" in result.stdout
 
 
 def test_plan_gives_a_pod_without_a_class_the_default_priority(world: World, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.label_names import RENAMED
 from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet
-from broker.capacity.requirements import RENAMED
 from tests.cluster import cases
 from tests.cluster.account import A, B
 from tests.cluster.objects import RESERVED

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.apis.core import Toleration
+from broker.apis.label_names import by_present_names, stable
 from broker.apis.ome_clusters import (
     ClusterAffinity,
     DedicatedAICluster,
@@ -60,10 +61,10 @@ class ClusterDemand:
                 )
                 for toleration in self.tolerations
             ),
-            selector=self.node_selector,
+            selector=by_present_names(self.node_selector),
             affinity=tuple(
                 tuple(
-                    Expression(expression.key, expression.operator, expression.values)
+                    Expression(stable(expression.key), expression.operator, expression.values)
                     for expression in term.match_expressions
                 )
                 for term in (required.node_selector_terms if required else ())

@@ -20,6 +20,7 @@ from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
+from broker.apis.label_names import by_present_names, stable
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.types import WELL_KNOWN
@@ -188,13 +189,13 @@ def _requirements(flavor: Mapping[str, str], demand: ClusterDemand) -> tuple[lis
     """The requirements on the instance, and the labels of its node."""
     labels: Json = {}
     requirements: list[Json] = []
-    for key, value in {**demand.node_selector, **flavor}.items():
+    for key, value in {**by_present_names(demand.node_selector), **flavor}.items():
         if key in WELL_KNOWN:
             requirements.append({"key": key, "operator": "In", "values": [value]})
         else:
             labels[key] = value
     for requirement in _term(demand, flavor):
-        if requirement.key in WELL_KNOWN:
+        if stable(requirement.key) in WELL_KNOWN:
             requirements.append(requirement.wire())
         elif requirement.operator == "In" and requirement.values:
             labels.setdefault(requirement.key, requirement.values[0])
@@ -208,7 +209,7 @@ def _term(demand: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeSelecto
     for term in required.node_selector_terms if required else ():
         if not any(
             requirement.operator == "In"
-            and flavor.get(requirement.key, requirement.values[0]) not in requirement.values
+            and flavor.get(stable(requirement.key), requirement.values[0]) not in requirement.values
             for requirement in term.match_expressions
             if requirement.values
         ):

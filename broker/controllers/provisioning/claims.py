@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.label_names import stable
 from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
-from broker.capacity.requirements import stable
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
 from broker.controllers.provisioning.pools import ServedPool

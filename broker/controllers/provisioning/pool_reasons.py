@@ -11,8 +11,9 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
+from broker.apis.label_names import stable
 from broker.capacity.future_labels import future_labels
-from broker.capacity.requirements import InvalidRequirement, stable
+from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.provisioning.offers import Offers
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import OTHER_NODES, OTHER_ZONE

@@ -5,10 +5,11 @@ Invariant: a kind that is not served delays nothing: it counts as empty.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
+from broker.apis.core import Pod
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet
@@ -64,18 +65,20 @@ class ProvisioningReads:
         )
 
     def daemons(self) -> list[PodInfo]:
-        """A pod of each DaemonSet, with the requests that its namespace's LimitRanges give it."""
-        ranges: dict[str, list[LimitRange]] = {}
-        for item in self.limit_ranges.cache.list():
-            ranges.setdefault(item.namespace, []).append(item)
-        requests = {namespace: default_requests(items) for namespace, items in ranges.items()}
+        """A pod of each DaemonSet, as it is once it is created."""
         pods = (
             item.spec.template.pod(item.name, item.namespace)
             for item in sorted(self.daemon_sets.cache.list(), key=lambda item: item.key)
         )
+        return [*map(pod_info, self.admitted(pods))]
+
+    def admitted(self, pods: Iterable[Pod]) -> list[Pod]:
+        """The pods, which do not exist yet, with the requests that their namespace's LimitRanges give."""
+        ranges: dict[str, list[LimitRange]] = {}
+        for item in self.limit_ranges.cache.list():
+            ranges.setdefault(item.namespace, []).append(item)
+        requests = {namespace: default_requests(items) for namespace, items in ranges.items()}
         return [
-            pod_info(
-                pod.model_copy(update={"spec": with_defaults(pod.spec, requests.get(pod.namespace, {}))})
-            )
+            pod.model_copy(update={"spec": with_defaults(pod.spec, requests.get(pod.namespace, {}))})
             for pod in pods
         ]

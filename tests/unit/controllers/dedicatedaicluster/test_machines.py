@@ -13,8 +13,10 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ClusterCapacityReservation
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
+from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
 from broker.controllers.dedicatedaicluster.sizes import sizes
+from broker.quota.flavors import misfit
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import SizedQuota
 from broker.settings import Settings
@@ -122,6 +124,21 @@ def test_flavor_or_cluster_may_set_another_capacity_type() -> None:
     body = claim_body({names.ZONE: "us-east-1a"}, affinity=ClusterAffinity.model_validate(affinity))
     assert requirements(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
     assert requirements(body)[names.ZONE] == ["us-east-1a"]
+
+
+@pytest.mark.covers("FLT-31")
+def test_older_names_of_labels_choose_the_machine_as_present_ones() -> None:
+    older = {"beta.kubernetes.io/instance-type": "p5.48xlarge"}
+    selector = {"failure-domain.beta.kubernetes.io/zone": "us-east-1a"}
+    body = claim_body(older, node_selector=selector)
+    assert requirements(body)[names.INSTANCE_TYPE] == ["p5.48xlarge"]
+    assert requirements(body)[names.ZONE] == ["us-east-1a"]
+    flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": older}})
+    types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
+    sized = sizes({"h100": flavor}, {}, types, Settings())(None)("h100", {GPU: 8})
+    assert isinstance(sized, SizedQuota) and sized.count == 1
+    demand = ClusterDemand(requests={GPU: 8}, node_selector={next(iter(older)): "m5.large"})
+    assert "node selector" in misfit(demand.pods, quota_flavor(flavor))
 
 
 @pytest.mark.parametrize(
