@@ -630,7 +630,7 @@ def test_pool_over_its_limits_is_full_and_the_others_are_served_in_the_same_pass
         stack.edit(NodePool, "full", {"spec": {"limits": {"cpu": "4"}}})
     (here,) = pods(stack, 1, "here", spec=in_b)
     anywhere = pods(stack, 2, "anywhere", cpu="1500m", spec={"nodeSelector": {names.ZONE: B}})
-    stack.until_event(here, FAILED, kind="Pod", text="limits")
+    stack.until_event(here, FAILED, kind="Pod", text="its limit of cpu is")
     for name in anywhere:
         stack.until_event(name, NOMINATED, kind="Pod", text="nodeclaim/other-")
     assert panics() == before
