@@ -107,7 +107,7 @@ class Situation:
         ids, waiters = {m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters}
 
         def about(waiter: Waiter, idle: IdleSlots) -> bool:
-            return idle.id in ids or (waiter.kind, waiter.name) in waiters
+            return self.whole is None or idle.id in ids or (waiter.kind, waiter.name) in waiters
 
         return [*idle_matches(whole.waiters, slots, about=about)]
 
