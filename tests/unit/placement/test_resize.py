@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Pod
+from broker.controllers.provisioning.claims import total_requests
+from broker.placement.model import NodeInfo
+from broker.placement.packing_model import PendingPod
 from broker.placement.quantities import pod_requests
+from broker.placement.reading import pod_info
+from broker.placement.sequential import place_on_existing
+from broker.placement.snapshot import PlacementSnapshot
 
 PENDING = {"type": "PodResizePending", "status": "True"}
 INFEASIBLE = {**PENDING, "reason": "Infeasible"}
@@ -80,3 +86,27 @@ def test_resources_that_a_status_leaves_out_are_those_of_the_spec() -> None:
         "status": {"containerStatuses": [status("c", "1", "1")], "conditions": [INFEASIBLE]},
     }
     assert pod_requests(Pod.decode(body)) == {"cpu": 2000, "nvidia.com/gpu": 2}
+
+
+@pytest.mark.covers("FLT-38")
+@pytest.mark.parametrize(("actual", "placed"), [("3", {}), ("1", {"default/next": "n"})])
+def test_packing_counts_a_pod_that_shrinks_until_the_kubelet_has_done_it(
+    actual: str, placed: dict[str, str]
+) -> None:
+    big = pod("big", "1", node="n", containerStatuses=[status("c", actual, actual)])
+    node = NodeInfo(name="n", allocatable={"cpu": 4000, "pods": 10})
+    snapshot = PlacementSnapshot.of([node], [pod_info(big)])
+    waiting = [PendingPod(info=pod_info(pod("next", "2")))]
+    assert place_on_existing(waiting, snapshot)[1] == placed
+
+
+@pytest.mark.covers("FLT-38")
+def test_a_claim_asks_for_the_largest_size_of_its_pods() -> None:
+    shrinks = pod("big", "1", containerStatuses=[status("c", "2", "3")])
+    assert total_requests([pod_info(shrinks)], {})["cpu"] == 3000
+
+
+def pod(name: str, cpu: str, *, node: str = "", **status_: Any) -> Pod:
+    meta = {"name": name, "namespace": "default", "uid": name}
+    spec = {"nodeName": node, "containers": [container("c", cpu)]}
+    return Pod.decode({"metadata": meta, "spec": spec, "status": status_})

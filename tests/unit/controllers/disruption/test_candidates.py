@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.disruption.candidates import usable_soon
+from broker.apis.names import INITIALIZED_CONDITION, PODS
+from broker.controllers.disruption.candidates import nominated, usable_soon
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.occupancy import NodeOccupancy
 from broker.placement.reading import pod_info
@@ -60,3 +63,32 @@ def test_pods_that_take_none_of_the_nodes_keep_none() -> None:
     ]
     assert kept(pods, "n1", "n2") == {}
     assert kept([pod("here", "1", nominated="n2")], "n1", "n2") == {"n2": "default/here"}
+
+
+def shrinking(actual: str) -> Pod:
+    """A pod on the node, which wants one CPU less than it has until the kubelet has resized it."""
+    size = {"name": "main", "allocatedResources": {"cpu": actual}, "resources": {"requests": {"cpu": actual}}}
+    body = pod("shrinks", "500m", spec={"nodeName": "n1"}).wire()
+    return Pod.decode({**body, "status": {"phase": "Running", "containerStatuses": [size]}})
+
+
+@pytest.mark.covers("FLT-38")
+@pytest.mark.parametrize(("actual", "expected"), [("1500m", ""), ("500m", "default/a")])
+def test_a_node_has_room_for_its_pod_once_another_has_shrunk(actual: str, expected: str) -> None:
+    meta = {"name": "n1", "annotations": {PODS: "default/a"}}
+    conditions = [{"type": INITIALIZED_CONDITION, "status": "True"}]
+    claim = NodeClaim.decode({"metadata": meta, "status": {"conditions": conditions}})
+    on_node = ManagedNode(claim=claim, pool=POOL, node=node("n1"), pods=(shrinking(actual),))
+    assert nominated(on_node, {"default/a": pod("a", "1")}.get) == expected
+
+
+@pytest.mark.covers("FLT-38")
+@pytest.mark.parametrize(("actual", "expected"), [("1500m", {}), ("500m", {"n1": "default/a"})])
+def test_a_pod_that_shrinks_takes_its_size_from_a_node_that_is_kept(
+    actual: str, expected: dict[str, str]
+) -> None:
+    waiting = pod("a", "1")
+    occupancy = NodeOccupancy(
+        nodes=[node("n1")], infos={waiting.key: pod_info(waiting)}, bound=[pod_info(shrinking(actual))]
+    )
+    assert usable_soon([managed(node("n1"))], [waiting], occupancy) == expected
