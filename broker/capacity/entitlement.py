@@ -1,8 +1,9 @@
 """Entitlements to the slots of EC2 reservations that a CapacityReservation owns.
 
-Invariant: an owned slot goes first to claims that draw from its owner, up to its quota. Then it goes to
-claims of others in the cohort, as far as they may borrow and the owner lends. No other claim gets it. A slot
-without an owner is open to any claim.
+Invariant: a claim of the owner gets a slot before a claim of another queue, up to the owner's quota. It may
+get another slot than its own if that serves more claims (`sharing`). The owner's other slots go to claims of
+the cohort, as far as they may borrow and the owner lends. No other claim gets one. A slot without an owner is
+open to any claim.
 
 Nothing is decided here: the amounts come from the quota tree, and a plan keeps to them. The rules are
 Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in instances.

@@ -4,12 +4,12 @@ Invariant: no reservation is planned beyond its free slots, by id, group or open
 whole or not at all. The result does not depend on the order of the input.
 
 Of all such assignments this one is the best, in this order: most claims in reservations, the higher priority
-first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending reservations; the
-older claim before the newer. If time is too short, `Plan.solution` records that, and how far the plan may be
-from the best; `Plan.later` has the claims that were not considered. For owned reservations this holds within
-the share that `entitlements` leave each queue; unused slots of owners are lent afterwards (`borrowing`). A
-claim that would launch outside reservations waits if a reservation that begins within minutes has a slot for
-it.
+first; fewest claims that wait; least on-demand cost; fewest lent slots; smallest instances; soonest-ending
+reservations; the older claim before the newer. If time is too short, `Plan.solution` records that, and how
+far the plan may be from the best; `Plan.later` has the claims that were not considered. Own and unowned slots
+come first, within the share that `entitlements` leave each queue. Slots are lent afterwards: a claim that has
+a slot keeps one, though maybe another, so that more claims get one (`sharing`). A claim that would launch
+outside reservations waits if a reservation that begins within minutes has a slot for it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def share(
         key = reach[uid] = (id(demand.slots), id(candidates[uid].borrowable))
         if key not in usable:
             usable[key] = (*demand.slots, *candidates[uid].borrowable)
-    if all(uid in allocated or not usable[reach[uid]] for uid in demands):
+    if all(uid in on_own_slots or not usable[reach[uid]] for uid in demands):
         return None
     equal = EqualSlots.of(usable.values(), inventory, entitlements, types)
     first = {key: equal.first(slots) for key, slots in usable.items()}
@@ -129,7 +129,9 @@ def share(
     program = _Program(kinds, room, entitlements, taken)
     at = {uid: equal.representative[slot] for uid, slot in allocated.items() if uid in demands}
     before = Counter((kind, at[uid]) for kind, uids in kinds.items() for uid in uids if uid in at)
-    improved = program.better(before, at, _levels(kinds), _ties(kinds, inventory, types), seconds)
+    improved = program.better(
+        before, at, [*_levels(kinds, entitlements), *_ties(kinds, inventory, types)], seconds
+    )
     if improved is None:
         return SharedSlots(allocated=allocated, proven=False, note=note) if note else None
     if not improved.proven and not note:
@@ -245,9 +247,12 @@ def _limits(queue: str, slot: str, entitlements: Entitlements) -> list[tuple[_Li
     return [room, (_Limit("lendable", slot_pool), availability.lendable), borrowed]
 
 
-def _levels(kinds: Collection[_ClaimKind]) -> list[_Level]:
-    """Claims in reservations by priority; with held quota; those that cannot fall back; the saved cost."""
+def _levels(kinds: Collection[_ClaimKind], entitlements: Entitlements) -> list[_Level]:
+    """Claims in reservations by priority; with held quota; those that cannot fall back; the saved cost; the
+    fewest lent slots.
+    """
     places = [(kind, slot) for kind in kinds for slot in kind.slots]
+    lent = [place for place in places if entitlements.right(place[0].queue, place[1]) == "lent"]
     return [
         *(
             {place: 1.0 for place in places if place[0].priority == priority}
@@ -256,6 +261,7 @@ def _levels(kinds: Collection[_ClaimKind]) -> list[_Level]:
         {place: 1.0 for place in places if place[0].held},
         {place: 1.0 for place in places if not place[0].falls_back},
         {place: place[0].cost for place in places if place[0].cost},
+        dict.fromkeys(lent, -1.0),
     ]
 
 
@@ -304,15 +310,12 @@ class _Program:
         before: Mapping[_Place, int],
         allocated: Mapping[str, str],
         levels: list[_Level],
-        ties: list[_Level],
         seconds: float,
     ) -> SharedSlots | None:
-        """The optimum if it is better on a level; then the ties are decided as well."""
-        self._solver.set_time_limit(max(1, round(1000 * seconds / (len(levels) + len(ties)))))
+        """The optimum if it is better on a level."""
+        self._solver.set_time_limit(max(1, round(1000 * seconds / len(levels))))
         better, proven = False, True
-        for number, level in enumerate([*levels, *ties]):
-            if number == len(levels) and not better:
-                return None
+        for level in levels:
             reached = self._maximize(level)
             if reached is None:
                 return (
@@ -324,7 +327,7 @@ class _Program:
             proven = proven and exact
             now = sum(count * level.get(place, 0.0) for place, count in before.items())
             better = better or value > now + _NEAR * max(1.0, abs(now))
-        return self._result(proven=proven)
+        return self._result(proven=proven) if better else None
 
     def _maximize(self, level: _Level) -> tuple[float, bool] | None:
         """The most that a level reaches, which is held from then on, and whether that is proven."""
