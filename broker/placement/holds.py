@@ -59,6 +59,8 @@ class Hold:
     order: int = 0
     labels: Labels = field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
+    # Owners (by uid) that its status records.
+    recorded: frozenset[str] = frozenset()
     # Closed to new owners, except those that name it.
     unschedulable: bool = False
     # The pod that holds the place: its labels, affinity and ports count as those of a pod on the node.

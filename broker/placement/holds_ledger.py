@@ -7,23 +7,41 @@ confirmed owner consumed counts no longer.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from broker.placement.holds import Hold, HoldOwner, HoldState, placeholder
 from broker.placement.holds_fit import exactly, shares_resource
-from broker.placement.holds_match import HoldKey, HoldRequest, IndexMatcher, affinity_allows
+from broker.placement.holds_match import (
+    HoldKey,
+    HoldMatcher,
+    HoldRequest,
+    IndexMatcher,
+    NamingPod,
+    affinity_allows,
+)
 from broker.placement.model import PodInfo
 
 
 class HoldLink(NamedTuple):
-    """A bound or assumed pod that names its hold, by its annotation."""
+    """A bound or assumed pod that names its hold.
+
+    `naming`: the pod, if only its own annotation names the hold; None if the scheduler chose the hold.
+    """
 
     hold: str
     node: str
     owner: HoldOwner
+    naming: NamingPod | None = None
+
+    def proven(self, matcher: HoldMatcher, recorded: Collection[str]) -> bool:
+        """Whether the pod owns the hold, since people who write pods can write the annotation too.
+
+        A hold's owners match it, or its status records them (`recorded`, by uid).
+        """
+        return self.naming is None or self.owner.uid in recorded or matcher.owned_by(self.naming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +55,8 @@ class HoldLedger:
     def of(cls, holds: Iterable[Hold], links: Iterable[HoldLink], now: datetime) -> HoldLedger:
         """From live holds and the pods that name one.
 
-        A pod on another node than its hold is none of its owners: it counts as any other pod.
+        A pod on another node than its hold does not own it, nor does one that the hold is not for: it counts
+        as any other pod.
         """
         by_hold: dict[str, list[HoldLink]] = {}
         for link in links:
@@ -50,7 +69,7 @@ class HoldLedger:
             owners = {
                 link.owner.uid: link.owner
                 for link in sorted(by_hold.get(hold.id, ()), key=lambda item: item.owner.uid)
-                if link.node == hold.node
+                if link.node == hold.node and link.proven(hold.matcher, hold.recorded)
             }
             state = HoldState(hold, owners)
             if state.consumed:

@@ -31,6 +31,17 @@ class PodController(NamedTuple):
     controller: bool = False
 
 
+class NamingPod(NamedTuple):
+    """A pod that names a hold in its annotation. `owners`: as in `HoldRequest`."""
+
+    namespace: str
+    name: str
+    uid: str
+    labels: Labels
+    controllers: tuple[PodController, ...] = ()
+    owners: bool = True
+
+
 class ObjectTest(NamedTuple):
     """A pod by its identity. An empty field matches every pod."""
 
@@ -38,7 +49,7 @@ class ObjectTest(NamedTuple):
     name: str = ""
     uid: str = ""
 
-    def holds(self, pod: PodInfo) -> bool:
+    def holds(self, pod: PodInfo | NamingPod) -> bool:
         return all(
             not expected or expected == value
             for expected, value in zip(self, (pod.namespace, pod.name, pod.uid), strict=True)
@@ -75,11 +86,10 @@ class OwnerTest(NamedTuple):
     controller: ControllerTest | None = None
     labels: Selector = ()
 
-    def holds(self, request: HoldRequest) -> bool:
-        pod = request.pod
+    def holds(self, pod: PodInfo | NamingPod, controllers: tuple[PodController, ...]) -> bool:
         if self.object is not None and not self.object.holds(pod):
             return False
-        if self.controller is not None and not self.controller.holds(pod.namespace, request.controllers):
+        if self.controller is not None and not self.controller.holds(pod.namespace, controllers):
             return False
         return matches(self.labels, pod.labels)
 
@@ -103,7 +113,11 @@ class OwnerMatcher:
     items: tuple[OwnerTest, ...] = ()
 
     def matches(self, request: HoldRequest) -> bool:
-        return any(item.holds(request) for item in self.items)
+        return any(item.holds(request.pod, request.controllers) for item in self.items)
+
+    def owned_by(self, pod: NamingPod) -> bool:
+        """Whether a pod that runs may be an owner."""
+        return pod.owners and any(item.holds(pod, pod.controllers) for item in self.items)
 
     def index_keys(self) -> frozenset[HoldKey]:
         return frozenset(item.key for item in self.items)
@@ -119,6 +133,10 @@ class IndexMatcher:
     def matches(self, request: HoldRequest) -> bool:
         same = (request.pod.namespace, request.index) == (self.namespace, self.index)
         return bool(self.index) and same
+
+    def owned_by(self, pod: NamingPod) -> bool:
+        """Whether a pod that runs may be an owner: one of the reservation's namespace."""
+        return pod.namespace == self.namespace
 
     def index_keys(self) -> frozenset[HoldKey]:
         return frozenset({("index", self.namespace, self.index)})

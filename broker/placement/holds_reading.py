@@ -22,6 +22,7 @@ from broker.placement.holds_match import (
     ControllerTest,
     HoldAffinity,
     HoldRequest,
+    NamingPod,
     ObjectTest,
     OwnerMatcher,
     OwnerTest,
@@ -112,11 +113,17 @@ def koordinator_hold(
         inner=_inner(meta.annotations),
         deadline=reservation_end(reservation, bounds),
         order=_order(meta.labels),
+        recorded=recorded_owners(reservation),
         labels=meta.labels,
         taints=node_taints(spec.taints),
         unschedulable=spec.unschedulable or reservation.deleting,
         template=reserve_pod(reservation),
     )
+
+
+def recorded_owners(reservation: koord.KoordinatorReservation) -> frozenset[str]:
+    """The owners that the status records, by uid. Pods have no right to write it."""
+    return frozenset(owner.uid for owner in reservation.status.current_owners)
 
 
 def owner_matcher(owners: tuple[koord.ReservationOwner, ...]) -> OwnerMatcher:
@@ -219,10 +226,7 @@ def hold_request(pod: Pod, index: str = "") -> HoldRequest:
     annotations, ignores = pod.annotations, pod.labels.get(koord.IGNORED) == "true"
     return HoldRequest(
         pod=pod_info(pod),
-        controllers=tuple(
-            PodController(item.api_version, item.kind, item.name, item.uid, item.controller)
-            for item in pod.metadata.owner_references
-        ),
+        controllers=_controllers(pod),
         affinity=_affinity(annotations),
         exact=_names(annotations, koord.EXACT_MATCH, "resourceNames"),
         index=index,
@@ -240,8 +244,19 @@ def hold_link(pod: Pod) -> HoldLink | None:
     uid = uid or pod.annotations.get(godel.MATCHED_UID)
     if not uid:
         return None
+    ignores = pod.labels.get(koord.IGNORED) == "true"
+    naming = NamingPod(
+        pod.namespace, pod.name, pod.uid, pod.labels, controllers=_controllers(pod), owners=not ignores
+    )
     requests = {**pod_info(pod).requests, PODS: 1}
-    return HoldLink(str(uid), pod.spec.node_name, HoldOwner(pod.uid, requests))
+    return HoldLink(str(uid), pod.spec.node_name, HoldOwner(pod.uid, requests), naming)
+
+
+def _controllers(pod: Pod) -> tuple[PodController, ...]:
+    return tuple(
+        PodController(item.api_version, item.kind, item.name, item.uid, item.controller)
+        for item in pod.metadata.owner_references
+    )
 
 
 def _affinity(annotations: Mapping[str, str]) -> HoldAffinity | None:

@@ -151,6 +151,28 @@ def test_the_quick_start(cluster: Rooms) -> None:
     assert cluster.node_of("pod-demo-0") == placed.node_name
 
 
+@pytest.mark.covers("FLT-62")
+def test_a_bound_pod_owns_no_reservation_by_its_own_annotation(cluster: Rooms) -> None:
+    cluster.node("node-0", room={"cpu": "2"})
+    cluster.reservation(cpu="1", memory="0", allocateOnce=False)
+    cluster.until_phase("Available")
+    uid = cluster.client.get(KoordinatorReservation.KIND, "reservation-demo")["metadata"]["uid"]
+    forged = {ALLOCATED: orjson.dumps({"name": "reservation-demo", "uid": uid}).decode()}
+    cluster.pod("thief", cpu="1", scheduler="other", annotations=forged, nodeName="node-0")
+    cluster.ran("thief")
+    cluster.pod("owner", cpu="500m", labels=DEMO)
+    assert cluster.until_bound("owner") == ["node-0"]
+    cluster.until(lambda: cluster.status().allocated == {"cpu": "500m"}, "the owner alone counts")
+    assert [owner.name for owner in cluster.status().current_owners] == ["owner"]
+    # An owner stays one, since the status records it, whatever becomes of its labels.
+    cluster.client.patch(Pod.KIND, "owner", {"metadata": {"labels": {"app": None}}}, namespace="default")
+    cluster.pod("second", cpu="500m", labels=DEMO)
+    cluster.until_bound("second")
+    cluster.until(lambda: cluster.status().allocated == {"cpu": "1"}, "both count")
+    cluster.pod("late", cpu="100m", labels=DEMO)
+    assert "Insufficient cpu" in cluster.until_rejected("late")
+
+
 ANY: tuple[Any, ...] = ({},)
 DEMO = {"app": "demo"}
 

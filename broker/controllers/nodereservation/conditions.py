@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.apis import koordinator as koord
-from broker.apis.core import UNSCHEDULABLE
+from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.meta import ConditionStatus
 from broker.kube.conditions import timestamp
 
@@ -19,6 +19,11 @@ Json = dict[str, Any]
 Conditions = Iterable[koord.ReservationCondition]
 EXPIRED: Final = "Expired"
 INVALID: Final = "Invalid"  # no node helps it
+
+
+def current_owners(pods: Iterable[Pod]) -> list[Json]:
+    """The owners as a reservation's status records them."""
+    return [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in pods]
 
 
 def placed_conditions(old: Conditions, now: datetime, note: str = "") -> list[Json]:

@@ -25,6 +25,7 @@ from broker.kube.errors import AlreadyExists, NotFound
 from broker.kube.removal import remove
 
 Json = dict[str, Any]
+TOPIC: Final = "kept-room"  # of events about a pod's request to keep its room
 _FIELDS: Final = (
     "schedulerName",
     "priority",
@@ -61,8 +62,11 @@ class GodelPodController:
         has_finalizer = godel.FINALIZER in pod.metadata.finalizers
         keeps_room = self._served() and self._annotations.keeps_room(pod)
         if not pod.deleting:
-            if self._served() and not pod.ended and (problem := self._annotations.problem(pod)):
-                self._recorder.event(pod, "Warning", *problem)
+            problem = self._annotations.problem(pod) if self._served() and not pod.ended else None
+            if problem is not None:
+                self._recorder.event(pod, "Warning", *problem, topic=TOPIC)
+            else:
+                self._recorder.ended(pod, TOPIC)
             keeps_room = keeps_room and not pod.ended  # a pod that completes gives its room back
             self._patch(pod, add_finalizer(pod, godel.FINALIZER) if keeps_room else None)
             if has_finalizer and not keeps_room:
@@ -129,7 +133,9 @@ class GodelReservationController:
         reservation = self._reservations.find(key)
         if reservation is None or reservation.deleting:
             return None
-        owner = next((pod for pod in self._owners(reservation.uid) if pod.spec.node_name), None)
+        # A pod's annotation names the reservation, so that another namespace could name it too.
+        named = (pod for pod in self._owners(reservation.uid) if pod.namespace == reservation.namespace)
+        owner = next((pod for pod in named if pod.spec.node_name), None)
         if owner is not None:
             reference = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})

@@ -13,14 +13,19 @@ from typing import Any, Final
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.units import units, written
-from broker.controllers.nodereservation.conditions import EXPIRED, ended_conditions, placed_conditions
+from broker.controllers.nodereservation.conditions import (
+    EXPIRED,
+    current_owners,
+    ended_conditions,
+    placed_conditions,
+)
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.removal import remove
 from broker.placement.holds_bounds import RoomBounds
-from broker.placement.holds_reading import deadline, hold_link
+from broker.placement.holds_reading import deadline, hold_link, owner_matcher, recorded_owners
 from broker.placement.quantities import pod_requests
 from broker.placement.reading import takes_room
 from broker.text import format_time
@@ -95,11 +100,15 @@ class KoordinatorController:
     def _status(self, reservation: koord.KoordinatorReservation, bound: str) -> Json:
         """`bound`: that the operator's bound ends the reservation; empty if it ends as it requests."""
         status = reservation.status
+        matcher, recorded = owner_matcher(reservation.spec.owners), recorded_owners(reservation)
         owners = sorted(
             (
                 pod
                 for pod in self._owners(reservation.uid)
-                if takes_room(pod) and pod.spec.node_name == status.node_name
+                if takes_room(pod)
+                and (link := hold_link(pod))
+                and link.node == status.node_name
+                and link.proven(matcher, recorded)
             ),
             key=lambda pod: pod.uid,
         )
@@ -110,9 +119,7 @@ class KoordinatorController:
         if "pods" in status.allocatable:
             used["pods"] = len(owners)
         result: Json = {
-            "currentOwners": [
-                {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in owners
-            ],
+            "currentOwners": current_owners(owners),
             # A merge patch removes an amount without a value.
             "allocated": {
                 name: _amount(status.allocated.get(name, ""), name, used[name]) if name in used else None

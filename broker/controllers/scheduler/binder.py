@@ -17,7 +17,11 @@ from broker.apis import godel
 from broker.apis import koordinator as koord
 from broker.apis.core import POD_SCHEDULED, UNSCHEDULABLE, Pod
 from broker.apis.units import written
-from broker.controllers.nodereservation.conditions import placed_conditions, unplaced_conditions
+from broker.controllers.nodereservation.conditions import (
+    current_owners,
+    placed_conditions,
+    unplaced_conditions,
+)
 from broker.controllers.nominations import write_nomination
 from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.client import DRY_RUN
@@ -83,7 +87,7 @@ class PlacementWriter:
         try:
             for pod in owners:
                 self._annotate(pod, annotation)
-            return self._place(reservation, node, room)
+            return self._place(reservation, node, room, owners)
         except ApiError as error:
             now = self.present(reservation, error)
             if now is not None and now.status.node_name:
@@ -93,15 +97,21 @@ class PlacementWriter:
             raise
 
     def _place(
-        self, reservation: koord.KoordinatorReservation, node: str, room: Mapping[str, int]
+        self,
+        reservation: koord.KoordinatorReservation,
+        node: str,
+        room: Mapping[str, int],
+        owners: Sequence[Pod],
     ) -> koord.KoordinatorReservation:
         now = self._clock.now()
-        status = {
+        status: Json = {
             "phase": koord.AVAILABLE,
             "nodeName": node,
             "allocatable": {name: written(name, amount) for name, amount in room.items()},
             "conditions": placed_conditions(reservation.status.conditions, now),
         }
+        if owners:
+            status["currentOwners"] = current_owners(owners)
         reply = self._write(reservation, status)
         self._recorder.event(
             reservation, "Normal", "Scheduled", f"Successfully assigned {reservation.name} to {node}"
