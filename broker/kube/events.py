@@ -1,8 +1,9 @@
 """Events that `kubectl describe` shows under an object.
 
-Invariant: an event never delays or fails the work that it reports. A steady state is written once: an event
-is written again only if another text about the same object and topic came between, or after a pause of 50
-minutes. Then it is counted on its Event object, which is written at most every two minutes.
+Invariant: an event never delays or fails the work that it reports. An event with a topic reports a state of
+its object, and a steady state is written once: again only after another text of the topic, after `ended`, or
+after a pause of 50 minutes. An event without a topic is an occurrence. Occurrences and recurring states are
+counted on the Event object, which is written at most every two minutes.
 
 A token bucket limits each object's events (client-go's tools/record spam filter: 25, then one each five
 minutes). A second limit is a kubelet's (eventRecordQPS 50, eventBurst 100), so that the events of a thousand
@@ -69,6 +70,11 @@ class Reference:
         return cls(
             api_version=kind.api_version, kind=kind.kind, name=obj.name, namespace=obj.namespace, uid=obj.uid
         )
+
+    @property
+    def subject(self) -> str:
+        """The key of the object: its UID, or its kind and name."""
+        return self.uid or f"{self.api_version}/{self.kind}/{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +147,18 @@ class Recorder:
         annotations: Mapping[str, str] | None = None,
         topic: str = "",
     ) -> None:
-        """Records an event, unless it is the last one about the object and the topic, by default the reason.
+        """Records an event; with a topic, unless it is the last one about the object and the topic.
 
         Several states of an object that last at the same time need a topic each.
         """
         about = obj if isinstance(obj, Reference) else Reference.of(obj)
-        subject = about.uid or f"{about.api_version}/{about.kind}/{about.namespace}/{about.name}"
+        subject = about.subject
         key = (subject, type, reason, message)
         with self._changed:
             now, at = self._clock.monotonic(), self._clock.now()
             wall, new = timestamp(at), False
             series = self._events.get(key)
-            if series is not None and self._lasts(series, (subject, topic or reason), now):
+            if topic and series is not None and self._lasts(series, (subject, topic), now):
                 return
             if series is None or now - series.recorded > FORGET:
                 if not (self._room() and self._token(subject, now)):
@@ -169,7 +175,8 @@ class Recorder:
                 )
                 series = _EventSeries(event=event, last=wall, recorded=now, due=now)
                 self._events[key], new = series, True
-            self._begins(series, (subject, topic or reason))
+            if topic:
+                self._begins(series, (subject, topic))
             series.count += 1
             series.last, series.recorded = wall, now
             if series.due is None:
@@ -180,6 +187,12 @@ class Recorder:
         if new:
             for reader in self._readers:
                 reader(series.event)
+
+    def ended(self, obj: Object | Reference, topic: str) -> None:
+        """Forgets the state of a topic, so that the same text is reported again if it recurs."""
+        about = obj if isinstance(obj, Reference) else Reference.of(obj)
+        with self._changed:
+            self._states.pop((about.subject, topic), None)
 
     def _lasts(self, series: _EventSeries, state: tuple[str, str], now: float) -> bool:
         """Whether the state that the event reports has not changed since."""

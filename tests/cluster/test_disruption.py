@@ -150,7 +150,7 @@ def test_grace_period_ends_no_empty_node_that_its_pods_hold_up(stack: Stack, hel
     stack.start()
     node_name = node(stack, "bounded", terminationGracePeriod="1h")
     run(stack, "logs-1", node_name, labels={"app": "logs"})
-    owned = {"ownerReferences": [DAEMON_SET]}
+    owned: dict[str, Any] = {"ownerReferences": [DAEMON_SET]}
     if held_by == "pod":
         owned |= {"annotations": {names.DO_NOT_DISRUPT: "true"}}
     stack.client.patch(Pod.KIND, "logs-1", {"metadata": owned}, namespace="default")

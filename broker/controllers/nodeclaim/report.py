@@ -152,7 +152,7 @@ class Reporter:
         for pod in self._pods_for(claim):
             # Without the ids, which differ with each attempt: the same cause is written once.
             about_claim = f"NodeClaim {claim.name}: {message}"
-            self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks)
+            self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks, topic=reason)
 
     def lost(self, claim: NodeClaim, cause: str) -> None:
         """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""

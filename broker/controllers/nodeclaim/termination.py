@@ -175,7 +175,7 @@ class Termination:
             return self._unseen(claim, id_, seen, nodes)
         if seen.instance.ownership == "foreign":
             message = f"instance {id_} carries the UID or name of another cluster: it is left as it is"
-            self._recorder.event(claim, "Warning", "ForeignInstance", message)
+            self._recorder.event(claim, "Warning", "ForeignInstance", message, topic=id_)
             return False
         alive = seen.instance.state != "terminated"
         self._ending(claim, id_, alive=alive)

@@ -107,7 +107,7 @@ class EntitlementReader:
         ):
             draws |= dict.fromkeys(held_back, KEPT)
             barred[KEPT] = KEPT_REASON
-        missing = {reserved.queue: f"{reserved}, which does not exist yet" for reserved in slots.missing}
+        missing = {reserved.queue: f"{reserved}, which does not exist" for reserved in slots.missing}
         return replace(
             by_queue,
             draws=draws,

@@ -260,8 +260,7 @@ class Provisioner:
         ).decide()
         self._pools.offering((pool.pool for pool in pools), decision.empty)
         log_packing(decision.packing, len(decision.assigned.unassigned))
-        for key, reason in undeclared_taints([pod.info for pod in pending], claims, room.nodes).items():
-            self._pods.kept_off(objects[key], reason)
+        self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))
         packed = [item.packed for item in decision.created]
         refused = refusals(pending, packed, decision.reasons, pools, self._slots.rights())
         return self._act(decision, refused, pending, objects)
@@ -301,8 +300,7 @@ class Provisioner:
         objects: Mapping[str, Waiting],
     ) -> Collection[str]:
         assigned = decision.assigned
-        for key, refusal in refused.items():
-            self._pods.refused(objects[key], refusal)
+        self._pods.refused(objects, refused)
         for key, pod in objects.items():
             if isinstance(pod, Pod) and pod.status.nominated_node_name not in (
                 "",

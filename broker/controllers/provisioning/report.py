@@ -55,13 +55,24 @@ class PodReporter:
         """Why no machine is opened for the pod."""
         self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
 
-    def kept_off(self, pod: Waiting, reason: str) -> None:
-        """Why the pod is not on the node that was made for it: beside its other events."""
-        self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}", topic="kept-off")
+    def kept_off(self, pods: Mapping[str, Waiting], reasons: Mapping[str, str]) -> None:
+        """Why pods are not on the nodes that were made for them: beside their other events."""
+        problems = {key: (FAILED, f"Failed to schedule pod, {reason}") for key, reason in reasons.items()}
+        self._beside("kept-off", pods, problems)
 
-    def refused(self, pod: Waiting, refusal: UnresolvedName) -> None:
-        """Why the pod takes no slot of the reservation that is named for it: beside its other events."""
-        self._record(pod, "Warning", refusal.reason, refusal.message, topic="drawing")
+    def refused(self, pods: Mapping[str, Waiting], refusals: Mapping[str, UnresolvedName]) -> None:
+        """Why pods take no slot of the reservation that is named for them: beside their other events."""
+        problems = {key: (refusal.reason, refusal.message) for key, refusal in refusals.items()}
+        self._beside("drawing", pods, problems)
+
+    def _beside(
+        self, topic: str, pods: Mapping[str, Waiting], problems: Mapping[str, tuple[str, str]]
+    ) -> None:
+        for key, pod in pods.items():
+            if key in problems:
+                self._record(pod, "Warning", *problems[key], topic=topic)
+            elif self._last.pop((pod.uid, topic), None) is not None:
+                self._recorder.ended(pod, topic)
 
     def _record(
         self, pod: Waiting, type_: str, reason: str, message: str, *, topic: str = "provisioning"

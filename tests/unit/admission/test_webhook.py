@@ -169,7 +169,8 @@ def test_a_body_that_is_no_review_gets_status_400(world: World) -> None:
             assert (answer.status, words in answer.data.decode()) == (400, True)
         answer = pool.request("POST", "/validate", json=review(reservation("r")))
         assert answer.json()["response"] == {"uid": "u-1", "allowed": True}
-        for kind in ([], {}, None, 3):
+        kinds: tuple[Any, ...] = ([], {}, None, 3)
+        for kind in kinds:
             strange = review(reservation("r"))
             strange["request"]["kind"] = {"kind": kind}
             assert pool.request("POST", "/validate", json=strange).status == 200

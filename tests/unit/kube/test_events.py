@@ -100,15 +100,33 @@ def test_an_event_that_comes_back_is_counted_and_written_at_most_every_two_minut
 @pytest.mark.covers("FLT-66")
 def test_a_steady_event_is_written_once_however_long_it_lasts(bench: EventBench) -> None:
     for _ in range(1000):
-        bench.record()
+        bench.record(topic="slots")
         bench.record("its other half", topic="other")
         assert bench.recorder.flush()
         bench.clock.advance(60)
     assert bench.writes() == ["POST", "POST"]
-    bench.record("all full")
-    bench.record()
+    bench.record("all full", topic="slots")
+    bench.record(topic="slots")
     assert bench.recorder.flush()
     assert bench.writes() == ["POST", "POST", "POST", "PATCH"]
+
+
+@pytest.mark.covers("FLT-66")
+def test_a_state_that_ended_and_recurs_is_counted_again(bench: EventBench) -> None:
+    for _ in range(3):
+        bench.record(topic="slots")
+        bench.record(topic="slots")
+        bench.recorder.ended(CLAIM, "other")
+        assert bench.recorder.flush()
+        bench.recorder.ended(CLAIM, "slots")
+    assert [event["count"] for event in bench.events()] == [3]
+
+
+def test_each_occurrence_is_counted(bench: EventBench) -> None:
+    bench.record()
+    bench.record()
+    assert bench.recorder.flush()
+    assert [event["count"] for event in bench.events()] == [2]
 
 
 def test_a_burst_of_events_is_written_at_a_bounded_rate(bench: EventBench) -> None:
@@ -230,7 +248,7 @@ def test_long_messages_and_names_are_cut_to_the_limit(bench: EventBench) -> None
 def test_every_change_of_the_message_is_counted_once(messages: list[tuple[str, float]]) -> None:
     bench = EventBench()
     for message, pause in messages:
-        bench.record(message)
+        bench.record(message, topic="slots")
         bench.clock.advance(pause)
         if pause:
             bench.recorder.flush()

@@ -14,6 +14,9 @@ from broker.apis.karpenter import NodePool
 from broker.controllers.nodeclaim.drain import remaining
 from broker.controllers.provisioning.claims import manifest
 from broker.controllers.provisioning.pending import incomplete, pending_pod
+from broker.controllers.provisioning.report import FAILED, PodReporter
+from broker.kube.context import ControllerContext
+from broker.kube.events import Recorder
 from broker.placement.gangs import (
     JOBSET,
     KUEUE_COUNT,
@@ -25,6 +28,10 @@ from broker.placement.gangs import (
 )
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import Drawing, MachineOption, PackedBin
+from broker.quota.resolve import UnresolvedName
+from broker.reservations.drawing import NOT_ALLOWED
+from tests.support.clock import FakeClock
+from tests.support.kube_server import Server
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -100,3 +107,17 @@ def test_a_finalizer_keeps_no_node_once_the_pod_has_ended() -> None:
         "finalizers": ["red.example.com/keep"],
     }
     assert remaining([pod(meta=ends)], NOW) == []
+
+
+@pytest.mark.covers("FLT-62", "FLT-66")
+def test_a_refusal_of_a_pod_that_ended_and_recurs_is_reported_again() -> None:
+    server, clock = Server(), FakeClock()
+    recorder = Recorder(server.client, "capacity-broker", clock)
+    reporter = PodReporter(ControllerContext(client=server.client, recorder=recorder, clock=clock))
+    refusal = UnresolvedName(NOT_ALLOWED, "it does not serve pods of namespace red")
+    for refused in ({}, {"red/p": refusal}, {"red/p": refusal}, {}, {"red/p": refusal}):
+        reporter.refused({"red/p": pod()}, refused)
+        reporter.kept_off({"red/p": pod()}, dict.fromkeys(refused, "a taint is not declared"))
+    assert recorder.flush()
+    events = [obj for path, obj in server.objects.items() if "/events/" in path]
+    assert {(event["reason"], event["count"]) for event in events} == {(NOT_ALLOWED, 2), (FAILED, 2)}
