@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
-from broker.commands.situation import Situation
+from broker.commands.situation import Situation, draw_rights
 from broker.reservations.annotations import STOP
-from broker.text import counted, plain
+from broker.reservations.queues import preemption
+from broker.reservations.spec import reserved_of
+from broker.text import abridged, counted, plain
 from providers.model import ErrorClass
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
 MOST_MATCHES: Final = 8
+MOST_NAMED: Final = 3
 _ROOM: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL})
 
 
@@ -51,6 +54,38 @@ def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
     """Idle slots beside what waits for one."""
     for match in islice(situation.matches, MOST_MATCHES):
         yield match.command, match.text
+
+
+def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Claims and pods of an owner that wait while its slots are lent, and by which rule slots come back."""
+    whole = situation.whole or situation
+    rights = draw_rights(situation)
+    for owner in situation.reservations:
+        reserved, ids = reserved_of(owner), {cloud.id for cloud in owner.status.cloud_reservations}
+        borrowers = [
+            claim.name
+            for claim in whole.claims
+            if claim.status.provider_id
+            and claim.labels.get(names.RESERVATION_ID) in ids
+            and rights.of_claim(claim) != reserved
+        ]
+        waiters = [waiter for waiter in whole.waiters if waiter.draws_from == reserved]
+        if borrowers and waiters:
+            waits = counted(len(waiters), f"{waiters[0].kind} of the owner waits", "of the owner wait")
+            lent = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
+            reclaim = preemption(owner.spec).reclaim
+            yield (
+                waiters[0].command,
+                f"{waits} ({abridged([waiter.name for waiter in waiters], MOST_NAMED)}) while {lent} lent to "
+                f"{abridged(sorted(borrowers), MOST_NAMED)}: {_RECLAIM.get(reclaim, reclaim)}",
+            )
+
+
+_RECLAIM: Final[Mapping[str, str]] = {
+    "Never": "preemptionRule.reclaimWithinCohort is Never, so lent slots come back only when they end",
+    "LowerPriority": "a borrower of lower priority gives its slot back, within the quota",
+    "Any": "a borrower gives its slot back, within the quota",
+}
 
 
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
@@ -156,6 +191,7 @@ def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
 _RULES: Final[tuple[Rule, ...]] = (
     _broken,
     _oldest,
+    _lent,
     _matches,
     _others,
     _elsewhere,

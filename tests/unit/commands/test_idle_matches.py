@@ -102,6 +102,53 @@ def situation(**more: Any) -> Situation:
     return Situation(now=NOW, mirrors=[mirror()], **more)
 
 
+def lent(draws: str = "", **rule: str) -> Situation:
+    """One slot of `team/gpus` with an instance that draws from `draws`, and a waiting pod of the owner."""
+    spec = {"preemptionRule": {"reclaimWithinCohort": rule["reclaim"]}} if rule else {}
+    reservation = owner("cr-1")
+    reservation = CapacityReservation.decode({**reservation.wire(), "spec": spec})
+    running = launched()
+    running.metadata.labels[names.RESERVATION_ID] = "cr-1"
+    running.metadata.annotations[names.DRAWS_FROM] = draws
+    waits = pod()
+    waits.metadata.annotations[names.DRAWS_FROM] = "team/gpus"
+    pools = [pool()]
+    return Situation(
+        now=NOW,
+        mirrors=[mirror(free=0)],
+        claims=[running],
+        pods=[waits],
+        pools=pools,
+        reservations=[reservation],
+    )
+
+
+@pytest.mark.covers("FLT-22")
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({}, "reclaimWithinCohort is Never"),
+        ({"reclaim": "LowerPriority"}, "a borrower of lower priority gives its slot back"),
+        ({"reclaim": "Any"}, "a borrower gives its slot back"),
+    ],
+)
+def test_explain_reservation_names_its_pods_that_wait_while_slots_are_lent(
+    rule: dict[str, str], words: str
+) -> None:
+    subject, part = of_reservation(lent(**rule), "team/gpus")
+    (why,) = (row["why"] for row in explain(part, subject).parts["do"] if "lent" in row["why"])
+    assert why.startswith(
+        "1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to running: "
+    )
+    assert words in why
+
+
+@pytest.mark.covers("FLT-22")
+def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
+    subject, part = of_reservation(lent("team/gpus"), "team/gpus")
+    assert not [row for row in explain(part, subject).parts["do"] if "lent" in row["why"]]
+
+
 @pytest.mark.covers("FLT-54")
 @pytest.mark.parametrize(
     ("waits", "command", "between"),

@@ -18,14 +18,15 @@ def test_states_that_last_are_recorded_once_each_and_again_when_they_change() ->
 
     reporter = PodReporter(SimpleNamespace(recorder=SimpleNamespace(event=event)))  # type: ignore[arg-type]
     pod = Pod.decode({"metadata": {"name": "p", "namespace": "team", "uid": "u"}})
+    refusal = UnresolvedName("ReservationNotAllowed", "not served")
     for _ in range(3):
         reporter.failed(pod, "no pool")
-        reporter.kept_off(pod, "a taint")
-        reporter.refused(pod, UnresolvedName("ReservationNotAllowed", "not served"))
+        reporter.kept_off({"team/p": pod}, {"team/p": "a taint"})
+        reporter.refused({"team/p": pod}, {"team/p": refusal})
     topics = ["provisioning", "kept-off", "drawing"]
     assert [topic for topic, _ in recorded] == topics
-    reporter.kept_off(pod, "another taint")
+    reporter.kept_off({"team/p": pod}, {"team/p": "another taint"})
     assert recorded[3:] == [("kept-off", "Failed to schedule pod, another taint")]
     reporter.keep([])
-    reporter.refused(pod, UnresolvedName("ReservationNotAllowed", "not served"))
+    reporter.refused({"team/p": pod}, {"team/p": refusal})
     assert len(recorded) == 5
