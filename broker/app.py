@@ -185,6 +185,8 @@ class Broker:
             self.occupancy,
             clock=clock,
             leases=read.leases.cache,
+            nodes=read.nodes.cache,
+            settings=settings,
         )
         self._watch_pods(ec2, reads)
         self._watch_disruption(ec2, reads)

@@ -31,6 +31,7 @@ from broker.controllers.provisioning.decide import (
     ProvisioningDecision,
     ProvisioningPlanner,
 )
+from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools
@@ -196,8 +197,15 @@ def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningRead
     occupancy = OccupancyReader(
         rooms, cluster.nodes.cache, cluster.pods.cache, namespaces, bounds=settings.room_bounds
     )
-    reads = ProvisioningReads(client, occupancy, clock=clock, leases=cluster.leases.cache)
-    kept = (rooms.koordinator, rooms.godel, rooms.resource_quotas) if rooms is not None else ()
+    reads = ProvisioningReads(
+        client,
+        occupancy,
+        clock=clock,
+        leases=cluster.leases.cache,
+        nodes=cluster.nodes.cache,
+        settings=settings,
+    )
+    kept = (*rooms.rooms.values(), rooms.resource_quotas) if rooms is not None else ()
     read_once(cluster.nodes, namespaces, *kept, *reads.informers)
     return reads
 
@@ -230,6 +238,13 @@ def planned_pods(
     of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
     requesting_pods = [pod for pod in pending if pod.key not in of_others]
+    requesting_pods, too_large = reads.elastic().within(
+        requesting_pods,
+        {pod.key: pod for pod in pods.waiting},
+        room.pods,
+        claims,
+        gpu_sizes(pools.served, provider.instance_types()),
+    )
     requesting_pods += pending_reservations(room.unplaced, draw, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,
@@ -272,6 +287,7 @@ def planned_pods(
             if pool.name in pools.faults
         ],
     ).decide()
+    decision = replace(decision, reasons=with_quota(decision.reasons, too_large))
     return _reported(decision, documents, pods, of_others)
 
 

@@ -21,6 +21,7 @@ from broker.apis import koordinator as koord
 from broker.apis.core import UNSCHEDULABLE, Node, Pod
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
+from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.queue import reservation_waits
@@ -107,6 +108,14 @@ class OccupancyReader:
     def reservations(self) -> Informer[koord.KoordinatorReservation] | None:
         """The informer of Koordinator's reservations, for triggers."""
         return None if self._reads is None else self._reads.koordinator
+
+    def quotas(self) -> tuple[list[ElasticQuota | CompositeElasticQuota], frozenset[str]]:
+        """The elastic quotas, and the names of the schedulers that apply them."""
+        return (
+            ([], frozenset())
+            if self._reads is None
+            else (self._reads.all_quotas(), self._reads.served_names())
+        )
 
     def synced(self) -> bool:
         return self._namespaces.complete and (self._reads is None or self._reads.synced())

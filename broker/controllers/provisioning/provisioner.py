@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from broker.controllers.provisioning.decide import (
     of_gangs,
     within_limits,
 )
+from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
@@ -235,6 +237,9 @@ class Provisioner:
             for pod in waiting
             if pod.key in room.infos and pod.key not in theirs
         ]
+        sizes = gpu_sizes(pools, self._ec2.provider.instance_types())
+        by_key = {pod.key: pod for pod in waiting}
+        pending, too_large = self._reads.elastic().within(pending, by_key, room.pods, claims, sizes)
         pending += pending_reservations(room.unplaced, draw, self._reads.group_size)
         daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
@@ -258,6 +263,7 @@ class Provisioner:
             timer=self._clock.monotonic,
             faults=[*self._faults.values()],
         ).decide()
+        decision = replace(decision, reasons=with_quota(decision.reasons, too_large))
         self._pools.offering((pool.pool for pool in pools), decision.empty)
         log_packing(decision.packing, len(decision.assigned.unassigned))
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet
 from broker.controllers.occupancy import OccupancyReader
 from broker.controllers.pod_groups import PodGroupReads
+from broker.controllers.provisioning.elastic_sizes import ElasticRules
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -23,6 +24,7 @@ from broker.placement.limit_ranges import default_requests, with_defaults
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
 from broker.placement.storage import Storage
+from broker.settings import Settings
 
 
 class ProvisioningReads:
@@ -35,8 +37,11 @@ class ProvisioningReads:
         *,
         clock: Clock,
         leases: Cache[Lease],
+        nodes: Cache[Node],
+        settings: Settings,
     ) -> None:
         self.occupancy = occupancy
+        self._nodes, self._settings = nodes, settings
         self.leases = leases
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
         self.limit_ranges = Informer(client, LimitRange, clock=clock)
@@ -55,6 +60,17 @@ class ProvisioningReads:
 
     def synced(self) -> bool:
         return self.occupancy.synced() and all(informer.complete for informer in self.informers)
+
+    def elastic(self) -> ElasticRules:
+        """The elastic quotas, as the scheduler applies them."""
+        quotas, served = self.occupancy.quotas()
+        return ElasticRules(
+            nodes=self._nodes,
+            quotas=quotas,
+            served=served,
+            gpu_gb=self._settings.gpu_memory_gb,
+            absent_is_zero=self._settings.quota_absent_is_zero,
+        )
 
     def storage(self) -> Storage:
         return Storage.of(

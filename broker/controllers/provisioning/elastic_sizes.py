@@ -1,0 +1,164 @@
+"""Keeps pods off machines with GPUs that their elastic quota refuses, by the rule of the bind.
+
+Invariant: no machine is opened for a pod that its quota would refuse on it. Pods are counted one after
+another, a pod without a machine by the largest GPU that it may get. So a machine for a later pod may have to
+wait for the node of an earlier one, but none is bought in vain.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, pods_of
+from broker.controllers.elasticquota.reading import ElasticPods, Quota, gigabytes
+from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.scheduler.elastic import ElasticUse, rejection
+from broker.kube.cache import Cache
+from broker.placement.packing_model import PendingPod
+from broker.placement.selectors import LESS, SelectorRequirement
+from broker.quota.elastic import ElasticTotals
+from broker.quota.elastic_gpu import needs_size, with_gpu_memory
+from broker.quota.elastic_labels import ElasticPod
+from providers.model import InstanceType
+
+_MIB: Final = 1024
+
+
+class _Waiting(NamedTuple):
+    pending: PendingPod
+    elastic: ElasticPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticRules:
+    """The quotas in force. `served`: the schedulers that apply them. `gpu_gb`: without a node's label."""
+
+    nodes: Cache[Node]
+    quotas: Sequence[Quota]
+    served: Collection[str]
+    gpu_gb: int
+    absent_is_zero: bool
+
+    def within(
+        self,
+        pending: Iterable[PendingPod],
+        pods: Mapping[str, Pod],
+        bound: Iterable[Pod],
+        claims: Iterable[NodeClaim],
+        sizes: Collection[int],
+    ) -> tuple[list[PendingPod], dict[str, str]]:
+        """The pods, limited to the sizes of GPU that their quotas allow, and why, by pod.
+
+        `pods`: those that wait, by key. `bound`: all that take room. `sizes`: GB of the GPUs that served
+        pools may have.
+        """
+        listed = [*pending]
+        if not self.quotas or not sizes:
+            return listed, {}
+        reading = ElasticPods(self.nodes, gpu_gb=self.gpu_gb)
+        use = ElasticUse.of(
+            self.quotas,
+            ((pod, pod.spec.node_name) for pod in bound),
+            reading,
+            absent_is_zero=self.absent_is_zero,
+        )
+        machines = {key: claim for claim in claims if not claim.deleting for key in pods_of(claim)}
+        totals, largest = use.totals, max(sizes)
+        units: dict[str, list[_Waiting]] = {}
+        for item in sorted(listed, key=lambda item: -item.priority):
+            pod = pods.get(item.key)
+            if pod is None or pod.spec.scheduler_name not in self.served:
+                continue
+            elastic = reading.read(pod)
+            if item.key in machines:
+                size = gigabytes(machines[item.key].labels, largest)
+                totals = _counted(totals, _with_size(elastic, size))
+            elif needs_size(elastic.requests):
+                units.setdefault(item.gang or f"\0{item.key}", []).append(_Waiting(item, elastic))
+            else:
+                totals = _counted(totals, elastic)
+        limited: dict[str, PendingPod] = {}
+        reasons: dict[str, str] = {}
+        for unit in units.values():
+            bounds, after = _bounds(unit, totals, sizes)
+            for (item, elastic), refused in zip(unit, bounds, strict=True):
+                if refused > largest:
+                    continue
+                below = SelectorRequirement(names.INSTANCE_GPU_MEMORY, LESS, bound=refused * _MIB)
+                info = replace(item.info, node_selector=(*item.info.node_selector, below))
+                limited[item.key] = replace(item, info=info)
+                quota = rejection(after, _with_size(elastic, largest))
+                reasons[item.key] = f"with GPUs of {refused} GB or more, {quota}"
+            totals = after
+        return [limited.get(item.key, item) for item in listed], reasons
+
+
+def gpu_sizes(pools: Iterable[ServedPool], types: Mapping[str, InstanceType]) -> frozenset[int]:
+    """GB of one GPU of each type that the pools' requirements on types allow."""
+    served = [pool.requirements for pool in pools]
+    return frozenset(
+        gpu.memory_mib // _MIB
+        for type_ in types.values()
+        if type_.gpus and any(required.allows(names.INSTANCE_TYPE, type_.name) for required in served)
+        for gpu in type_.gpus
+    )
+
+
+def with_quota(reasons: Mapping[str, str], too_large: Mapping[str, str]) -> dict[str, str]:
+    """The reasons of pods without a machine, with the quota in front that keeps them off larger GPUs."""
+    return {key: "; ".join(filter(None, (too_large.get(key), text))) for key, text in reasons.items()}
+
+
+def _bounds(
+    unit: Sequence[_Waiting], totals: ElasticTotals, sizes: Collection[int]
+) -> tuple[list[int], ElasticTotals]:
+    """The least GB of a GPU that each pod of a gang may not have, and the totals with all of them.
+
+    If one would get no GPU beside the others, all have the same bound. A unit without room counts nothing.
+    """
+    after, bounds = totals, []
+    for _, pod in unit:
+        bounds.append(_first_refused(after, [pod], max(sizes)))
+        size = _largest_below(bounds[-1], sizes)
+        if not size:
+            break
+        after = _counted(after, _with_size(pod, size))
+    else:
+        return bounds, after
+    common = _first_refused(totals, [pod for _, pod in unit], max(sizes))
+    size, after = _largest_below(common, sizes), totals
+    for _, pod in unit if size else ():
+        after = _counted(after, _with_size(pod, size))
+    return [common] * len(unit), after
+
+
+def _largest_below(bound: int, sizes: Collection[int]) -> int:
+    return max((size for size in sizes if size < bound), default=0)
+
+
+def _first_refused(totals: ElasticTotals, pods: Sequence[ElasticPod], largest: int) -> int:
+    """The least GB of a GPU with which the quota refuses the pods together; more than `largest` if none."""
+
+    def refused(size: int) -> bool:
+        after = totals
+        for pod in pods:
+            if rejection(after, _with_size(pod, size)) is not None:
+                return True
+            after = _counted(after, _with_size(pod, size))
+        return False
+
+    return 1 + bisect_left(range(1, largest + 1), True, key=refused)
+
+
+def _counted(totals: ElasticTotals, pod: ElasticPod) -> ElasticTotals:
+    share = totals.share_of(pod.namespace)
+    return totals if share is None else totals.with_usage(share.id, pod.requests)
+
+
+def _with_size(pod: ElasticPod, size: int) -> ElasticPod:
+    return replace(pod, requests=with_gpu_memory(pod.requests, size))
