@@ -2,8 +2,9 @@
 
 Invariant: an ODCR that shrank is not restored while another of equal type, zone, platform and tenancy that
 appeared or grew by as much may hold its capacity: it would be paid twice. A person decides, by an adoption of
-the other or by RESTORE_MOVED. Growth counts for MOVE_SPAN, since EC2 may show both halves at different times,
-and the other may be made first. Growth that the broker bought counts for nothing.
+the other or by RESTORE_MOVED. EC2 may show both halves at different times, and the other may be made first.
+So growth counts for MOVE_SPAN, and a loss is restored only when MOVE_SPAN has passed without growth by as
+much. Growth that the broker bought counts for nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from broker.apis import names
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, PurchaseIntent
+from broker.text import format_time
 from providers.model import ENDED_STATES, Odcr
 
 MOVED: Final = "CapacityMoved"
 MOVE_SPAN: Final = timedelta(minutes=5)
+# The same for an ODCR that ended: a move takes all of an ODCR seldom, and a person cancels one often.
+END_SPAN: Final = timedelta(seconds=45)
 _MOST_COMBINED: Final = 8  # ODCRs among which those are sought that grew by as much together
 
 Place = tuple[str, str, str, str]
@@ -29,11 +33,15 @@ Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRecord:
-    """The size of an ODCR as last described; `before` its growth at `grown`."""
+    """The size of an ODCR as last described; `before` its growth at `grown`.
+
+    `lost`: when it was first described smaller than `total`, which it keeps while the loss may be a move.
+    """
 
     total: int
     before: int
     grown: datetime | None = None
+    lost: datetime | None = None
 
     def gain(self, now: datetime) -> int:
         return self.total - self.before if self.grown and now - self.grown < MOVE_SPAN else 0
@@ -69,11 +77,38 @@ class MovedCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecentLoss:
+    """`count` of `total` instances left the ODCR `source`, and another one may have them until `until`."""
+
+    reserved: Reserved
+    flavor: str
+    source: str
+    total: int
+    count: int
+    until: datetime
+    targets: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> ReservationProblem:
+        return ReservationProblem(
+            reason="PurchaseSkipped",
+            message=f"flavor {self.flavor}: {self.source} lost {self.count} of {self.total}. EC2 may show "
+            f"later that another reservation has them, so it is restored at {format_time(self.until)}, or at "
+            f"once with annotation {names.RESTORE_MOVED}: {self.source}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveSnapshot:
     """The moves and sizes by one description. `sizes`: None before the first one."""
 
     moves: Mapping[str, MovedCapacity] = field(default_factory=dict)
     sizes: Mapping[str, SizeRecord] | None = None
+
+    @property
+    def lost(self) -> Collection[str]:
+        """The ODCRs with a loss that may still be a move."""
+        return {id_ for id_, size in (self.sizes or {}).items() if size.lost}
 
 
 def detect_moves(
@@ -110,7 +145,47 @@ def detect_moves(
                     moves[move.key] = _added(moves.get(move.key), move)
             for id_ in targets:
                 sizes[id_] = SizeRecord(total=sizes[id_].total, before=sizes[id_].total)
+            lost = {id_: loss for id_, loss in lost.items() if id_ not in sources}
+        for id_ in lost:
+            known = before.sizes.get(id_) or SizeRecord(total=held[id_].total, before=held[id_].total)
+            since = known.lost or now
+            if now - since < _span(odcrs[id_]):
+                sizes[id_] = replace(known, lost=since)
     return MoveSnapshot(moves=moves, sizes=sizes)
+
+
+def recent_losses(
+    snapshot: MoveSnapshot,
+    held: Mapping[str, HeldRecord],
+    odcrs: Mapping[str, Odcr],
+    restored: Mapping[Reserved, Collection[str]],
+) -> Iterable[RecentLoss]:
+    """The losses that may still be moves. `restored`: the ids in RESTORE_MOVED of each reservation."""
+    for id_, size in (snapshot.sizes or {}).items():
+        record = held.get(id_)
+        if size.lost is None or record is None or id_ not in odcrs:
+            continue
+        count = record.total - _total(odcrs[id_])
+        if count > 0 and id_ not in restored.get(record.reserved, ()):
+            yield RecentLoss(
+                reserved=record.reserved,
+                flavor=record.flavor,
+                source=id_,
+                total=record.total,
+                count=count,
+                until=size.lost + _span(odcrs[id_]),
+            )
+
+
+def watched_losses(
+    snapshot: MoveSnapshot, observed: Mapping[str, Odcr], odcrs: Mapping[str, Odcr]
+) -> Collection[str]:
+    """The ODCRs to record as they were before their loss: those that the broker has not changed since."""
+    return {
+        id_
+        for id_ in snapshot.lost
+        if id_ in observed and id_ in odcrs and _total(observed[id_]) == _total(odcrs[id_])
+    }
 
 
 def record_moves(
@@ -133,12 +208,13 @@ def record_moves(
 
 
 def open_moves(
-    moves: Iterable[MovedCapacity],
+    snapshot: MoveSnapshot,
     odcrs: Mapping[str, Odcr],
     ownership: Ownership,
     restored: Mapping[Reserved, Collection[str]],
 ) -> dict[str, MovedCapacity]:
     """The moves without a decision. `restored`: the ids in RESTORE_MOVED of each reservation."""
+    lost = snapshot.lost
 
     def is_open(move: MovedCapacity) -> bool:
         answered = restored.get(move.reserved)
@@ -148,11 +224,13 @@ def open_moves(
         if source is not None and _total(source) >= move.total:
             return False  # moved back
         return any(
-            id_ not in odcrs or (_total(odcrs[id_]) > 0 and ownership.owner.get(id_) != move.reserved)
+            id_ not in odcrs
+            or id_ in lost
+            or (_total(odcrs[id_]) > 0 and ownership.owner.get(id_) != move.reserved)
             for id_ in move.targets
         )
 
-    return {move.key: move for move in moves if is_open(move)}
+    return {move.key: move for move in snapshot.moves.values() if is_open(move)}
 
 
 def place_of(odcr: Odcr | HeldRecord) -> Place:
@@ -167,6 +245,11 @@ def _alike(odcrs: Mapping[str, Odcr], held: Iterable[HeldRecord]) -> dict[str, O
         for id_, odcr in odcrs.items()
         if place_of(odcr) in places and odcr.reservation_type == "default" and not odcr.interruptible
     }
+
+
+def _span(lost: Odcr) -> timedelta:
+    """How long the loss may still be a move."""
+    return END_SPAN if lost.state in ENDED_STATES else MOVE_SPAN
 
 
 def _total(odcr: Odcr) -> int:

@@ -40,7 +40,7 @@ from broker.reservations.fulfilment import (
     observed_count,
     surplus,
 )
-from broker.reservations.moves import MovedCapacity
+from broker.reservations.moves import MovedCapacity, RecentLoss
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchase_obstacles import (
     ADVICE,
@@ -73,13 +73,14 @@ def plan(
     now: datetime,
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
-    moves: Iterable[MovedCapacity] = (),
+    moves: Iterable[MovedCapacity | RecentLoss] = (),
 ) -> ProcurementPlan:
     """The next steps. If a cap is short, earlier entries of `all_desired` are served first.
 
     `intents`: purchases with an unknown result; `lost`: owned ODCRs that are not described. Both count
     against the caps, even if their reservation no longer wants them. `moves`: those that a person must decide
-    about; meanwhile nothing is bought in their place, and their targets are not made smaller.
+    about, and losses that may be moves; meanwhile nothing is bought in their place, and their targets are not
+    made smaller.
     """
     spending = Spending(inventory.odcrs.values(), ownership.owner, cluster=cluster, types=types, caps=caps)
     planner = _Planner(
@@ -133,7 +134,7 @@ class _Planner:
         self.changes: list[OdcrChange] = []
         self.regroups: list[GroupChange] = []
         self.retry_at: datetime | None = None
-        self.moves: tuple[MovedCapacity, ...] = ()
+        self.moves: tuple[MovedCapacity | RecentLoss, ...] = ()
         self.undecided: set[str] = set()  # targets of moves from flavors that lack instances
 
     def count_unshown(self, intents: Iterable[PurchaseIntent], lost: Iterable[HeldRecord]) -> None:
@@ -296,6 +297,7 @@ class _Planner:
         ]:
             problems += [move.problem for move in moves]
             self.undecided.update(id_ for move in moves for id_ in move.targets)
+            self._try_again(*(move.until for move in moves if isinstance(move, RecentLoss)))
             return None
         why = (
             desired.on_hold
@@ -349,8 +351,12 @@ class _Planner:
                 retry_at = min(retry_at or lasting.until, lasting.until)
         if refusal is None or retry_at is None:
             return None
-        self.retry_at = min(self.retry_at or retry_at, retry_at)
+        self._try_again(retry_at)
         return replace(refusal, until=retry_at)
+
+    def _try_again(self, *times: datetime) -> None:
+        known = [self.retry_at] if self.retry_at else []
+        self.retry_at = min([*known, *times], default=None)
 
     def _purchase(
         self,

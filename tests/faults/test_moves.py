@@ -235,6 +235,36 @@ def bought_by_hand_first(team: Team, source: str) -> list[str]:
     return [target]
 
 
+def shown_lost_first(team: Team, source: str) -> list[str]:
+    """EC2 shows the other one only in a later description, to the next broker."""
+    lower(team, source, 2)
+    assert team.process is not None
+    team.process.run(120.0)
+    team.start().run(120.0)
+    return [other(team)]
+
+
+def ended_first(team: Team, source: str) -> list[str]:
+    """EC2 shows the end of the source, which went as a whole, before the growth of the other."""
+    target = other(team, 1)
+    assert team.process is not None
+    team.process.run(900.0)
+    team.aws.ec2.cancel_capacity_reservation(CapacityReservationId=source)
+    team.process.run(35.0)
+    lower(team, target, 5)
+    return [target]
+
+
+def went_on_and_lost_first(team: Team, source: str) -> list[str]:
+    """The second one is cancelled; a third one has its capacity later."""
+    first = split(team, source, 2)
+    assert team.process is not None
+    team.process.run(900.0)
+    team.aws.ec2.cancel_capacity_reservation(CapacityReservationId=first)
+    team.process.run(35.0)
+    return [other(team)]
+
+
 def joined_from_two(team: Team, source: str) -> list[str]:
     """Capacity of another reservation of the broker goes with it."""
     team.client.create(KIND, bought.reservation_body(3, name="tuning"))
@@ -259,14 +289,19 @@ def joined_from_two(team: Team, source: str) -> list[str]:
         moved_as_a_whole,
         split_again,
         bought_by_hand_first,
+        shown_lost_first,
+        ended_first,
+        went_on_and_lost_first,
         joined_from_two,
     ],
 )
 def test_capacity_that_moved_in_several_steps_is_not_bought_again(
     team: Team, moved: Callable[[Team, str], list[str]]
 ) -> None:
-    process, source = holding(team)
-    asks(process, team, source, *moved(team, source))
+    _, source = holding(team)
+    targets = moved(team, source)
+    assert team.process is not None
+    asks(team.process, team, source, *targets)
 
 
 @pytest.mark.covers("FLT-02")
@@ -282,6 +317,33 @@ def test_capacity_that_is_moved_back_or_cancelled_needs_no_decision(team: Team) 
     asks(process, team, source, target)
     team.aws.ec2.cancel_capacity_reservation(CapacityReservationId=target)
     process.until(lambda: total(team, source) == 4, "nothing holds it any more, so it is restored")
+
+
+@pytest.mark.covers("FLT-02")
+@pytest.mark.parametrize("decided", [False, True], ids=["after a while", "at once by its annotation"])
+def test_loss_is_restored_once_no_other_reservation_can_have_it(team: Team, decided: bool) -> None:
+    process, source = holding(team)
+    lower(team, source, 1)
+    process.run(120.0)
+    odcrs = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+    (why,) = [problem.message for problem in odcrs.problems if problem.reason == "PurchaseSkipped"]
+    assert f"{source} lost 3 of 4" in why and total(team, source) == 1
+    if decided:
+        annotate(team, names.RESTORE_MOVED, source)
+    process.until(lambda: total(team, source) == 4, "it is restored", seconds=60.0 if decided else 240.0)
+    process.run(60.0)
+    assert "PurchaseSkipped" not in problems(process)
+
+
+@pytest.mark.covers("FLT-02")
+def test_smaller_quota_than_the_loss_left_needs_nothing(team: Team) -> None:
+    process, source = holding(team)
+    lower(team, source, 3)
+    process.run(60.0)
+    team.change_quota(2)
+    process.until(lambda: total(team, source) == 2, "it is as small as wanted")
+    team.change_quota(4)
+    process.until(lambda: total(team, source) == 4, "its own change is no loss", seconds=120.0)
 
 
 @pytest.mark.covers("FLT-02")

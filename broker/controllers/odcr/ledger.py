@@ -162,12 +162,20 @@ def _size(entry: Sequence[Any]) -> SizeRecord:
     total, *growth = entry
     if not growth:
         return SizeRecord(total=int(total), before=int(total))
-    before, grown = growth
-    return SizeRecord(total=int(total), before=int(before), grown=decode_time(grown))
+    before, grown, *lost = growth
+    return SizeRecord(
+        total=int(total),
+        before=int(before),
+        grown=decode_time(grown) if grown else None,
+        lost=decode_time(lost[0]) if lost else None,
+    )
 
 
 def _size_text(size: SizeRecord) -> list[Any]:
-    return [size.total, size.before, size.grown.isoformat()] if size.grown else [size.total]
+    if not size.grown and not size.lost:
+        return [size.total]
+    growth = [size.total, size.before, size.grown.isoformat() if size.grown else None]
+    return [*growth, size.lost.isoformat()] if size.lost else growth
 
 
 def _written(record: _Record) -> str:

@@ -36,7 +36,16 @@ from broker.reservations.desired import (
 )
 from broker.reservations.fulfilment import observed, unused
 from broker.reservations.idle_release import IdleTracker
-from broker.reservations.moves import MovedCapacity, MoveSnapshot, detect_moves, open_moves, record_moves
+from broker.reservations.moves import (
+    MovedCapacity,
+    MoveSnapshot,
+    RecentLoss,
+    detect_moves,
+    open_moves,
+    recent_losses,
+    record_moves,
+    watched_losses,
+)
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot, OdcrStatus
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import plan
@@ -192,14 +201,18 @@ class OdcrProvisioner:
             for reserved, reading in readings.items()
         }
         restored = {reserved: reading.desired.restored for reserved, reading in readings.items()}
-        moves = replace(moves, moves=open_moves(moves.moves.values(), inventory.odcrs, ownership, restored))
+        moves = replace(moves, moves=open_moves(moves, inventory.odcrs, ownership, restored))
+        undecided: list[MovedCapacity | RecentLoss] = [
+            *moves.moves.values(),
+            *recent_losses(moves, self._ledger.held, inventory.odcrs, restored),
+        ]
         return ProvisioningState(
             described=described,
             inventory=inventory,
             readings=readings,
             types=types,
             ownership=ownership,
-            plan=self._plan(readings.values(), inventory, ownership, types, now, moves.moves.values()),
+            plan=self._plan(readings.values(), inventory, ownership, types, now, undecided),
             groups=groups,
             moves=moves,
             observed=observed,
@@ -215,7 +228,9 @@ class OdcrProvisioner:
             for reading in state.readings.values()
         }
         before = self._ledger.held
-        held = held_now(before, odcrs, state.ownership, cluster=self._cluster, now=now)
+        watched = watched_losses(state.moves, state.observed, odcrs)
+        changed = {id_: odcr for id_, odcr in odcrs.items() if id_ not in watched}
+        held = held_now(before, changed, state.ownership, cluster=self._cluster, now=now)
         intents = still_open(self._ledger.intents.values(), described.odcrs, described.described or now)
         self._ledger.keep(intents, held, alive, record_moves(state.moves, state.observed, held, odcrs))
         self._refresh_ledger = bool(missing(held, odcrs))
@@ -232,7 +247,7 @@ class OdcrProvisioner:
         ownership: Ownership,
         types: Mapping[str, InstanceType],
         now: datetime,
-        moves: Iterable[MovedCapacity],
+        moves: Sequence[MovedCapacity | RecentLoss],
     ) -> ProcurementPlan:
         managed = sorted((reading for reading in readings if reading.managed), key=_age)
 
@@ -248,7 +263,7 @@ class OdcrProvisioner:
                 now=now,
                 intents=self._ledger.intents.values(),
                 lost=missing(self._ledger.held, inventory.odcrs),
-                moves=tuple(moves),
+                moves=moves,
             )
 
         return bisected(planned, managed, lambda reading: reading.reservation)
