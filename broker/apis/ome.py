@@ -15,6 +15,7 @@ from pydantic import Field
 
 from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
 from broker.apis.schema import SchemaRule, crd
+from broker.text import counted
 
 OME: Final = "ome.io"
 
@@ -241,6 +242,14 @@ class ReservationSummary(Model):
     gpu_borrowed: Annotated[int, crd("Accelerators borrowed from the cohort.", format="int64")] = 0
     gpu_allocatable: Annotated[int, crd("Accelerators of machines that can be used now.", format="int64")] = 0
     dacs: Annotated[int, crd("DedicatedAIClusters that draw from it.", format="int32")] = 0
+
+    @property
+    def text(self) -> str:
+        """The accelerators for people: those of the quota, and those of machines, which may differ."""
+        return (
+            f"quota: {self.gpu_allocated} of {counted(self.gpu_total, 'accelerator')} used, "
+            f"{self.gpu_borrowed} borrowed; machines: {self.gpu_allocatable} usable now"
+        )
 
 
 class ReservationStatus(Model):

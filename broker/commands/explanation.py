@@ -148,11 +148,7 @@ def _amounts(reservation: Reservation) -> str:
     summary, detail = reservation.status.summary, reservation.status.lifecycle_detail
     if summary is None:
         return detail
-    amounts = (
-        f"quota: {summary.gpu_allocated} of {counted(summary.gpu_total, 'accelerator')} used, "
-        f"{summary.gpu_borrowed} borrowed; machines: {summary.gpu_allocatable} usable now"
-    )
-    return f"{amounts}; {detail}" if detail else amounts
+    return f"{summary.text}; {detail}" if detail else summary.text
 
 
 def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:

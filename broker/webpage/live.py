@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
+from broker.apis.ome import ReservationSummary
 from broker.app import Broker
 from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.status import instance_id
@@ -102,6 +103,16 @@ class ReservationRow:
     @property
     def url(self) -> str:
         return reservation_url(Reserved(self.namespace, self.name))
+
+    @property
+    def accelerators(self) -> str:
+        """The counts as `explain` shows them."""
+        return ReservationSummary(
+            gpu_total=self.total,
+            gpu_allocated=self.allocated,
+            gpu_borrowed=self.borrowed,
+            gpu_allocatable=self.allocatable,
+        ).text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
