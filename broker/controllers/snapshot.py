@@ -23,7 +23,9 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import JudgedSpec
 from broker.kube.informer import Informer
+from broker.quota.hardware import usage
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations import queues
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
@@ -104,6 +106,20 @@ class Snapshot:
             for reserved, reservation in self.reservations.items()
             if not self.judged(reservation).problems and not self.refusals.get(reserved)
         }
+
+    @cached_property
+    def full(self) -> Mapping[Reserved, str]:
+        """Reservations with users of a flavor that they no longer have, since it was renamed; the amounts.
+
+        They grant nothing more until these users have left.
+        """
+        full = {}
+        for reserved, spec in self.specs.items():
+            holders = (*self.cluster_holders.get(reserved, ()), *self.workload_holders.get(reserved, ()))
+            limits = queues.limits(queues.queue(reserved, spec), spec) if holders else {}
+            if holders and (why := queues.replaced(usage(holders), limits)):
+                full[reserved] = why
+        return full
 
     @cached_property
     def resource_flavors(self) -> Mapping[str, ResourceFlavor]:

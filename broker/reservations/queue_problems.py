@@ -11,7 +11,7 @@ REMOVED: Final = "KueueRemoved"
 UNMARKED: Final = "QueueMarkRemoved"
 TERMINATING: Final = "QueueTerminating"
 COHORT_CYCLE: Final = "CohortCycle"
-STOPPED: Final = "QueueStopped"  # by the reservation's own annotation
+STOPPED: Final = "QueueStopped"  # by the reservation's annotation, or while users hold a renamed flavor
 # These keep workloads out. Any other problem leaves the queue active.
 BLOCKERS: Final = (
     CONFLICT,

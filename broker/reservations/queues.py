@@ -64,8 +64,11 @@ def limits(quota_queue: Queue, spec: ReservationSpec) -> Amounts:
 def excess(used: Amounts, limit: Amounts) -> str:
     """The quota that a reservation's users hold beyond its limits, as text; empty if none.
 
-    Such as of a flavor that was renamed: nothing more is admitted until its users have left.
+    Such as of a flavor that was renamed: nothing more is admitted until its users have left. A resource that
+    a present flavor no longer counts has no limit.
     """
+    named = {key.flavor for key in limit}
+    used = {key: value for key, value in used.items() if key in limit or key.flavor not in named}
     return ", ".join(
         f"{written(key.resource, used[key])} of {key.resource} in {key.flavor} used"
         + (
@@ -76,6 +79,16 @@ def excess(used: Amounts, limit: Amounts) -> str:
         + f", {written(key.resource, value)} more than it may"
         for key, value in sorted(beyond(used, limit).items())
     )
+
+
+def replaced(used: Amounts, limit: Amounts) -> str:
+    """The `excess` in flavors that the reservation no longer has, as text; empty if none.
+
+    Of its present flavors the decision itself admits no more than there is.
+    """
+    named = {key.flavor for key in limit}
+    text = excess({key: value for key, value in used.items() if key.flavor not in named}, limit)
+    return f"{text}; nothing more is admitted until it fits" if text else ""
 
 
 def _others(limit: Amounts) -> str:

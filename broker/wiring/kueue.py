@@ -20,7 +20,7 @@ from broker.kube.singleton import Singleton
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, owner_of
 from broker.reservations.spec import Reservation
-from broker.reservations.workloads import reserves
+from broker.reservations.workloads import counts_as, reserves
 from broker.wiring.predicates import differ, spec, without_status
 from broker.wiring.reservation_controllers import ReservationControllers
 
@@ -62,6 +62,16 @@ def watch_queues(manager: ControllerManager, ome: ReservationControllers) -> Non
     def limited_by(quota: ResourceQuota) -> Iterable[str]:
         return in_namespace(quota.namespace)
 
+    def of_replaced_use(workload: Workload) -> Iterable[str]:
+        """The reservation, if the workload uses a flavor that is not in its queue any more."""
+        admission = workload.status.admission
+        queue = reads.cluster_queues.cache.get(admission.cluster_queue) if admission else None
+        if admission is None or queue is None or (owner := owner_of(queue)) is None:
+            return ()
+        named = {flavor.name for group in queue.spec.resource_groups for flavor in group.flavors}
+        used = {flavor for pods in admission.pod_set_assignments for flavor in pods.flavors.values()}
+        return () if used <= named else (str(owner),)
+
     def of_queue(queue: ClusterQueue) -> Iterable[str]:
         owner = owner_of(queue)
         named = [
@@ -80,7 +90,8 @@ def watch_queues(manager: ControllerManager, ome: ReservationControllers) -> Non
         .watches(reads.local_queues, _of_local_queue, differ(without_status))
         .watches(reads.namespaces, _of_namespace)
         .watches(reads.quotas, limited_by, differ(spec))
-        .watches(reads.clusters, _held_by, differ(_held))
+        .watches(reads.clusters, _held_by, differ(_admission))
+        .watches(reads.workloads, of_replaced_use, differ(counts_as))
         .watches(reads.cohorts, every_key)
         .watches(reads.checks, every_key)
         .on(reads.cluster_queues.on_listed, every_key)
@@ -137,12 +148,12 @@ def _of_namespace(namespace: Namespace) -> Iterable[str]:
     return (name,) if name else ()
 
 
-def _held(cluster: DedicatedAICluster | None) -> str:
-    """The reservation of the cluster's held quota; empty without quota."""
-    admission = cluster.status.admission if cluster is not None else None
-    return admission.reservation if admission is not None else ""
+def _admission(cluster: DedicatedAICluster | None) -> object:
+    """The cluster's held quota."""
+    return cluster.status.admission if cluster is not None else None
 
 
 def _held_by(cluster: DedicatedAICluster) -> Iterable[str]:
-    held = _held(cluster)
-    return (held,) if held else ()
+    """The reservation of the cluster's held quota."""
+    admission = cluster.status.admission
+    return (admission.reservation,) if admission is not None and admission.reservation else ()

@@ -9,7 +9,6 @@ priority stays as it was while no priority class defines it. Nothing is decided 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,12 +28,12 @@ from broker.kube.cache import Cache
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.joint import GROWTH, QuotaState
-from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
+from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission, held
-from broker.reservations.queues import excess, limits, queue, queues
+from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
 
 
@@ -207,53 +206,21 @@ def build_snapshot(
             reserved=reserved,
             held=admission,
             barred=barred.get(reserved, "") if isinstance(reserved, Reserved) else "",
+            full=snapshot.full.get(reserved, "") if isinstance(reserved, Reserved) else "",
             priority=admission.priority if unknown and admission else value or 0,
         )
 
-    states = [
-        state_of(cluster)
-        for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
-        if _is_managed(cluster)
-    ]
-    others = [*_other_holders(claims, snapshot, caches)]
-    full = _full(states, others, snapshot)
     return ClusterSnapshot(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        clusters=[_with(state, full) for state in states],
-        other_holders=others,
+        clusters=[
+            state_of(cluster)
+            for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
+            if _is_managed(cluster)
+        ],
+        other_holders=[*_other_holders(claims, snapshot, caches)],
     )
-
-
-def _with(state: ClusterState, full: Mapping[Reserved, str]) -> ClusterState:
-    if isinstance(state.reserved, UnresolvedName):
-        return state
-    return replace(state, full=full.get(state.reserved, ""))
-
-
-def _full(
-    states: Iterable[ClusterState], others: Iterable[AdmittedWorkload], snapshot: Snapshot
-) -> Mapping[Reserved, str]:
-    """The reservations with users of a flavor that they no longer have, since it was renamed; the amounts.
-
-    Of the other flavors the decision itself admits no more than there is.
-    """
-    used: dict[Reserved, Counter[FlavorResource]] = defaultdict(Counter)
-    by_queue = {reserved.queue: reserved for reserved in snapshot.specs}
-    for state in states:
-        if state.held is not None and not state.terminating:
-            used[state.held.reserved].update(state.held.usage)
-    for holder in others:
-        if holder.queue in by_queue and not holder.evicted:
-            used[by_queue[holder.queue]].update(holder.usage)
-    full = {}
-    for reserved, amounts in used.items():
-        if (spec := snapshot.specs.get(reserved)) is not None:
-            limit = limits(queue(reserved, spec), spec)
-            if text := excess({key: amounts[key] for key in amounts.keys() - limit.keys()}, limit):
-                full[reserved] = f"{text}; nothing more is admitted until it fits"
-    return full
 
 
 def _is_managed(cluster: DedicatedAICluster) -> bool:

@@ -152,7 +152,7 @@ class QueueController:
                 f"{' in '.join(ring)}; change spec.parentName of one of these Cohorts",
             )
         bound = self.bound(reservation)
-        stop = yield from _stops(reservation)
+        stop = yield from _stops(reservation, self._reads.snapshot().full.get(reserved, ""))
         desired = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
         problem = self._put(self._reads.cluster_queues, desired, reservation)
         if problem is not None:
@@ -321,8 +321,11 @@ def _removed(reserved: Reserved) -> str:
     )
 
 
-def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
-    """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
+def _stops(reservation: Reservation, full: str) -> Generator[ReservationProblem, None, StopPolicy]:
+    """Returns the stop policy from the reservation's annotation, and yields the problems to report.
+
+    `full`: why the reservation admits nothing now. Kueue counts a renamed flavor as new quota beside the old.
+    """
     policy, invalid = STOP.read(reservation)
     if invalid:
         yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as {policy}")
@@ -334,6 +337,13 @@ def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, Stop
             f"{queue_name(reserved_of(reservation))} admits no workloads{ends}; take the annotation away to "
             "admit them again",
         )
+    elif full:
+        yield ReservationProblem(
+            reason=STOPPED,
+            message=f"{full}: until then ClusterQueue {queue_name(reserved_of(reservation))} is stopped "
+            "(Hold); end these users, or give the flavor its earlier name again",
+        )
+        return "Hold"
     return policy
 
 

@@ -11,7 +11,18 @@ import yaml
 from broker.apis import names
 from broker.apis.kueue import ADMITTED, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation
-from tests.cluster.ome.test_kueue import GPU, QUEUE, TEAM, TYPE, World
+from broker.webpage.live import ReservationRow, live_state
+from tests.cluster.ome.test_kueue import (
+    GPU,
+    QUEUE,
+    TEAM,
+    TYPE,
+    World,
+    false_message,
+    kept_out,
+    odcr_of_the_team,
+    spec,
+)
 from tests.cluster.stack import Stack
 
 CASES = Path(__file__).parents[2] / "cases" / "faults"
@@ -85,3 +96,79 @@ def test_elastic_workload_grows_on_the_instances_that_it_has(stack: Stack) -> No
     world.until_state(world.submit("first", {GPU: "8"}), "Ready")
     world.until_state(world.submit("second", {GPU: "16"}, pods=2), "Ready")
     assert world.parked("two") is False
+
+
+def renamed_under(world: World) -> None:
+    """The reservation's flavor gets another name while `one` runs in the old one."""
+    odcr_of_the_team(world.stack, count=2)
+    world.flavor("h100")
+    world.flavor("h200")
+    world.reserve(body=spec("16"), annotations={names.ADMISSION: "Off"})
+    world.until_queue()
+    world.kueue.judges(QUEUE)
+    world.workload("one")
+    world.until_admitted("one")
+    world.client.patch(CapacityReservation.KIND, "gpu", {"spec": spec("16", "h200")}, namespace="team")
+
+
+def admitted(world: World, name: str) -> bool:
+    world.kueue.turns(namespace="team")
+    return world.is_true(name, ADMITTED)
+
+
+def stop_policy(world: World) -> str:
+    queue = world.kueue.queue(QUEUE)
+    return queue.spec.stop_policy if queue is not None else ""
+
+
+@pytest.mark.covers("FLT-44", "FLT-45")
+@pytest.mark.parametrize("restarted", [False, True], ids=["same broker", "next leader"])
+def test_flavor_renamed_under_a_workload_admits_nothing_more_until_it_fits(
+    stack: Stack, restarted: bool
+) -> None:
+    """Without the reserved-capacity check, Kueue alone decides: it sees new quota beside the old."""
+    world = World(stack)
+    world.namespace("team")
+    stack.start(kubelets=False)
+    renamed_under(world)
+    if restarted:
+        stack.stop()
+        stack.start(kubelets=False)
+    message = stack.until(
+        lambda: kept_out(stack, "QueueStopped"), "the reservation says that it admits nothing"
+    )
+    assert "8 of nvidia.com/gpu in h100 used" in message and "nothing more is admitted" in message
+    stack.until(lambda: stop_policy(world) == "Hold", "its queue is stopped")
+    world.kueue.judges(QUEUE)
+    broker, provider = stack.broker, stack.current
+    assert broker is not None and provider is not None
+
+    def shown() -> ReservationRow:
+        (row,) = live_state(broker, provider, stack.clock.now()).reservations
+        return row
+
+    stack.until(
+        lambda: "its machines are counted in h200" in shown().detail,
+        "the page says which is which",
+        step=10.0,
+    )
+    assert shown().accelerators == "quota: 8 of 16 accelerators used, 0 borrowed; machines: 16 usable now"
+    assert "quota that its users hold" in false_message(stack, "ResourcesSufficient", "QuotaExceeded")
+    world.job("two")
+    assert not admitted(world, "two")
+    assert world.is_true("one", ADMITTED), "nothing is evicted"
+    world.kueue.finishes("one", namespace="team")
+    stack.until(lambda: admitted(world, "two"), "the old users have left")
+    stack.until(lambda: not kept_out(stack, "QueueStopped"), "it says so")
+
+
+@pytest.mark.covers("FLT-44")
+def test_flavor_that_gets_its_earlier_name_again_admits_at_once(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    stack.start(kubelets=False)
+    renamed_under(world)
+    stack.until(lambda: stop_policy(world) == "Hold", "its queue is stopped")
+    world.client.patch(CapacityReservation.KIND, "gpu", {"spec": spec("16")}, namespace="team")
+    world.job("two")
+    stack.until(lambda: admitted(world, "two"), "it admits")

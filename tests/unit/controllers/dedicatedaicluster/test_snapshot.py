@@ -378,3 +378,13 @@ def test_renamed_flavor_admits_again_once_its_users_have_left() -> None:
         reservations=[renamed(reservation("gpu", 32), "h200")], clusters=[cluster("new", 8)]
     )
     assert snapshot.clusters[0].request is not None
+
+
+@pytest.mark.covers("FLT-44")
+def test_resource_that_a_flavor_counts_no_more_bars_nothing() -> None:
+    holder = cluster("holder", 8, holds=8)
+    holder["status"]["admission"]["flavors"] = [
+        {"name": "h100", "resources": [{"name": GPU, "total": 8}, {"name": "memory", "total": "1Gi"}]}
+    ]
+    snapshot = cluster_snapshot(reservations=[reservation("gpu", 32)], clusters=[holder, cluster("new", 8)])
+    assert phase_of(snapshot, "new") is AdmissionPhase.ADMITTED
