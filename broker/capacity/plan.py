@@ -8,8 +8,11 @@ first; fewest claims that wait; least on-demand cost; fewest lent slots; smalles
 reservations; the older claim before the newer. If time is too short, `Plan.solution` records that, and how
 far the plan may be from the best; `Plan.later` has the claims that were not considered. Own and unowned slots
 come first, within the share that `entitlements` leave each queue. Slots are lent afterwards: a claim that has
-a slot keeps one, though maybe another, so that more claims get one (`sharing`). A claim that would launch
-outside reservations waits if a reservation that begins within minutes has a slot for it.
+a slot keeps one, though maybe another, so that more claims get one (`sharing`); age decides between claims
+with equal choices there. If an owner has less quota
+than free slots, those of the first claims count, and sizes and ends are compared among these only
+(`rationing`). A claim that would launch outside reservations waits if a reservation that begins within
+minutes has a slot for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Why a pod gets no machine, pool by pool: first the pools that its selector and its tolerations admit.
 
+Of these, pools that draw from a reservation which serves the pod come first.
+
 A pool that cannot have the pod, whatever it offers, is only counted: its reasons lead nowhere.
 """
 
@@ -63,11 +65,17 @@ def pool_reasons(
 
 def _texts(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool], *, count: bool) -> list[str]:
     """The reason of each pool that admits the pod; `count`: also the number of the others."""
-    related = [pool.name for pool in pools if pool.name in known and _admits(pool, pod)]
+    admitting = [pool for pool in pools if pool.name in known and _admits(pool, pod)]
+    related = [pool.name for pool in sorted(admitting, key=lambda pool: not _owned(pool, pod))]
     texts = [f"NodePool {name}: {known[name]}" for name in related]
     if count and (others := len(known) - len(related)):
         texts.append(f"{counted(others, 'other NodePool')} of no use to it: {NO_MATCH}, or its tolerations")
     return texts
+
+
+def _owned(pool: NodePool, pod: PendingPod) -> bool:
+    """Whether the pool draws from a reservation that serves the pod."""
+    return pool.spec.template.metadata.annotations.get(names.DRAWS_FROM) in pod.drawing.admitted
 
 
 def _admits(pool: NodePool, pod: PendingPod) -> bool:

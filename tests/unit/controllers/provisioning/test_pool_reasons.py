@@ -1,0 +1,39 @@
+"""The order in which a pod's event names NodePools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
+from broker.controllers.provisioning.offers import Offers
+from broker.controllers.provisioning.pending import pending_pod
+from broker.controllers.provisioning.pool_reasons import pool_reasons
+from broker.placement.gangs import unknown_sizes
+from broker.placement.machines import NO_OPTION
+from broker.placement.packing_model import Drawing, Packing
+from broker.placement.storage import Storage
+
+
+def pool(name: str, draws: str = "") -> NodePool:
+    ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}
+    template: dict[str, Any] = {"spec": {"nodeClassRef": ref}}
+    template["metadata"] = {"annotations": {names.DRAWS_FROM: draws} if draws else {}}
+    return NodePool.decode({"metadata": {"name": name}, "spec": {"template": template}})
+
+
+@pytest.mark.covers("FLT-22")
+@pytest.mark.parametrize(("draws", "first"), [("team/gpus", "theirs"), ("", "any"), ("other/gpus", "any")])
+def test_the_pool_of_the_owner_is_named_first(draws: str, first: str) -> None:
+    drawing = Drawing(named=draws, admitted=(draws,) if draws else ())
+    body = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": {"containers": []}}
+    pod = pending_pod(Pod.decode(body), lambda *_: drawing, unknown_sizes)
+    offered = Offers(
+        options=(), room={}, empty={("any", drawing): "full", ("theirs", drawing): "its slots are lent"}
+    )
+    packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
+    reasons = pool_reasons(packing, [pod], offered, [pool("any"), pool("theirs", "team/gpus")], [], Storage())
+    assert reasons[pod.key].startswith(f"NodePool {first}: ")
