@@ -7,11 +7,12 @@ created: host ports of the host's network, and label keys in the selectors of af
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from broker.apis import core
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, ObjectMeta
-from broker.apis.names import CAPACITY_TYPE
+from broker.apis.names import CAPACITY_TYPE, ZONE
 from broker.capacity.future_labels import future_labels
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.placement.model import (
@@ -117,6 +118,20 @@ def pod_info(pod: core.Pod) -> PodInfo:
         anti_affinity=_pod_terms(affinity.pod_anti_affinity, meta),
         volumes=tuple(_volumes(pod)),
         disks=tuple(_disks(spec.volumes)),
+    )
+
+
+def has_volume(pod: core.Pod) -> bool:
+    """Whether the pod has a persistent volume."""
+    return any(volume.persistent_volume_claim for volume in pod.spec.volumes)
+
+
+def moved(pod: core.Pod, zone: str) -> PodInfo:
+    """The pod as its successor: without a node, and in this zone instead of with its volumes."""
+    info = pod_info(pod)
+    kept = (SelectorRequirement(ZONE, IN, frozenset((zone,))),) if zone and has_volume(pod) else ()
+    return replace(
+        info, node_name="", terminating=False, volumes=(), node_selector=(*info.node_selector, *kept)
     )
 
 

@@ -20,6 +20,7 @@ from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker, reschedulable
 from broker.placement.filters import prepare
 from broker.placement.quantities import PODS, amounts, pod_requests
+from broker.placement.reading import node_info, pod_info
 
 # How long a node may stay without the pods that fit on it, for example those of its predecessor.
 PODS_ARRIVE_WITHIN: Final = timedelta(minutes=5)
@@ -103,14 +104,16 @@ def usable_soon(
 
     A scheduler may bind a pod to the node that was made for another. The node of the first is then empty, and
     the other pod takes it. As few nodes are kept as hold the pods. Where their volumes are is not checked.
+    Nodes and pods count as they are now: a node may have lost its startup taints since `occupancy` was read.
     """
-    placement = occupancy.placement
-    empty = [node.node.name for node in nodes if node.node and node.node.name in placement.states]
+    present = [node.node for node in nodes if node.node is not None]
+    placement = occupancy.placement.with_changes(nodes=map(node_info, present))
+    empty = [node.name for node in present]
     kept: dict[str, str] = {}
     for pod in pods if empty else ():
-        if pod.key not in occupancy.infos or not waits(pod) or not reschedulable(pod):
+        if not waits(pod) or not reschedulable(pod):
             continue
-        info = replace(occupancy.infos[pod.key], volumes=())
+        info = replace(occupancy.infos.get(pod.key) or pod_info(pod), volumes=())
         filters = prepare(info, placement)
         nominated_node = pod.status.nominated_node_name
         for name in (*kept, *(name for name in empty if name not in kept)):
@@ -123,10 +126,10 @@ def usable_soon(
     return kept
 
 
-def newly_consolidatable(node: ManagedNode, now: datetime) -> bool:
+def newly_consolidatable(node: ManagedNode, now: datetime, within: timedelta = PODS_ARRIVE_WITHIN) -> bool:
     """Whether pods may still come: after that time, something keeps them off that is not known here."""
     at = since(node.claim, names.CONSOLIDATABLE)
-    return at is not None and now - at < PODS_ARRIVE_WITHIN
+    return at is not None and now - at < within
 
 
 def _has_room(node: ManagedNode, pod: Pod) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -19,50 +19,48 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition, is_true
 from broker.controllers.disruption import conditions
+from broker.controllers.disruption.assumed import after_endings, assumed_on, place_on_others
 from broker.controllers.disruption.candidates import (
+    PODS_ARRIVE_WITHIN,
     awaits_pods,
     newly_consolidatable,
     nominated_for,
-    obstacle,
     ready_to_go,
     usable_soon,
-    waits,
 )
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
+from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.replacements import (
     OVER_LIMITS,
     MachineFinder,
     Pair,
-    assumed_on,
     body,
     demand,
-    place_on_others,
     replacement_name,
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.returning import (
     ReturnSelector,
+    consolidates,
     enabled,
     return_obstacle,
     return_units,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.disruption.standing import StandingNodes
+from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
 from broker.controllers.nodeclaim.status import replaces
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
-from broker.placement.disruption_budgets import BudgetLedger, Reason
+from broker.placement.disruption_budgets import BudgetLedger
+from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
-from broker.text import counted
 from providers.model import ProviderError
 
-# Pods that became pending a short time ago may still become claims, which come before moves.
-PENDING: Final = timedelta(minutes=1)
 # Seconds of a pass for drifted nodes: each that cannot be replaced is compared with all nodes.
 TRYING: Final = 5.0
 
@@ -83,8 +81,10 @@ class DisruptionMethods:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
         self._moves, self._reporter = moves, reporter
+        self._permission = Permission(caches.pods, reporter)
         self._learner = RoomLearner()
         self._unused = UnusedNodes(context, caches, reporter)
+        self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
         self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
@@ -95,72 +95,90 @@ class DisruptionMethods:
             caches=self._caches, sources=self._sources, snapshot=snapshot, learner=self._learner
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
-        moved = self._move_to_standing(snapshot, free, ledger)
+        settled = after_endings(snapshot, self._usable(snapshot))
+        moved, placement = self._move_to_standing(snapshot, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
-        started, placement = self._drifted(finder, free, ledger)
+        started, placement = self._drifted(finder, placement, free, ledger)
         # Pods that this pass moved to a node would have to move again.
-        ended |= started | {node.claim.uid for node in free if assumed_on(node, placement)}
+        ended |= started | {
+            node.claim.uid for node in free if assumed_on(node, placement) != assumed_on(node, settled)
+        }
         self._return(finder, [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
-    def _may(self, node: ManagedNode, snapshot: DisruptionSnapshot, *, eventual: bool = False) -> bool:
-        reason = obstacle(node, snapshot.budgets, self._caches.pods.find, snapshot.now, eventual=eventual)
-        if reason:
-            self._reporter.blocked(node, reason)
-        return not reason
-
-    def _allowed(self, node: ManagedNode, ledger: BudgetLedger, reason: Reason) -> bool:
-        """Whether the node's pool allows one more disruption. One that starts then uses it up."""
-        if ledger.remaining(node.pool.name, reason):
-            return True
-        if ledger.limit(node.pool.name, reason) == 0 and node.pool.name not in ledger.errors:
-            self._reporter.pool_blocked(node.pool, reason, "")
-        return False
-
     def _move_to_standing(
-        self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
-    ) -> set[str]:
+        self,
+        snapshot: DisruptionSnapshot,
+        placement: PlacementSnapshot,
+        free: Sequence[ManagedNode],
+        ledger: BudgetLedger,
+    ) -> tuple[set[str], PlacementSnapshot]:
         """Ends nodes outside reservations if their pods fit on reserved nodes that stand.
 
-        Returns the uids of these nodes, and of reserved nodes that await pods.
+        Returns the uids of these nodes and of reserved nodes that await pods, and the placement after it.
         """
-        standing = StandingNodes(snapshot, free, self._caches.claims)
-        touched = standing.awaiting()
-        if not standing.reserved or self._pods_wait(snapshot.now):
-            return touched
+        standing = StandingNodes(snapshot, placement, free, self._caches)
+        # A successor may come some time after the node of its pod is gone.
+        self._expecting |= dict.fromkeys(standing.awaiting(), snapshot.now)
+        empty = {host.claim.uid for host in standing.reserved if not host.moving}
+        self._expecting = {
+            uid: at
+            for uid, at in self._expecting.items()
+            if uid in empty and snapshot.now - at < PODS_ARRIVE_WITHIN
+        }
+        touched = {*self._expecting}
+        if not standing.reserved:
+            return touched, standing.placement
         gangs = running_gangs(snapshot, [c for c in self._caches.claims.list() if self._caches.owns(c)])
-        for move in standing.moves({uid for uid, of in gangs.of.items() if of}):
-            node = move.node
-            if not self._may(node, snapshot):
+        pods_wait = self._permission.pods_wait(snapshot.now)
+        began = self._clock.monotonic()
+        for move in standing.moves(gangs):
+            if self._clock.monotonic() - began > TRYING:
+                break
+            touched |= standing.kept(move.hosts)
+            if pods_wait or not all(self._may_move(node, snapshot) for node in move.nodes):
                 continue
-            if not is_true(node.claim, names.CONSOLIDATABLE) or not self._allowed(
-                node, ledger, "Underutilized"
-            ):
-                touched |= standing.kept(move.hosts)
+            if not self._permission.all_allowed(move.nodes, ledger, "Underutilized"):
+                if all(ledger.limit(node.pool.name, "Underutilized") for node in move.nodes):
+                    touched |= standing.kept(move.hosts, DRAINED_WITHIN)
                 continue
-            with self._reporter.isolated(node):
-                self._moves.end(node, "ReturnToReservation")
-                ledger.take(node.pool.name, "Underutilized")
-                self._reporter.returning(node.claim, move.hosts[0].claim, move.message)
-                standing.placement = move.placed
-                touched |= {node.claim.uid, *(host.claim.uid for host in move.hosts)}
-        return touched
+            standing.placement = move.placed
+            touched |= {node.claim.uid for node in (*move.nodes, *move.hosts)}
+            self._expecting |= {host.claim.uid: snapshot.now for host in move.hosts}
+            for node in move.nodes:
+                with self._reporter.isolated(node):
+                    self._moves.end(node, "ReturnToReservation")
+                    ledger.take(node.pool.name, "Underutilized")
+                    self._reporter.returning(node.claim, move.hosts[0].claim, move.message)
+        return touched, standing.placement
+
+    def _may_move(self, node: ManagedNode, snapshot: DisruptionSnapshot) -> bool:
+        """Whether nothing but budgets keeps the pods where they are."""
+        return (
+            consolidates(node.pool)
+            and is_true(node.claim, names.CONSOLIDATABLE)
+            and self._permission.may(node, snapshot)
+        )
 
     def _empty(
         self, snapshot: DisruptionSnapshot, free: Iterable[ManagedNode], ledger: BudgetLedger
     ) -> set[str]:
         """Ends nodes without pods that need another. Returns the uids of their claims."""
         ended: set[str] = set()
+        # A pod that went since the pass began makes its node wait for consolidateAfter anew.
+        occupied = {pod.spec.node_name for pod in snapshot.occupancy.pods if reschedulable(pod)}
         empty = [
             node
             for node in free
             if not node.moving
+            and node.node is not None
+            and node.node.name not in occupied
             and is_true(node.claim, names.CONSOLIDATABLE)
             and not awaits_pods(node, self._caches.claims, snapshot.now)
-            and self._may(node, snapshot)
+            and self._permission.may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
         usable = usable_soon(fresh, self._caches.pods.list(), snapshot.occupancy) if fresh else {}
@@ -168,7 +186,7 @@ class DisruptionMethods:
             if node.node is not None and (pod := usable.get(node.node.name)):
                 self._reporter.blocked(node, nominated_for(pod))
                 continue
-            if not self._allowed(node, ledger, "Empty"):
+            if not self._permission.allowed(node, ledger, "Empty"):
                 continue
             with self._reporter.isolated(node):
                 if self._moves.end_empty(node, partial(self._still_empty, node)):
@@ -186,15 +204,18 @@ class DisruptionMethods:
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
     def _drifted(
-        self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger
-    ) -> tuple[set[str], PlacementSnapshot | None]:
+        self,
+        finder: MachineFinder,
+        placement: PlacementSnapshot,
+        free: Sequence[ManagedNode],
+        ledger: BudgetLedger,
+    ) -> tuple[set[str], PlacementSnapshot]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together.
 
         A unit that could not be replaced comes last in the next passes, and a pass tries units for `TRYING`
         seconds. Returns the uids of the claims, and the placement with the pods that it moved.
         """
         snapshot = finder.snapshot
-        placement: PlacementSnapshot | None = None
         started: set[str] = set()
         claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
         units = [*drifted_units(snapshot, free, claims, self._reporter)]
@@ -205,13 +226,12 @@ class DisruptionMethods:
         for gang, unit in units:
             # The others end as empty nodes, within the budgets for these.
             nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
-            if not all(self._may(node, snapshot, eventual=True) for node in nodes):
+            if not all(self._permission.may(node, snapshot, eventual=True) for node in nodes):
                 continue
-            if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
+            if not nodes or not self._permission.all_allowed(nodes, ledger, "Drifted"):
                 continue
             if spent > TRYING:
                 break
-            placement = placement if placement is not None else snapshot.occupancy.placement
             began = self._clock.monotonic()
             self._failed |= dict.fromkeys((node.claim.uid for node in nodes), began)
             with self._reporter.isolated(nodes[0]):
@@ -225,22 +245,6 @@ class DisruptionMethods:
                     ledger.take(node.pool.name, "Drifted")
                     del self._failed[node.claim.uid]
         return started, placement
-
-    def _all_allowed(self, nodes: Sequence[ManagedNode], ledger: BudgetLedger, reason: Reason) -> bool:
-        """Whether the pools allow all of these disruptions at once."""
-        counts = Counter(node.pool.name for node in nodes)
-        for node in nodes:
-            if not self._allowed(node, ledger, reason):
-                return False
-            count = counts[node.pool.name]
-            if ledger.remaining(node.pool.name, reason) < count:
-                self._reporter.blocked(
-                    node,
-                    f"Its gang is replaced whole, which needs {counted(count, 'disruption')} of NodePool "
-                    f"{node.pool.name} at once: its budgets allow {ledger.limit(node.pool.name, reason)}",
-                )
-                return False
-        return True
 
     def _replaced(self, node: ManagedNode) -> bool:
         """Whether a replacement exists, also if a later step of its start was refused."""
@@ -329,19 +333,21 @@ class DisruptionMethods:
                 return False
             return self._moves.start(bodies, label, message)
 
-    def _usable(self, snapshot: DisruptionSnapshot) -> frozenset[str]:
-        """Nodes that may get pods: Ready, and in no disruption."""
+    def _usable(self, snapshot: DisruptionSnapshot) -> Sequence[str]:
+        """Nodes that may get pods: Ready, and in no disruption. Reserved ones, paid for, come first."""
         ending = {
             node.node.name
             for node in snapshot.nodes
             if node.node is not None
             and (node.claim.deleting or node.replacement is not None or not node.initialized)
         }
-        return frozenset(
-            node.name
+        usable = [
+            node
             for node in self._caches.nodes.list()
             if node.name not in ending and is_ready(node) and not node.deleting and not disrupted(node)
-        )
+        ]
+        usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
+        return [node.name for node in usable]
 
     # ---- return to reservations
 
@@ -359,7 +365,7 @@ class DisruptionMethods:
                 self._reporter.not_returning(pool, reason)
             elif enabled(pool):
                 enabled_pools.add(pool.name)
-        if not idle or not enabled_pools or self._pods_wait(snapshot.now):
+        if not idle or not enabled_pools or self._permission.pods_wait(snapshot.now):
             return
         candidates = [
             node
@@ -368,7 +374,7 @@ class DisruptionMethods:
             and node.moving
             and is_true(node.claim, names.CONSOLIDATABLE)
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
-            and self._may(node, snapshot)
+            and self._permission.may(node, snapshot)
             and self._may_grow(node, finder)
         ]
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
@@ -398,14 +404,6 @@ class DisruptionMethods:
         if problem := finder.over_limits([node]):
             self._reporter.blocked(node, f"Cannot return to a reservation: {problem}")
         return not problem
-
-    def _pods_wait(self, now: datetime) -> bool:
-        """Whether a pod got no node a short time ago: it may still become a claim."""
-        scheduled = (pod.scheduled for pod in self._caches.pods.list() if waits(pod))
-        failed = (
-            item.last_transition_time for item in scheduled if item is not None and item.status == "False"
-        )
-        return any(at is not None and now - at < PENDING for at in failed)
 
 
 def _stays_empty(pool: NodePool) -> bool:

@@ -8,7 +8,7 @@ provisioning would make. A pod with a persistent volume stays in its zone; its v
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -22,6 +22,7 @@ from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
+from broker.controllers.disruption.assumed import moving_pods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -45,8 +46,7 @@ from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
 from broker.placement.quantities import CPU, MEMORY, PODS
-from broker.placement.reading import pod_info
-from broker.placement.selectors import IN, SelectorRequirement
+from broker.placement.reading import has_volume
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights, namespaces_of
@@ -83,19 +83,13 @@ class Demand:
 Pair = tuple[Demand, list[MachineOption]]
 
 
-def assumed_on(node: ManagedNode, placement: PlacementSnapshot | None) -> list[PodInfo]:
-    """The pods that `place_on_others` placed on the node."""
-    state = placement.states.get(node.node.name) if placement and node.node is not None else None
-    return [pod for pod in state.pods if not pod.node_name] if state is not None else []
-
-
 def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = ()) -> Demand:
     """The demand of these pods of the node, and of those that are assumed on it."""
     zone = node.claim.labels.get(names.ZONE, "")
     return Demand(
         node=node,
-        pods=(*(_moved(pod, zone) for pod in pods), *assumed),
-        zone=zone if any(map(_has_volume, pods)) else "",
+        pods=(*moving_pods(node, pods), *assumed),
+        zone=zone if any(map(has_volume, pods)) else "",
     )
 
 
@@ -119,28 +113,6 @@ def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ())
 def beside_daemons(claim: Claim, needed: Demand, machine: MachineOption) -> Claim:
     """The claim with the requests of the machine's DaemonSets."""
     return replace(claim, requests=base(total_requests(needed.pods, machine.daemons)))
-
-
-def place_on_others(
-    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Container[str]
-) -> tuple[list[PodInfo], PlacementSnapshot]:
-    """The pods that fit no usable node, and the snapshot with the others placed."""
-    unplaced: list[PodInfo] = []
-    for pod in pods:
-        prepared = prepare(pod, placement)
-        fit = next(
-            (
-                name
-                for name, state in placement.states.items()
-                if name in usable and not prepared.reasons(state)
-            ),
-            None,
-        )
-        if fit is None:
-            unplaced.append(pod)
-        else:
-            placement = placement.with_pod(pod, fit)
-    return unplaced, placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +214,9 @@ class MachineFinder:
             if not supply.within_limits(machines[0]):
                 return False
             supply.take(machines[0])
-        self._limits.update(supply.limits)
+        for pool, remaining in supply.limits.items():  # the old nodes count until they end
+            before = self._limits.get(pool, {})
+            self._limits[pool] = {name: min(amount, before[name]) for name, amount in remaining.items()}
         return True
 
     def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
@@ -383,16 +357,3 @@ def replacement_name(node: ManagedNode, move: str) -> str:
     """Equal for equal moves, so that a repeated creation is refused instead of made twice."""
     suffix = hashlib.sha256(f"{node.claim.uid}/{move}".encode()).hexdigest()[:5]
     return f"{node.pool.name[:57]}-{suffix}"
-
-
-def _has_volume(pod: Pod) -> bool:
-    return any(volume.persistent_volume_claim for volume in pod.spec.volumes)
-
-
-def _moved(pod: Pod, zone: str) -> PodInfo:
-    """The pod as its successor: without a node, and in the zone instead of with its volumes."""
-    info = pod_info(pod)
-    kept = (SelectorRequirement(names.ZONE, IN, frozenset((zone,))),) if zone and _has_volume(pod) else ()
-    return replace(
-        info, node_name="", terminating=False, volumes=(), node_selector=(*info.node_selector, *kept)
-    )

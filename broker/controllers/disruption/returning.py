@@ -206,6 +206,16 @@ def enabled(pool: NodePool) -> bool:
     return pool.annotations.get(names.RETURN_TO_RESERVATIONS) == "true"
 
 
+def consolidates(pool: NodePool) -> bool:
+    """Whether nodes of the pool may end although they have pods that fit elsewhere."""
+    disruption = pool.spec.disruption
+    return (
+        disruption.consolidation_policy != "WhenEmpty"
+        and disruption.consolidate_after != NEVER
+        and pool.spec.replicas is None
+    )
+
+
 def return_obstacle(pool: NodePool) -> str:
     """The reason why a pool that enables returns gets none; empty if it gets them, or enables none."""
     text = pool.annotations.get(names.RETURN_TO_RESERVATIONS)

@@ -9,100 +9,167 @@ Invariant: a reserved node that awaits such pods does not end, but no longer tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
-from broker.controllers.disruption.candidates import awaits_pods, newly_consolidatable
-from broker.controllers.disruption.replacements import demand, place_on_others
-from broker.controllers.disruption.returning import enabled, return_obstacle
+from broker.controllers.disruption.assumed import assumed_on, moving_pods, place_on_others
+from broker.controllers.disruption.candidates import (
+    PODS_ARRIVE_WITHIN,
+    awaits_pods,
+    newly_consolidatable,
+    nominated,
+    usable_soon,
+)
+from broker.controllers.disruption.gangs import RunningGangs
+from broker.controllers.disruption.returning import consolidates
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.kube.cache import Cache
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import is_ready
+from broker.controllers.nodeclaim.status import since
 from broker.placement.model import PodInfo
-from broker.placement.quantities import CPU
-from broker.placement.resources import node_resources_fit
+from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
 
-_RESERVED = "reserved"
+# How long an empty reserved node waits while other nodes drain: budgets start moves one after another.
+DRAINED_WITHIN: Final = timedelta(minutes=30)
+_RESERVED: Final = "reserved"
+_SUMMED: Final = (CPU, MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingMove:
-    """A node outside reservations with pods that all fit on these reserved nodes. `placed`: after it."""
+    """Nodes outside reservations with pods that all fit on these reserved nodes. `placed`: after it.
 
-    node: ManagedNode
+    They are one node, or those of a gang.
+    """
+
+    nodes: tuple[ManagedNode, ...]
     hosts: tuple[ManagedNode, ...]
     placed: PlacementSnapshot
 
     @property
     def message(self) -> str:
         hosts = ", ".join(host.claim.name for host in self.hosts)
-        return f"NodeClaim {self.node.claim.name} ends: its pods fit on reserved nodes that stand ({hosts})"
+        ending = ", ".join(node.claim.name for node in self.nodes)
+        return f"NodeClaim {ending} ends: its pods fit on reserved nodes that stand ({hosts})"
 
 
 class StandingNodes:
-    """The reserved nodes of one pass, in pools that return to reservations."""
+    """The reserved nodes of one pass."""
 
     def __init__(
-        self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], claims: Cache[NodeClaim]
+        self,
+        snapshot: DisruptionSnapshot,
+        placement: PlacementSnapshot,
+        free: Sequence[ManagedNode],
+        caches: ClaimCaches,
     ) -> None:
-        """`free`: the nodes that are in no disruption. A replacement that awaits its pods has no room."""
-        self._snapshot = snapshot
-        self._pools = {
-            pool.name for pool in snapshot.pools.values() if enabled(pool) and not return_obstacle(pool)
-        }
-        self._free = [node for node in free if node.pool.name in self._pools]
+        """`free`: the nodes that are in no disruption. `placement`: with the pods that ending nodes had.
+
+        A replacement that awaits its pods has no room, nor has a node with a pod to come. Pods that moved
+        to a drifted node would move again.
+        """
+        self._snapshot, self._caches = snapshot, caches
+        self._outside = {node.claim.uid: node for node in free if not _reserved(node)}
         self.reserved = [
             node
-            for node in self._free
-            if _kind(node) == _RESERVED and not awaits_pods(node, claims, snapshot.now)
+            for node in free
+            if _reserved(node)
+            and node.node is not None
+            and is_ready(node.node)
+            and since(node.claim, names.DRIFTED) is None
+            and not awaits_pods(node, caches.claims, snapshot.now)
+            and not nominated(node, caches.pods.find)
         ]
-        self.placement = snapshot.occupancy.placement
+        self.placement = placement
 
-    def moves(self, gangs: Collection[str]) -> Iterator[StandingMove]:
+    def moves(self, gangs: RunningGangs) -> Iterator[StandingMove]:
         """The possible moves one after another; a move that is made sets `placement`.
 
-        `gangs`: the uids of claims with pods of gangs, which move together or not at all.
+        Nodes with pods of one gang move together or not at all.
         """
-        for node in self._free if self.reserved else ():
-            if _kind(node) == _RESERVED or not node.moving or node.claim.uid in gangs or node.node is None:
+        for unit in self._units(gangs) if self.reserved else ():
+            alike = [host for host in self.reserved if {_draws(host)} == {_draws(node) for node in unit}]
+            pods = [pod for node in unit for pod in moving_pods(node, node.moving)]
+            if not self._may_hold(alike, pods):
                 continue
-            alike = [host for host in self.reserved if _draws(host) == _draws(node)]
-            usable = {host.node.name for host in alike if host.node is not None}
-            pods, before = demand(node, node.moving).pods, self.placement
-            if not _may_hold(usable, pods, before):
-                continue
-            unplaced, placed = place_on_others(pods, before.without_nodes({node.node.name}), usable)
-            if not unplaced:
-                taken = {name for name in usable if placed.states.get(name) is not before.states.get(name)}
-                hosts = tuple(host for host in alike if host.node is not None and host.node.name in taken)
-                yield StandingMove(node=node, hosts=hosts, placed=placed)
+            alike = [host for host in alike if _name(host) not in self._expecting]
+            ending = {_name(node) for node in unit}
+            placed = _all_placed(pods, self.placement.without_nodes(ending), [_name(host) for host in alike])
+            if placed is not None:
+                hosts = tuple(
+                    host for host in alike if assumed_on(host, placed) != assumed_on(host, self.placement)
+                )
+                yield StandingMove(nodes=unit, hosts=hosts, placed=placed)
 
     def awaiting(self) -> set[str]:
         """The uids of empty reserved nodes that the pods of ending nodes may come to."""
-        ending = {
-            node.pool.name
-            for node in self._snapshot.nodes
-            if node.claim.deleting and _kind(node) != _RESERVED and node.claim.status.provider_id
-        }
-        return self.kept(host for host in self.reserved if host.pool.name in ending)
+        return self.kept([host for host in self.reserved if assumed_on(host, self.placement)], DRAINED_WITHIN)
 
-    def kept(self, hosts: Iterator[ManagedNode] | Sequence[ManagedNode]) -> set[str]:
+    def kept(self, hosts: Iterable[ManagedNode], within: timedelta = PODS_ARRIVE_WITHIN) -> set[str]:
         """The uids of those that have not been empty for too long."""
-        return {host.claim.uid for host in hosts if newly_consolidatable(host, self._snapshot.now)}
+        return {host.claim.uid for host in hosts if newly_consolidatable(host, self._snapshot.now, within)}
+
+    def _units(self, gangs: RunningGangs) -> Iterator[tuple[ManagedNode, ...]]:
+        """Nodes that may end together; drifted ones of all pools, since these end in any case."""
+        ending = {node.claim.uid for node in self._snapshot.nodes if node.claim.deleting}
+        seen: set[str] = set()
+        for uid in self._outside:
+            members = gangs.unit(uid) - ending
+            if uid in seen or not members <= self._outside.keys():
+                continue
+            seen |= members
+            unit = tuple(self._outside[member] for member in sorted(members))
+            if any(node.moving for node in unit) and all(map(_goes, unit)):
+                yield unit
+
+    def _may_hold(self, hosts: Sequence[ManagedNode], pods: Sequence[PodInfo]) -> bool:
+        """Whether the hosts have the sums that the pods need: in a full cluster no more is tried."""
+        room = dict.fromkeys(_SUMMED, 0)
+        for host in hosts:
+            for name, amount in self._room(host).items():
+                room[name] += amount
+        return all(sum(pod.requests.get(name, 0) for pod in pods) <= room[name] for name in _SUMMED)
+
+    def _room(self, host: ManagedNode) -> Mapping[str, int]:
+        state = self.placement.states.get(_name(host))
+        if state is None:
+            return {}
+        free = {name: state.node.allocatable.get(name, 0) - state.requested.get(name, 0) for name in _SUMMED}
+        return {name: max(0, amount) for name, amount in free.items()}
+
+    @cached_property
+    def _expecting(self) -> Mapping[str, str]:
+        """The hosts that waiting pods may use, by name of their node."""
+        return usable_soon(self.reserved, self._caches.pods.list(), self._snapshot.occupancy)
 
 
-def _may_hold(usable: Iterable[str], pods: Sequence[PodInfo], placement: PlacementSnapshot) -> bool:
-    """Whether a node has the resources of the largest pod: full nodes are not tried any further."""
-    largest = max(pods, key=lambda pod: pod.requests.get(CPU, 0))
-    lacks = node_resources_fit(largest, placement)
-    return any(not lacks(placement.states[name]) for name in usable if name in placement.states)
+def _all_placed(
+    pods: Iterable[PodInfo], placement: PlacementSnapshot, hosts: Sequence[str]
+) -> PlacementSnapshot | None:
+    """The placement with all pods on these hosts; None if one does not fit."""
+    for pod in pods:
+        unplaced, placement = place_on_others([pod], placement, hosts)
+        if unplaced:
+            return None
+    return placement
 
 
-def _kind(node: ManagedNode) -> str:
-    return node.claim.labels.get(names.CAPACITY_TYPE, "")
+def _goes(node: ManagedNode) -> bool:
+    return consolidates(node.pool) or (not node.static and since(node.claim, names.DRIFTED) is not None)
+
+
+def _reserved(node: ManagedNode) -> bool:
+    return node.claim.labels.get(names.CAPACITY_TYPE, "") == _RESERVED
 
 
 def _draws(node: ManagedNode) -> str:
     return node.claim.annotations.get(names.DRAWS_FROM, "")
+
+
+def _name(node: ManagedNode) -> str:
+    return node.node.name if node.node is not None else ""

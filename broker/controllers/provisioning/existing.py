@@ -2,12 +2,13 @@
 
 A node that is not initialized has the taints that its claim keeps, and the room that EC2's type gives: as in
 karpenter pkg/controllers/state/statenode.go. A claim without a node is the node that it becomes. Its pods
-are those for which it was made, until it is initialized: they need no other room.
+are those for which it was made, until it is initialized: they need no other room. A replacement has those of
+the node that it replaces until they have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from broker.apis import names
@@ -15,12 +16,14 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
 from broker.controllers.nodeclaim.registration import EPHEMERAL
+from broker.controllers.nodeclaim.status import replaces
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.placement.daemons import DaemonOverhead
+from broker.placement.disruption_pods import reschedulable
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.quantities import amounts
-from broker.placement.reading import claim_info, node_info
+from broker.placement.reading import claim_info, moved, node_info
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 
@@ -81,11 +84,34 @@ def existing(
     snapshot = PlacementSnapshot.of(
         infos, occupancy.occupied, namespaces=occupancy.namespaces, storage=storage
     )
+    for name, pod in _arriving(occupancy, claims, name_of):
+        snapshot = snapshot.with_pod(pod, name)
     return ExistingNodes(
         snapshot=snapshot,
         nominated=_nominated(claims, name_of),
         undetermined={info.name for info in infos if info.undetermined is not None},
     )
+
+
+def _arriving(
+    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], name_of: Mapping[str, str]
+) -> Iterator[tuple[str, PodInfo]]:
+    """The pods that move to a replacement, each with its node: they need that room while they still run."""
+    replaced = {
+        uid: name_of[claim.name]
+        for claim in claims
+        if (uid := replaces(claim)[1]) is not None and claim.name in name_of
+    }
+    by_id = {
+        claim.status.provider_id: claim
+        for claim in claims
+        if claim.uid in replaced and claim.status.provider_id
+    }
+    old = {node.name: claim for node in occupancy.nodes if (claim := by_id.get(node.spec.provider_id))}
+    for pod in occupancy.pods if old else ():
+        claim = old.get(pod.spec.node_name)
+        if claim is not None and reschedulable(pod):
+            yield replaced[claim.uid], moved(pod, claim.labels.get(names.ZONE, ""))
 
 
 def _joining(node: Node, claim: NodeClaim) -> NodeInfo:

@@ -9,7 +9,7 @@ largest machine that it may get, until EC2 answers: any smaller number could be 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
@@ -94,13 +94,22 @@ def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, 
 def pool_limits(
     pools: Iterable[NodePool], claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest
 ) -> dict[str, dict[str, int]]:
-    """The resources that each pool with limits may still add; negative beyond a limit."""
+    """The resources that each pool with limits may still add; negative beyond a limit.
+
+    A node that is replaced counts with what it has more than its replacement, which may be given up.
+    """
     limited = {pool.name: limit_amounts(pool.spec.limits) for pool in pools if pool.spec.limits}
     if not limited:
         return {}
+    known, listed = [*claims], [*nodes]
     used = _used(
-        (claim for claim in counted(claims) if claim.labels[names.NODEPOOL] in limited), nodes, largest
+        (claim for claim in counted(known) if claim.labels[names.NODEPOOL] in limited), listed, largest
     )
+    pairs = [(old, new) for old, new in _replaced(known) if old.labels.get(names.NODEPOOL) in limited]
+    by_claim = _by_claim((claim for pair in pairs for claim in pair), listed, largest)
+    for old, new in pairs:
+        more = by_claim[old.uid] - by_claim[new.uid]  # a Counter keeps positive amounts only
+        used.setdefault(old.labels[names.NODEPOOL], Counter()).update(more)
     return {
         pool: {name: amount - used[pool][name] if pool in used else amount for name, amount in limits.items()}
         for pool, limits in limited.items()
@@ -151,14 +160,32 @@ def shown(used: Mapping[str, int]) -> dict[str, str]:
     }
 
 
+def _replaced(claims: Sequence[NodeClaim]) -> Iterator[tuple[NodeClaim, NodeClaim]]:
+    """The claims that have a replacement, neither of which ends, with the replacement."""
+    by_uid = {claim.uid: claim for claim in claims if not _ends(claim)}
+    for claim in by_uid.values():
+        if (old := by_uid.get(replaces(claim)[1] or "")) is not None:
+            yield old, claim
+
+
 def _used(claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest) -> dict[str, Counter[str]]:
-    by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
+    counted_claims = [*claims]
+    by_claim = _by_claim(counted_claims, nodes, largest)
     by_pool: dict[str, Counter[str]] = {}
-    for claim in claims:
-        used = by_pool.setdefault(claim.labels[names.NODEPOOL], Counter())
-        id_ = claim.status.provider_id
-        used.update(claim_usage(claim, by_id.get(id_) if id_ else None, largest))
+    for claim in counted_claims:
+        by_pool.setdefault(claim.labels[names.NODEPOOL], Counter()).update(by_claim[claim.uid])
     return by_pool
+
+
+def _by_claim(
+    claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest
+) -> dict[str, Counter[str]]:
+    """The usage of each claim, by uid."""
+    by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
+    return {
+        claim.uid: claim_usage(claim, by_id.get(id_) if (id_ := claim.status.provider_id) else None, largest)
+        for claim in claims
+    }
 
 
 def _unknown(_: NodeClaim) -> Mapping[str, int]:

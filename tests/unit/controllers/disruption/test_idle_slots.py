@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
@@ -37,7 +37,7 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     pods = Cache(Pod)
     pods.apply("ADDED", pending(NOW))
     unused: Any = SimpleNamespace(client=None, clock=FakeClock())
-    caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim))
+    caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node))
     sources: Any = SimpleNamespace(ec2=ec2, slots=None)
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
     for seconds in (0, 30, 45):

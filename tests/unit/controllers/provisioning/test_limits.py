@@ -125,6 +125,13 @@ def largest() -> LargestMachines:
             ],
             2,  # the replacement was given up
         ),
+        (
+            [
+                claim("a", "m5.2xlarge", launched="m5.2xlarge"),
+                claim("b", "m5.large", metadata={"annotations": {names.REPLACES: "a/a"}}),
+            ],
+            8,  # the replacement may be given up
+        ),
         ([claim("a", "m5.large", resources={"requests": {"cpu": "1"}})], 2),
         ([claim("a", "unknown.type", resources={"requests": {"cpu": "3"}})], 3),
         ([claim("a", "m5.large", metadata={"labels": {}})], 0),  # of no pool
@@ -242,9 +249,8 @@ class World:
         self.claims[new] = claim(new, *types, metadata=meta)
 
     def end(self, name: str) -> None:
-        """A node ends; a replacement only after its node did, since to give one up is a fault."""
-        old = self.claims.pop(name).annotations.get(names.REPLACES, "").partition("/")[0]
-        self.claims.pop(old, None)
+        """A node ends, or a replacement is given up and its node stays."""
+        del self.claims[name]
 
     def used(self, *, in_flight: bool) -> dict[str, int]:
         """As EC2 has it: nodes that are replaced, or that end, are on their way out."""

@@ -1,0 +1,81 @@
+"""A replacement in flight keeps its room for the pods of the node that it replaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.provisioning.assign import PodAssignment, assign
+from broker.controllers.provisioning.existing import existing
+from broker.controllers.provisioning.learned import LearnedRoom
+from broker.placement.gangs import unknown_sizes
+from broker.placement.reading import pod_info
+from broker.placement.storage import Storage
+from tests.unit.placement.packing import pending
+
+pytestmark = pytest.mark.covers("FLT-10")
+ROOM = {"cpu": "2", "memory": "8Gi", "pods": "10"}
+OLD_ID = "aws:///us-east-1a/i-old"
+
+
+def claim(name: str, *, provider_id: str = "", annotations: dict[str, str] | None = None) -> NodeClaim:
+    return NodeClaim.decode(
+        {
+            "metadata": {"name": name, "uid": f"{name}-uid", "annotations": annotations or {}},
+            "spec": {
+                "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "web"},
+                "resources": {"requests": ROOM},
+            },
+            "status": {"providerID": provider_id, "allocatable": ROOM},
+        }
+    )
+
+
+def running(cpu: str, **metadata: Any) -> Pod:
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    return Pod.decode(
+        {
+            "metadata": {"name": "moves", "namespace": "default", "uid": "m", **metadata},
+            "spec": {"nodeName": "old-node", "containers": [container]},
+            "status": {"phase": "Running"},
+        }
+    )
+
+
+def assigned(pod: Pod, *, replaces: str = "old/old-uid") -> PodAssignment:
+    """The assignment of a pod of 600m beside this one on the old node."""
+    old = claim("old", provider_id=OLD_ID)
+    new = claim("new", annotations={names.REPLACES: replaces})
+    node = Node.decode(
+        {
+            "metadata": {"name": "old-node", "labels": {names.INITIALIZED: "true"}},
+            "spec": {"providerID": OLD_ID},
+            "status": {"allocatable": {**ROOM, "cpu": "1500m"}},
+        }
+    )
+    occupancy = NodeOccupancy(nodes=[node], pods=[pod], bound=[pod_info(pod)], infos={})
+    known = existing(occupancy, [old, new], [], Storage(), LearnedRoom())
+    return assign([pending("other", cpu="600m")], known, [], unknown_sizes)
+
+
+def test_other_pods_get_no_room_of_a_replacement_that_moving_pods_need() -> None:
+    assert assigned(running("1500m")).taken == {}
+
+
+def test_other_pods_get_the_room_of_a_replacement_that_is_left() -> None:
+    assert assigned(running("1")).taken == {"default/other": "new"}
+
+
+@pytest.mark.parametrize("replaces", ["old/another-uid", "gone/gone-uid"])
+def test_pods_of_another_node_take_no_room_of_a_replacement(replaces: str) -> None:
+    assert assigned(running("1500m"), replaces=replaces).taken == {"default/other": "new"}
+
+
+def test_pods_of_a_daemon_set_do_not_move() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "logs", "uid": "d", "controller": True}
+    assert assigned(running("1500m", ownerReferences=[owner])).taken == {"default/other": "new"}
