@@ -104,6 +104,9 @@ class MachineTable:
             if not rejections:
                 short = np.flatnonzero(requests > self.room[place])
                 reasons.update(f"Insufficient {self.resources[name]}" for name in short)
+        for reasons in by_pool.values():
+            if len(reasons) > 1:
+                del reasons[DRAWS_ELSEWHERE]  # machines for other pods, beside those for this one
         return {
             pool: ", ".join(f"{count} {text}" for text, count in sorted(reasons.items()))
             for pool, reasons in by_pool.items()

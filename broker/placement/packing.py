@@ -254,8 +254,10 @@ def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping
     if full := sorted({_slot(option) for option in options if supply.within_limits(option)}):
         yield f"no free slot is left for it in {abridged(full, 3)}"
     if over := [option for option in options if not supply.within_limits(option)]:
-        smallest = min(over, key=lambda option: (option.capacity.get(CPU, 0), option.instance_type))
-        for name, left in sorted(supply.limits[smallest.pool].items()):
+        remaining = sorted(supply.limits[over[0].pool].items())
+        sizes = [*(name for name, _ in remaining), CPU]
+        smallest = min(over, key=lambda o: ([o.capacity.get(name, 0) for name in sizes], o.instance_type))
+        for name, left in remaining:
             if (adds := smallest.capacity.get(name, 0)) > left:
                 limit = limits.get(name, left)
                 yield (

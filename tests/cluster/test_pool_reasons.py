@@ -10,7 +10,8 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
-from broker.controllers.provisioning.report import FAILED, OFFERING
+from broker.controllers.provisioning.report import FAILED, NOMINATED, OFFERING
+from broker.placement.machines import DRAWS_ELSEWHERE
 from tests.cluster import cases
 from tests.cluster.account import B
 from tests.cluster.objects import RESERVED
@@ -96,12 +97,32 @@ def test_volume_in_a_zone_without_a_slot_is_named_with_the_reservations_zone(sta
 @pytest.mark.covers("FLT-35")
 def test_limit_names_pool_resource_and_numbers(stack: Stack) -> None:
     stack.node_class(preference="none")
-    pool(stack, limits={"cpu": "1"})
+    pool(stack, limits={"cpu": "3"})
+    pool(stack, "memory", limits={"memory": "4Gi", "nodes": "0"})
     start(stack)
-    pods(stack, 1)
-    event = stack.until_event("p-0", FAILED, kind="Pod", text="limit of cpu")
-    assert (
-        "NodePool team" in event.message
-        and "its limit of cpu is 1, its nodes and claims use 0" in event.message
-    )
-    assert "(m5.large) has 2" in event.message
+    first = {names.NODEPOOL: "team", names.INSTANCE_TYPE: "m5.large"}
+    pods(stack, 1, "first", spec={"nodeSelector": first})
+    stack.until_event("first-0", NOMINATED, kind="Pod")
+    pods(stack, 1, cpu="1500m", spec={"nodeSelector": {names.NODEPOOL: "team"}})
+    gang = {names.GANG: "g", names.GANG_SIZE: "2"}
+    pods(stack, 2, "gang", annotations=gang, spec={"nodeSelector": {names.NODEPOOL: "memory"}})
+    message = stack.until_event("p-0", FAILED, kind="Pod", text="limit of cpu").message
+    assert "NodePool team" in message and "(m5.large) has 2" in message
+    assert "its limit of cpu is 3, its nodes and claims use 2" in message
+    message = stack.until_event("gang-0", FAILED, kind="Pod", text="NodePool memory").message
+    assert "its limit of memory is 4Gi, its nodes and claims use 0" in message
+    assert "its limit of nodes is 0" in message
+
+
+@pytest.mark.covers("FLT-35")
+def test_pod_that_draws_from_none_reads_nothing_of_the_machines_for_others(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    pods(stack, 1, "draws", cpu="900", annotations={names.DRAWS_FROM: "gpu"})
+    pods(stack, 1, cpu="900")
+    pods(stack, 1, "lost", spec={"nodeSelector": {names.NODEPOOL: "tema"}})
+    start(stack)
+    for name in ("draws-0", "p-0"):
+        message = stack.until_event(name, FAILED, kind="Pod", text="NodePool team").message
+        assert "Insufficient cpu" in message and DRAWS_ELSEWHERE not in message
+    assert ", 1 NodePool of no use" in stack.until_event("lost-0", FAILED, kind="Pod").message
