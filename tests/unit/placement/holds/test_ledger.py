@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.placement.holds import Consumption, Hold, HoldOwner
 from broker.placement.holds_fit import NodeRoom, lacks
 from broker.placement.holds_ledger import HoldLedger, HoldLink
+from broker.placement.holds_match import IndexMatcher, NamingPod
 from broker.placement.model import NodeInfo
 from broker.placement.snapshot import PlacementSnapshot
 from tests.support.examples import examples
@@ -32,6 +34,30 @@ def test_a_ledger_is_rebuilt_from_holds_and_pods() -> None:
 def test_a_pod_of_another_node_is_no_owner() -> None:
     kept = hold(cpu=4)
     assert not ledger(kept, links=(link(kept, owner("a", cpu=1), node="other"),)).states[kept.id].owners
+
+
+@pytest.mark.covers("FLT-62")
+@pytest.mark.parametrize(
+    ("naming", "owns"),
+    [
+        (NamingPod("red", "a", "a", {"app": "demo"}), True),
+        (NamingPod("red", "a", "a", {}), False),
+        (NamingPod("red", "recorded", "recorded", {}), True),
+        (NamingPod("red", "a", "a", {"app": "demo"}, owners=False), False),
+    ],
+)
+def test_a_pod_that_names_a_hold_owns_it_only_if_the_hold_is_for_it(naming: NamingPod, owns: bool) -> None:
+    kept = hold(cpu=4, consumption=Consumption.SHARED, recorded=frozenset({"recorded"}))
+    named = HoldLink(kept.id, "n", owner(naming.uid, cpu=1), naming)
+    assert [*ledger(kept, links=(named,)).states[kept.id].owners] == ([naming.uid] if owns else [])
+
+
+@pytest.mark.covers("FLT-62")
+@pytest.mark.parametrize(("namespace", "consumed"), [("team", True), ("red", False)])
+def test_a_pod_of_another_namespace_takes_no_godel_room(namespace: str, consumed: bool) -> None:
+    kept = hold(cpu=4, consumption=Consumption.WHOLE, matcher=IndexMatcher("team", "web-1"))
+    named = HoldLink(kept.id, "n", owner("a", cpu=1), NamingPod(namespace, "a", "a", {}))
+    assert (kept.id not in ledger(kept, links=(named,)).states) is consumed
 
 
 def test_a_hold_counts_until_its_deadline() -> None:
