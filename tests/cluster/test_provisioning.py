@@ -520,6 +520,7 @@ def test_a_gang_of_an_interrupted_run_needs_no_more_claims_than_its_pods(stack: 
     start(stack)
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.5)
     assert {claim.annotations[names.GANG_SIZE] for claim in claims(stack)} == {"2"}
+    assert "made" in {claim.name for claim in claims(stack)}  # it did not wait until others took its place
 
 
 @pytest.mark.covers("KRP-35")

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from structlog.testing import capture_logs
 
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
-from broker.kube.informer import Informer
+from broker.kube.informer import REFUSALS, Informer
 from broker.kube.metrics import REGISTRY
 from tests.support.clock import FakeClock
 from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, sizes, status, thing
@@ -169,6 +169,33 @@ def test_a_version_that_the_server_keeps_refusing_is_listed_again(
     server.drop()
     clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
     assert (server.count(watch=False), server.count(watch=True)) == (2, 5)
+
+
+@pytest.mark.covers("FLT-70")
+def test_refusals_before_an_event_do_not_count_any_more(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    for size in (1, 2, 3):
+        server.broken_streams.extend([Unavailable(500, "InternalError", "busy")] * (REFUSALS - 1))
+        server.drop()
+        clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
+        server.put(thing("a", size=size))
+        clock.until(lambda size=size: sizes(followed) == {"a": size})
+    assert server.count(watch=False) == 1
+
+
+@pytest.mark.covers("FLT-70")
+def test_an_event_that_meets_a_bug_is_not_waited_for_again(
+    followed: Informer[Thing], server: Server, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list shows what the event would have told."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(followed.cache, "apply", panic)
+    server.put(thing("a", size=1))
+    clock.until(lambda: sizes(followed) == {"a": 1}, step=0.5)
 
 
 def test_a_server_without_a_response_causes_no_new_list(

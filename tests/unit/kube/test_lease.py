@@ -236,6 +236,31 @@ class Slow:
         raise AssertionError("a lease is not watched")
 
 
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(("written", "left"), [("two", "two"), ("one", None)])
+def test_release_of_a_lease_that_was_written_since_gives_back_no_others(
+    written: str, left: str | None
+) -> None:
+    server = Server()
+    holder = Candidate(server.client, NAME, NAMESPACE, "one", FakeClock(), duration=15)
+    assert holder.contend()
+    body = {"spec": {"holderIdentity": written}}
+    server.client.patch(LEASE, NAME, body, namespace=NAMESPACE)
+    holder.release()
+    assert spec(server).get("holderIdentity") == left
+
+
+@pytest.mark.covers("FLT-70")
+def test_a_holder_whose_time_is_over_does_not_renew() -> None:
+    """Another process may have led since: it contends like any other."""
+    server, clock = Server(), FakeClock()
+    holder = Candidate(server.client, NAME, NAMESPACE, "one", clock, duration=15)
+    assert holder.contend() and holder.renew()
+    clock.advance(10)
+    before = spec(server)
+    assert not holder.renew() and not holder.leading and spec(server) == before
+
+
 def act(candidate: Candidate) -> bool:
     return candidate.renew() if candidate.leading else candidate.contend()
 

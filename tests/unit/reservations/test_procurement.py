@@ -810,6 +810,13 @@ def test_end_dates_are_updated_in_place() -> None:
     assert not planned(desired(16, terms=PurchaseSpec(end=NOW)), odcrs=(managed("cr-1", 2, end=NOW),)).steps
 
 
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("odcr", [managed("cr-1", 2), managed("cr-1", 3), managed("cr-1", 3, end=NOW)])
+def test_an_end_that_has_passed_is_not_sent_and_gives_nothing_back(odcr: Odcr) -> None:
+    """EC2 refuses an end in the past; the reservation ends by itself."""
+    assert not planned(desired(16, terms=PurchaseSpec(end=NOW)), odcrs=(odcr,)).changes
+
+
 def test_an_unresolved_flavor_is_left_unchanged() -> None:
     lost = desired(demands={}, flavor_names=("h100",), cancels=True)
     assert not planned(lost, odcrs=(managed("cr-1", 8),)).steps

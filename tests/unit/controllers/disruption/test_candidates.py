@@ -1,15 +1,19 @@
-"""Empty nodes that waiting pods are about to take."""
+"""Nodes that may be disrupted, and empty ones that waiting pods are about to take."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.names import INITIALIZED_CONDITION, PODS
-from broker.controllers.disruption.candidates import nominated, usable_soon
+from broker.controllers.disruption.candidates import nominated, ready_to_go, usable_soon
+from broker.controllers.disruption.conditions import RETRY
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.occupancy import NodeOccupancy
 from broker.placement.reading import pod_info
@@ -92,3 +96,46 @@ def test_a_pod_that_shrinks_takes_its_size_from_a_node_that_is_kept(
         nodes=[node("n1")], infos={waiting.key: pod_info(waiting)}, bound=[pod_info(shrinking(actual))]
     )
     assert usable_soon([managed(node("n1"))], [waiting], occupancy) == expected
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/kept"]}
+
+
+def conditioned(*conditions: tuple[str, str, datetime], **meta: Any) -> NodeClaim:
+    """A claim with an initialized node and these conditions: type, status and since when."""
+    every = [(names.INITIALIZED_CONDITION, "True", NOW), *conditions]
+    written = [
+        {"type": type_, "status": status, "lastTransitionTime": f"{since:%Y-%m-%dT%H:%M:%SZ}"}
+        for type_, status, since in every
+    ]
+    return NodeClaim.decode({"metadata": {"name": "n1", **meta}, "status": {"conditions": written}})
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(
+    ("changed", "ready"),
+    [
+        ({}, True),
+        ({"node": None}, False),
+        # A Node of the claim that nobody can read may hold pods.
+        ({"unreadable": True}, False),
+        ({"replacement": conditioned()}, False),
+        ({"node": Node.decode({"metadata": {"name": "n1", **ENDS}})}, False),
+        ({"claim": conditioned(**ENDS)}, False),
+        # EC2 does not list the instance: it is ended, or comes back.
+        ({"claim": conditioned((names.INSTANCE_LISTED, "False", NOW))}, False),
+        ({"claim": conditioned((names.INSTANCE_LISTED, "True", NOW))}, True),
+        ({"claim": conditioned((names.DISRUPTION_REASON, "False", NOW))}, False),
+        ({"claim": conditioned((names.DISRUPTION_REASON, "False", NOW - RETRY))}, True),
+        (
+            {"claim": conditioned((names.DISRUPTION_REASON, "False", NOW - RETRY + timedelta(seconds=1)))},
+            False,
+        ),
+    ],
+)
+def test_only_a_known_node_in_no_other_disruption_may_be_disrupted(
+    changed: dict[str, Any], ready: bool
+) -> None:
+    whole = ManagedNode(claim=conditioned(), pool=POOL, node=node("n1"))
+    assert ready_to_go(replace(whole, **changed), NOW) is ready

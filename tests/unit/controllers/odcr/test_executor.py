@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -30,13 +31,17 @@ READ: Json = {
 }
 
 
-def bought(fresh: Json) -> list[str]:
-    """The calls to EC2 for a purchase that was decided on `READ`, if the API server has `fresh`."""
+def bought(fresh: Json, *, known: Collection[str] = (), events: Any = None) -> list[str]:
+    """The calls to EC2 for a purchase that was decided on `READ`, if the API server has `fresh`.
+
+    EC2 shows reservations with the ids `known`, and answers with `cr-1`.
+    """
     client, provider, ledger = MagicMock(), MagicMock(), MagicMock(intents={})
     client.get.return_value = {"metadata": fresh, "spec": {}}
-    provider.create_reservation.return_value = Odcr(
+    odcr = Odcr(
         id="cr-1", instance_type="p5.48xlarge", zone="us-east-1a", total=1, available=1, state="active"
     )
+    provider.create_reservation.return_value = odcr
     executor = OdcrExecutor(
         client, provider, MagicMock(), ledger, AssumptionStore(FakeClock()), recorder=MagicMock()
     )
@@ -49,9 +54,9 @@ def bought(fresh: Json) -> list[str]:
     purchase = Purchase(
         reserved=reserved, flavor="h100", instance_type="p5.48xlarge", zone="us-east-1a", count=1
     )
-    executor.events = MagicMock()
+    executor.events = events or MagicMock()
     try:
-        executor.buy(purchase, reading, {})
+        executor.buy(purchase, reading, dict.fromkeys(known, odcr))
     except ObjectChanged:
         assert not ledger.intents
         return ["changed", *(call[0] for call in provider.method_calls)]
@@ -77,3 +82,14 @@ def test_nothing_is_bought_for_an_object_that_changed_since_it_was_read(changed:
 @pytest.mark.covers("FLT-70")
 def test_a_status_that_changed_since_does_not_stop_a_purchase() -> None:
     assert bought({**READ, "resourceVersion": "9"}) == ["create_reservation"]
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(("known", "reported"), [((), True), (("cr-2",), True), (("cr-1",), False)])
+def test_an_answer_with_a_reservation_that_was_known_before_is_no_purchase(
+    known: tuple[str, ...], reported: bool
+) -> None:
+    """EC2 answers a repeated token with what the first call made."""
+    events = MagicMock()
+    assert bought(READ, known=known, events=events) == ["create_reservation"]
+    assert events.bought.called is reported
