@@ -124,8 +124,8 @@ class Watch:
 
     # ---- every write to the API server
 
-    def _write(self, method: str, path: str) -> None:
-        self.pools.write(method, path)
+    def _write(self, method: str, path: str, body: bytes) -> None:
+        self.pools.write(method, path, body)
         if method == "DELETE" and "/nodeclaims/" in path:
             self._deletes(path.rpartition("/")[2])
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from types import CodeType, ModuleType
 
 SEEDS = 200
@@ -25,17 +26,22 @@ SHARED = ("boto3", "kubernetes.client", "moto.ec2.models", "moto.moto_server.wer
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In `module`, `old` is replaced by `new`; it is there so many `times`."""
+    """In `module`, `old` is replaced by `new`; it is there so many `times`.
+
+    `pools`: only seeds about pods and NodePools can show it.
+    """
 
     name: str
     module: str
     old: str
     new: str
     times: int = 1
+    pools: bool = False
 
 
 _CLAIMS = "broker.controllers.nodeclaim"
 _KUBE = "broker.kube"
+_PROVISIONING = "broker.controllers.provisioning"
 MUTANTS: Sequence[Mutant] = (
     Mutant(
         "claim without a finalizer",
@@ -201,6 +207,20 @@ MUTANTS: Sequence[Mutant] = (
         "return claim.spec.node_class_ref.group in groups",
         "return True",
     ),
+    Mutant(
+        "limits do not count claims in flight",
+        f"{_PROVISIONING}.usage",
+        "if claim.labels[names.NODEPOOL] in limited)",
+        "if claim.labels[names.NODEPOOL] in limited and claim.status.provider_id)",
+        pools=True,
+    ),
+    Mutant(
+        "pods have no place on claims in flight",
+        f"{_PROVISIONING}.existing",
+        "            claim.name not in name_of\n            and not claim.deleting",
+        "            False",
+        pools=True,
+    ),
 )
 
 
@@ -239,11 +259,13 @@ def trial(mutant: Mutant, seeds: int) -> str:
     began = time.monotonic()
     try:
         from tests.simulation.run import run
+        from tests.simulation.schedule import about_pools
         from tests.simulation.world import Lab
     except LookupError as error:
         return f"| {mutant.name} | does not apply | {error} |"
     with Lab() as lab:
-        for seed in range(seeds):
+        numbers = filter(about_pools, count()) if mutant.pools else count()
+        for seed in islice(numbers, seeds):
             report = run(lab, seed)
             if report.violation:
                 violation = report.violation.replace("|", "/")[:90]

@@ -169,6 +169,30 @@ def stranger_app(world: World, rng: random.Random) -> None:
     )
 
 
+def crowd(world: World, rng: random.Random) -> None:
+    """Pods come to a limited pool while EC2 answers no launch, and more while claims wait for one."""
+    from tests.simulation.cluster_parts import run_cluster
+
+    found = [name for name in ("web", "team") if name in pools_of(world)]
+    if not found:
+        return
+    name, limit = rng.choice(found), "4"
+    note_limit(world, name, limit)
+    world.client.patch(NodePool.KIND, name, {"spec": {"limits": {"cpu": limit}}})
+    world.control.fault(action="CreateFleet", code="RequestLimitExceeded", status=503, times=12)
+    world.gate.injected("aws throttled")
+
+    def wave() -> None:
+        apps = world.pool_facts.apps
+        if sum(item.replicas for item in apps.values()) < MOST_PODS:
+            chosen = App(world.pool_facts.name(), TENANT, "1500m", name, 2)
+            apps[chosen.name] = chosen
+        run_cluster(world)
+
+    wave()
+    world.gate.arm(1, "after", wave, of="POST /apis/karpenter.sh/v1/nodeclaims", kind="meanwhile")
+
+
 def app_gone(world: World, rng: random.Random) -> None:
     if apps := world.pool_facts.apps:
         del apps[rng.choice([*apps])]

@@ -1,18 +1,20 @@
 """The invariants of pods and NodePools, read from the API server's and EC2's memory alone.
 
-At every moment: limits hold, no pod has two machines, capacity of an owner is not used by strangers, and no
-eviction or disruption passes a budget that the broker has seen. At rest each pod that could be served runs,
-and the others have an event that says why.
+At every moment: no claim is made past a limit that the broker has seen, no pod has two machines, capacity of
+an owner is not used by strangers, and no eviction or disruption passes a budget that the broker has seen. At
+rest each pod that could be served runs, and the others have an event that says why.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Event, Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.apis.policy import PodDisruptionBudget
@@ -34,18 +36,61 @@ class PoolsWatch:
         self._world = world
         self._allowed: dict[str, list[tuple[float, int]]] = {}  # by pool, the disruptions that were allowed
         self._disrupted: dict[str, str] = {}  # uid of a claim that the broker ended -> its pool
+        # By pool, each limit of CPUs with the place in the history since which it holds.
+        self._limited: dict[str, list[tuple[int, float]]] = {}
+        self._makers: dict[str, str] = {}  # claim -> the process that made it
 
     # ---- every write
 
-    def write(self, method: str, path: str) -> None:
+    def write(self, method: str, path: str, body: bytes) -> None:
         """No pod is deleted past its budget, but at the end of its node's grace period."""
         parts = path.split("/")
+        if method == "POST" and parts[-1] == NodeClaim.KIND.plural:
+            self._makes(json.loads(body))
         if method != "DELETE" or "pods" not in parts or not parts[-1].startswith("w-"):
             return
         pod = self._world.objects(Pod.KIND).get((parts[-3], parts[-1]))
         claim = self._claim_on(pod["spec"].get("nodeName", "")) if pod is not None else None
         if claim is None or not claim["spec"].get("terminationGracePeriod"):
             raise Violation("evicted", f"pod {parts[-1]} is deleted, not evicted")
+
+    def _makes(self, new: Json) -> None:
+        """A new claim fits the limit that its maker has seen, with any machines for those in flight."""
+        world, pool = self._world, new["metadata"].get("labels", {}).get(names.NODEPOOL, "")
+        acting = next(p for p in world.running if p.name == world.gate.acting)
+        self._makers[new["metadata"]["name"]] = acting.name
+        read = min(acting.revisions(NodePool.KIND), default=0)
+        limits = [limit for at, limit in self._limited.get(pool, ()) if at <= read]
+        if not limits:
+            return
+        claims = [c for c in world.claims() if c["metadata"].get("labels", {}).get(names.NODEPOOL) == pool]
+        replaced = {c["metadata"].get("annotations", {}).get(names.REPLACES, "") for c in [*claims, new]}
+        counted = [c for c in claims if self._counts(c, acting.name) and _identity(c) not in replaced]
+        cpus = self._most(new) + sum(map(self._most, counted))
+        if cpus > limits[-1]:
+            text = f"{len(counted)} others may have {cpus} CPUs beside a limit of {limits[-1]:g}"
+            raise Violation("limits", f"claim {new['metadata']['name']} of NodePool {pool} and {text}")
+
+    def _counts(self, claim: Json, process: str) -> bool:
+        """Whether the process knows the claim, and nothing says that it ends."""
+        known = self._makers.get(claim["metadata"]["name"]) == process or self._seen(claim, NodeClaim.KIND)
+        ends = condition(claim, "InstanceTerminating").get("status") == "True"
+        return known and not ends and not claim["metadata"].get("deletionTimestamp")
+
+    def _most(self, claim: Json) -> int:
+        """The CPUs of its instance; before the launch, of the largest type that it may get."""
+        if id_ := instance_of(claim):
+            return sum(CPUS[i.instance_type] for i in self._world.instances() if i.id == id_)
+        required = claim["spec"]["requirements"]
+        types = [v for item in required if item["key"] == names.INSTANCE_TYPE for v in item["values"]]
+        return max((CPUS[name] for name in types), default=0)
+
+    def _note_limits(self) -> None:
+        for name, pool in pools_of(self._world).items():
+            limit = float(pool["spec"].get("limits", {}).get("cpu", "inf"))
+            kept = self._limited.setdefault(name, [])
+            if not kept or kept[-1][1] != limit:
+                kept.append((int(pool["metadata"]["resourceVersion"]), limit))
 
     def disrupts(self, claim: Json) -> None:
         """The broker ends a claim with a ready node: what is on it may go, and so many nodes at once."""
@@ -136,6 +181,7 @@ class PoolsWatch:
             return
         claims = self._world.claims()
         self._note_budgets()
+        self._note_limits()
         self._limits(claims)
         self._one_machine(claims)
         self._owners(claims)
@@ -261,3 +307,8 @@ class PoolsWatch:
         ]
         of = [c for c in claims if key in c["metadata"].get("annotations", {}).get(names.PODS, "").split(",")]
         return "; ".join([*events, *(f"{c['metadata']['name']}: {conditions_text(c)}" for c in of)])
+
+
+def _identity(claim: Json) -> str:
+    """The claim as its replacement names it."""
+    return f"{claim['metadata']['name']}/{claim['metadata']['uid']}"

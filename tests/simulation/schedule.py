@@ -80,6 +80,7 @@ ROOM_WEIGHTS: Mapping[str, int] = {
 POOL_WEIGHTS: Mapping[str, int] = {
     "app": 16,
     "stranger_app": 2,
+    "crowd": 8,
     "app_gone": 2,
     "pod_lost": 4,
     "edit_pool": 7,

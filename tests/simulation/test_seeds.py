@@ -51,7 +51,7 @@ def test_every_invariant_of_pods_holds(lab: Lab, seed: int) -> None:
 
 @pytest.mark.covers("FLT-71")
 def test_schedules_have_each_operation_of_pods_and_pools() -> None:
-    operations = {op.name for seed in filter(about_pools, range(200)) for op in schedule(seed)}
+    operations = {op.name for seed in filter(about_pools, range(2000)) for op in schedule(seed)}
     assert operations >= POOL_WEIGHTS.keys()
 
 

