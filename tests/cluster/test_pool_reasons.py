@@ -67,10 +67,10 @@ def test_pool_that_offers_nothing_says_why_on_its_pod_and_in_its_condition(stack
     start(stack)
     for name, (_, texts) in reasons.items():
         event = stack.until_event(f"{name}-0", FAILED, kind="Pod", text=f"NodePool {name}: ")
-        found = stack.until(lambda n=name: stack.condition(NodePool, n, OFFERING), name)  # type: ignore[misc]
-        assert found is not None and found.status == "False"
+        offering = stack.until(lambda n=name: stack.condition(NodePool, n, OFFERING), name)  # type: ignore[misc]
+        assert offering is not None and offering.status == "False"
         for text in texts:
-            assert text in event.message and text in found.message
+            assert text in event.message and text in offering.message
     for name in reasons:
         stack.delete(Pod, f"{name}-0", namespace="default")
     stack.until(

@@ -69,8 +69,8 @@ def _texts(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool],
     related = [pool.name for pool in sorted(admitting, key=lambda pool: not _owned(pool, pod))]
     texts = [f"NodePool {name}: {known[name]}" for name in related]
     if count and (others := len(known) - len(related)):
-        kind = "other NodePool" if related else "NodePool"
-        texts.append(f"{counted(others, kind)} of no use to it: {NO_MATCH}, or its tolerations")
+        pools_text = counted(others, "other NodePool" if related else NodePool.KIND.kind)
+        texts.append(f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
     return texts
 
 
