@@ -1,4 +1,4 @@
-"""Matches idle slots with what waits: which claim or pod could have which slot, and what stands between.
+"""Matches idle slots with the claims and pods that could have them, and names the obstacles.
 
 `explain` and the web page show the same matches. Type, size, zone, capacity type, the class's target and the
 owner are compared, by the rules of the planner: requirements against labels, and requests against the room of
@@ -72,7 +72,7 @@ class IdleSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleMatch:
-    """Alike waiters that could have a slot. `between`: what stands between; nothing known if it is empty."""
+    """Alike waiters that could have a slot. `between`: the obstacles; none is known if it is empty."""
 
     slots: IdleSlots
     waiters: tuple[Waiter, ...]
@@ -193,7 +193,7 @@ def idle_matches(
 
 
 def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle, ...] | None:
-    """What stands between, by the easiest alternative; None if the slot is of another type or size than the
+    """The obstacles, by the easiest alternative; None if the slot is of another type or size than the
     waiter takes, or it has its machine.
     """
     room = slot.facts.room
@@ -251,11 +251,12 @@ def _of_alternative(alternative: Alternative, slot: IdleSlots, shown: Shown) -> 
 
 def _gang(waiter: Waiter, slot: IdleSlots) -> Iterator[_Obstacle]:
     """A gang gets room whole or not at all."""
-    each, room = 1, slot.facts.room
+    pods_a_slot, room = 1, slot.facts.room
     if waiter.kind == "pod":
         requests = {PODS: 1, **waiter.requests}
-        each = min(room.get(name, 0) // n for name, n in requests.items() if n) if room else waiter.together
-    needed = -(-waiter.together // max(each, 1))
+        fits = [room.get(name, 0) // amount for name, amount in requests.items() if amount] if room else []
+        pods_a_slot = min(fits, default=waiter.together)
+    needed = -(-waiter.together // max(pods_a_slot, 1))
     if needed > slot.free:
         yield "", f"its gang needs {counted(needed, 'slot')} at once"
 

@@ -1,4 +1,4 @@
-"""What waits for capacity: claims without an instance, and pods without a node.
+"""Waiters for capacity: claims without an instance, and pods without a node.
 
 `explain` and the web page read the same waiters, from the objects that each of them has.
 """

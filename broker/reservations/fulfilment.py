@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from broker.capacity.model import Inventory
@@ -216,3 +216,12 @@ def _release_order(odcr: Odcr, demand: FlavorDemand) -> tuple[int, int, int, str
 
 def _second(odcr: Odcr) -> object:
     return odcr.end.replace(microsecond=0) if odcr.end else None
+
+
+def used_by_now(odcr_id: str, decided: Inventory, latest: Inventory) -> int:
+    """Used slots of an ODCR after a decision was made: launches did not wait for it."""
+    inventories = [replace(decided, debits=latest.debits)]
+    if latest.described and decided.described and latest.described > decided.described:
+        inventories.append(latest)  # a newer description has launches that are debits no longer
+    odcrs = [(inventory.odcrs.get(odcr_id), inventory) for inventory in inventories]
+    return max((odcr.total - unused(odcr, inventory) for odcr, inventory in odcrs if odcr), default=0)

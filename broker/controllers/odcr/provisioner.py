@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import structlog
 
@@ -34,7 +35,7 @@ from broker.reservations.desired import (
     OdcrChange,
     ProcurementPlan,
 )
-from broker.reservations.fulfilment import observed, unused
+from broker.reservations.fulfilment import observed, used_by_now
 from broker.reservations.idle_release import IdleTracker
 from broker.reservations.moves import (
     MovedCapacity,
@@ -340,7 +341,8 @@ class OdcrProvisioner:
                 state = self._replan(state)
             now = self._clock.now()
             for change in state.plan.changes:
-                if not self._executor.paused(change, now) and change.count >= self._used(change, state):
+                used = used_by_now(change.odcr_id, state.inventory, self._inventory.snapshot())
+                if not self._executor.paused(change, now) and change.count >= used:
                     odcr = state.inventory.odcrs[change.odcr_id]
                     self._executor.change(change, state.readings[change.reserved], odcr)
             for _ in range(2):  # a group is made, then filled
@@ -353,15 +355,6 @@ class OdcrProvisioner:
         self._executor.events.end_pass(state.readings)
         return self._replan(state), first_error
 
-    def _used(self, change: OdcrChange, state: ProvisioningState) -> int:
-        """Used slots of the ODCR by now: launches did not wait for this decision."""
-        latest = self._inventory.snapshot()
-        inventories = [replace(state.inventory, debits=latest.debits)]
-        if latest.described and state.inventory.described and latest.described > state.inventory.described:
-            inventories.append(latest)  # a newer description has launches that are debits no longer
-        odcrs = [(inventory.odcrs.get(change.odcr_id), inventory) for inventory in inventories]
-        return max((odcr.total - unused(odcr, inventory) for odcr, inventory in odcrs if odcr), default=0)
-
     def _release(self, state: ProvisioningState) -> None:
         """Releases instances that were idle for too long, from the next plan on. Raises ApiError."""
         now = self._clock.now()
@@ -369,20 +362,20 @@ class OdcrProvisioner:
         for reserved, reading in state.readings.items():
             if not reading.managed or reading.reservation.deleting or reading.desired.frozen:
                 continue
-            counts: dict[str, int] = {}
-            held: list[Odcr] = []
-            for name, demand in reading.desired.demands.items():
-                first = demand.flavor.instance_types[0]
-                odcrs = state.ownership.of(reserved).get(name, ())
-                same_type = [odcr for odcr in odcrs if odcr.instance_type == first]
-                counts[name] = self._idle.expired(same_type, now)
-                held += same_type
+            demands, owned = reading.desired.demands, state.ownership.of(reserved)
+            held = {
+                name: [
+                    odcr
+                    for odcr in owned.get(name, ())
+                    if odcr.instance_type == demand.flavor.instance_types[0]
+                ]
+                for name, demand in demands.items()
+            }
+            counts = {name: self._idle.expired(odcrs, now) for name, odcrs in held.items()}
             if any(counts.values()):
-                total = {
-                    name: demand.released + counts[name] for name, demand in reading.desired.demands.items()
-                }
+                total = {name: demand.released + counts[name] for name, demand in demands.items()}
                 self._executor.release(reading, total)
-                self._idle.released(held)
+                self._idle.released(chain.from_iterable(held.values()))
 
     # ---- publish
 
