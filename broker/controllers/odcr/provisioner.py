@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 
 import structlog
@@ -29,12 +29,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
-from broker.reservations.desired import (
-    DesiredCapacity,
-    GroupChange,
-    OdcrChange,
-    ProcurementPlan,
-)
+from broker.reservations.desired import DesiredCapacity, ProcurementPlan
 from broker.reservations.fulfilment import observed, used_by_now
 from broker.reservations.idle_release import IdleTracker
 from broker.reservations.moves import (
@@ -250,7 +245,7 @@ class OdcrProvisioner:
         now: datetime,
         moves: Sequence[MovedCapacity | RecentLoss],
     ) -> ProcurementPlan:
-        managed = sorted((reading for reading in readings if reading.managed), key=_age)
+        managed = sorted((reading for reading in readings if reading.managed), key=ParsedReservation.age)
 
         def planned(subset: Sequence[ParsedReservation]) -> ProcurementPlan:
             return plan(
@@ -316,7 +311,7 @@ class OdcrProvisioner:
 
     def _due(self, plan: ProcurementPlan) -> bool:
         now = self._clock.now()
-        steps: list[OdcrChange | GroupChange] = [*plan.changes, *plan.regroups]
+        steps = (*plan.changes, *plan.regroups)
         return bool(plan.purchases) or any(not self._executor.paused(step, now) for step in steps)
 
     def _act(self, state: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
@@ -419,9 +414,3 @@ class OdcrProvisioner:
         self._published = odcrs
         metrics.show(odcrs)
         self._reads.snapshots.publish(odcrs)
-
-
-def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:
-    """The oldest reservation first."""
-    created = reading.reservation.metadata.creation_timestamp
-    return created or datetime.max.replace(tzinfo=UTC), reading.reserved

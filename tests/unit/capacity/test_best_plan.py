@@ -242,7 +242,7 @@ def better(scenario: World, keeps: frozenset[str] | None = None) -> tuple[Object
 @pytest.mark.parametrize("gangs", [False, True])
 def test_no_other_assignment_of_own_and_unowned_slots_is_better(gangs: bool) -> None:
     worlds = {seed: world(seed, gangs=gangs).without_lending() for seed in range(times(60))}
-    assert {seed: found for seed, scenario in worlds.items() if (found := better(scenario))} == {}
+    assert {seed: betters for seed, scenario in worlds.items() if (betters := better(scenario))} == {}
 
 
 @pytest.mark.covers("FLT-69")
@@ -252,6 +252,6 @@ def test_no_other_assignment_in_which_owners_keep_a_slot_is_better(gangs: bool) 
     for seed in range(times(60)):
         scenario = world(seed, gangs=gangs)
         owners = scenario.without_lending()
-        if found := better(scenario, reserved(reached(owners, owners.planned()))):
-            wrong[seed] = found
+        if betters := better(scenario, reserved(reached(owners, owners.planned()))):
+            wrong[seed] = betters
     assert wrong == {}
