@@ -173,10 +173,10 @@ def crowd(world: World, rng: random.Random) -> None:
     """Pods come to a limited pool while EC2 answers no launch, and more while claims wait for one."""
     from tests.simulation.cluster_parts import run_cluster
 
-    found = [name for name in ("web", "team") if name in pools_of(world)]
-    if not found:
+    present = [name for name in ("web", "team") if name in pools_of(world)]
+    if not present:
         return
-    name, limit = rng.choice(found), "4"
+    name, limit = rng.choice(present), "4"
     note_limit(world, name, limit)
     world.client.patch(NodePool.KIND, name, {"spec": {"limits": {"cpu": limit}}})
     world.control.fault(action="CreateFleet", code="RequestLimitExceeded", status=503, times=12)

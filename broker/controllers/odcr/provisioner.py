@@ -29,7 +29,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
-from broker.reservations.desired import DesiredCapacity, ProcurementPlan
+from broker.reservations.desired import DesiredCapacity, GroupChange, OdcrChange, ProcurementPlan
 from broker.reservations.fulfilment import observed, used_by_now
 from broker.reservations.idle_release import IdleTracker
 from broker.reservations.moves import (
@@ -311,7 +311,7 @@ class OdcrProvisioner:
 
     def _due(self, plan: ProcurementPlan) -> bool:
         now = self._clock.now()
-        steps = (*plan.changes, *plan.regroups)
+        steps: list[OdcrChange | GroupChange] = [*plan.changes, *plan.regroups]
         return bool(plan.purchases) or any(not self._executor.paused(step, now) for step in steps)
 
     def _act(self, state: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
