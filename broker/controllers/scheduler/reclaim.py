@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from broker.apis.core import Pod
@@ -75,7 +76,9 @@ class ElasticReclaim:
         `pods`: of one namespace. `bound`: all pods that take room, by uid. `schedulers`: the names that the
         broker serves.
         """
-        now = self._clock.now()
+        now, past = self._clock.now(), self._clock.monotonic() - PROTECTED
+        self._evicted = {uid: at for uid, at in self._evicted.items() if at > past}
+        self._protected = {uid: until for uid, until in self._protected.items() if until > past + PROTECTED}
         ending = [pod for pod in bound.values() if self._ends(pod, now)]
         base = self._after(state, ending, use)
         trial = try_places(pods, base, self._rules)
@@ -101,16 +104,15 @@ class ElasticReclaim:
         """Whether a budget kept the pod from being evicted a moment ago."""
         return self._protected.get(uid, float("-inf")) > self._clock.monotonic()
 
-    def places(
-        self,
-        pods: Sequence[QueuedPod],
-        free: SchedulerState,
-        gone: Iterable[Pod],
-        only: Collection[str] | None = None,
+    def without(self, free: SchedulerState, gone: Iterable[Pod]) -> SchedulerState:
+        """The state once these pods are gone, without quotas."""
+        return self._after(free, gone, ElasticUse())
+
+    def placed(
+        self, pods: Sequence[QueuedPod], state: SchedulerState, only: Collection[str] | None = None
     ) -> tuple[FoundPlace, ...] | None:
-        """The places of all pods once others are gone; None if one of them has none."""
-        without = self._after(free, gone, ElasticUse())
-        trial = try_places(pods, without, self._rules._replace(only=only))
+        """The places of all pods; None if one of them has none."""
+        trial = try_places(pods, state, self._rules._replace(only=only))
         return None if trial.rejected else trial.placed
 
     def evict(self, pods: Sequence[Pod]) -> list[Pod]:
@@ -205,7 +207,9 @@ class _VictimSearch:
         """The nodes on which the pod would have room without all candidates."""
         nodes = {pod.spec.node_name for pod in self._bound.values()}
         nodes = nodes if self._only is None else nodes & {*self._only}
-        return [node for node in sorted(nodes) if self._places(self._candidates, node)][:ENOUGH]
+        without = self._reclaim.without(self._free, self._bound.values())
+        fitting = (node for node in sorted(nodes) if self._reclaim.placed(self._pods, without, (node,)))
+        return [*islice(fitting, ENOUGH)]
 
     def _victims(self, node: str | None = None) -> tuple[ElasticPod, ...] | None:
         near = {uid for uid, pod in self._bound.items() if pod.spec.node_name == node}
@@ -221,8 +225,8 @@ class _VictimSearch:
     def _places(
         self, removed: Iterable[ElasticPod], node: str | None = None
     ) -> tuple[FoundPlace, ...] | None:
-        gone = [self._bound[pod.uid] for pod in removed]
-        return self._reclaim.places(self._pods, self._free, gone, self._only if node is None else (node,))
+        without = self._reclaim.without(self._free, [self._bound[pod.uid] for pod in removed])
+        return self._reclaim.placed(self._pods, without, self._only if node is None else (node,))
 
     def _lacks(self, node: str | None) -> Amounts:
         state = None if node is None else self._free.snapshot.states.get(node)
