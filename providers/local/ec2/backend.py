@@ -164,8 +164,9 @@ class LocalEC2Backend(QuickLookups):
             kwargs["monitoring_state"] = "enabled"
         if data.get("EbsOptimized"):
             kwargs["ebs_optimized"] = True
-        if data.get("BlockDeviceMappings"):
-            kwargs["block_device_mappings"] = templates.volumes_of(self, data)
+        mappings = data.get("BlockDeviceMappings") or []
+        if "block_device_mappings" not in kwargs and any("Ebs" not in mapping for mapping in mappings):
+            kwargs["block_device_mappings"] = templates.volumes_of(self, data)  # moto reads Ebs of each
         if kwargs.get("instance_market_options") != SPOT:
             kwargs["instance_market_options"] = None  # moto takes every market type for spot
         volume_tags = templates.tags_of(data.get("TagSpecifications")).get("volume")
