@@ -175,8 +175,10 @@ class SlotAssigner:
             solver = f"{solution.solver}, then lending" if solution.bundles else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-        waiting_gangs = {self.claims[uid].gang for uid in borrowed.nominated} - {""}
-        aside = {claim.uid for name in waiting_gangs for claim in self.gangs[name]}
+        # A borrower in a slot that a gang holds would give it back; another claim in its place might not.
+        in_held = {uid for uid, odcr_id in borrowed.allocated.items() if held.get(odcr_id)}
+        aside_gangs = {self.claims[uid].gang for uid in (*borrowed.nominated, *in_held)} - {""}
+        aside = in_held | {claim.uid for name in aside_gangs for claim in self.gangs[name]}
         used = Counter(allocated.values())
         free = {odcr_id: self.inventory.free(odcr_id) - used[odcr_id] for odcr_id in {*held, *unlendable}}
         still_held = {

@@ -179,7 +179,7 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
     Alert(
         name="CapacityBrokerNodesUnused",
         # Between the end of a wait and the next round there is no series for a moment.
-        expr="max by (nodepool, pod, cause) "
+        expr="max by (nodepool, made_for, cause) "
         "(max_over_time(capacity_broker_nodepool_backing_off_rounds[5m])) >= 3",
         summary="Nodes of a NodePool end without a pod again and again",
         description="NodePool {{ $labels.nodepool }} backs off after {{ $value }} rounds: "

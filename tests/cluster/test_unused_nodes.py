@@ -47,7 +47,7 @@ def test_pool_backs_off_when_its_nodes_end_without_a_pod_again_and_again(stack: 
     (waits,) = pods(stack, 1, "third", cpu="1500m")
     stack.until_event(waits, FAILED, kind="Pod", text=cause)
     shown = [s for m in REGISTRY.collect() for s in m.samples if "backing_off" in s.name]
-    assert [(s.labels["pod"], s.value) for s in shown] == [("default/second-0", 2.0)]
+    assert [(s.labels["made_for"], s.value) for s in shown] == [("default/second-0", 2.0)]
     stack.stop()  # the back-off is on the pool
     start(stack)
     stack.passes()

@@ -40,7 +40,7 @@ _BACKING_OFF = Gauge(
     "capacity_broker_nodepool_backing_off_rounds",
     "Rounds of nodes in a row that ended unused, of a NodePool that backs off; with a pod that a node was "
     "made for, and why the pod did not go there.",
-    ["nodepool", "pod", "cause"],
+    ["nodepool", "made_for", "cause"],
     registry=REGISTRY,
 )
 
