@@ -16,7 +16,7 @@ from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.placement.holds import Consumption, Hold
 from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_match import IndexMatcher, OwnerMatcher
-from broker.placement.holds_reading import koordinator_hold, operating_hold, reserve_pod
+from broker.placement.holds_reading import koordinator_hold, operating_hold, recorded_owners, reserve_pod
 from broker.placement.model import PodInfo
 from broker.placement.quantities import amounts, spec_requests
 from broker.placement.reading import pod_info, takes_room
@@ -58,6 +58,7 @@ def koordinator_holds(
                 # An owner that came before does not end one that is shared.
                 consumption=Consumption.ONCE if reservation.spec.allocate_once else Consumption.SHARED,
                 deadline=bounds.end(reservation.metadata.creation_timestamp, None),
+                recorded=recorded_owners(reservation),
                 template=_template(reservation),
             )
 
