@@ -52,7 +52,10 @@ _PLAN: Final = (
     "fallback_premium",
     "gang_hold_seconds",
 )
-_ROOMS: Final = ("scheduler_names", "reservation_ttl", "longest_reservation_ttl", "kept_room_share")
+_ROOMS: Final = (
+    *("scheduler_names", "reservation_ttl", "longest_reservation_ttl", "kept_room_share"),
+    *("gpu_memory_gb", "quota_absent_is_zero"),
+)
 _OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
 
 app = typer.Typer(

@@ -37,7 +37,7 @@ def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stac
             stack.claim(annotations={names.PODS: pod.key})
             stack.until_waiting("c-0", "InsufficientCapacity")
             event = stack.until_event("c-0", "InsufficientCapacity", text="AWS request")
-            on_pod = stack.until_event("train", "InsufficientCapacity", kind="Pod", text="AWS request")
+            on_pod = stack.until_event("train", "InsufficientCapacity", kind="Pod")
         request = event.annotations[names.AWS_REQUESTS]
         attempt = event.annotations[names.ATTEMPT_IDS].split(",")[0]
         assert request and request in event.message
