@@ -325,7 +325,7 @@ class Process:
         loops: dict[str, Any] = {loop.name: loop for loop in self.broker.loops}
         self._loops: list[Singleton[str] | Controller[str]] = [loops[name] for name in LOOPS]
         self._informers: list[Informer[Any]] = [*self.broker.informers]
-        self._read: dict[str, int] = {}
+        self._read: dict[Informer[Any], int] = {}
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
         self._delivered = -1
@@ -355,9 +355,9 @@ class Process:
                 resource = f"{kind.plural}.{kind.group}"  # as the store spells it, core kinds as well
                 # The number of changes of the kind so far: without one a list has nothing new.
                 changes = self.world.cluster.state.store.collection(resource).end
-                if self._read.get(resource) == changes:
+                if self._read.get(informer) == changes:
                     continue
-                self._read[resource] = changes
+                self._read[informer] = changes
                 try:
                     informer.read()
                 except NotFound:  # a kind that is not installed, and never will be

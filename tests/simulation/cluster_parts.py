@@ -4,7 +4,7 @@ and kube-scheduler. Each look of theirs goes past the gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.apis import names
@@ -118,7 +118,7 @@ def _budgets(world: World) -> None:
 
 def _schedule(world: World) -> None:
     """Binds pods to the ready node with most room, and marks the others Unschedulable."""
-    rooms = dict(_rooms(world))
+    rooms = dict(rooms_of(world))
     waiting = [pod for pod in pods_of(world) if not pod["spec"].get("nodeName")]
     for pod in waiting:
         if pod["metadata"].get("deletionTimestamp"):
@@ -140,8 +140,13 @@ def _schedule(world: World) -> None:
         _bind(world, pod, name)
 
 
-def _rooms(world: World) -> Iterator[tuple[str, tuple[int, int, Json]]]:
-    """CPUs, GPUs and labels of each node that takes pods without tolerations."""
+def rooms_of(
+    world: World, counts: Callable[[Json], bool] = lambda _: True
+) -> Iterator[tuple[str, tuple[int, int, Json]]]:
+    """Free CPUs and GPUs and the labels of each node that takes pods without tolerations.
+
+    `counts`: which pods take room.
+    """
     taken: dict[str, list[Json]] = {}
     for pod in world.pods():
         taken.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
@@ -150,7 +155,9 @@ def _rooms(world: World) -> Iterator[tuple[str, tuple[int, int, Json]]]:
         if closed or not ready(node) or node["spec"].get("unschedulable") or name == "theirs":
             continue
         room = node["status"].get("allocatable", {})
-        pods = [pod for pod in taken.get(name, ()) if pod["metadata"]["name"].startswith(PREFIX)]
+        pods = [
+            pod for pod in taken.get(name, ()) if pod["metadata"]["name"].startswith(PREFIX) and counts(pod)
+        ]
         cpu = millis(str(room.get("cpu", "0"))) - sum(map(pod_cpu, pods))
         gpus = int(room.get("nvidia.com/gpu", 0)) - sum(map(pod_gpus, pods))
         yield name, (cpu, gpus, node["metadata"].get("labels", {}))

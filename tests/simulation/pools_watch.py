@@ -18,8 +18,9 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.apis.policy import PodDisruptionBudget
+from tests.simulation.cluster_parts import rooms_of
 from tests.simulation.missing import conditions_text, instance_of
-from tests.simulation.pools import CPUS, STRANGER, App, app_of, pod_cpu, pods_of, pools_of
+from tests.simulation.pools import CPUS, STRANGER, App, app_of, pod_cpu, pod_gpus, pods_of, pools_of
 from tests.simulation.setting import MEDIUM, OWNER
 from tests.simulation.violation import Violation
 from tests.simulation.world import World, condition
@@ -100,7 +101,7 @@ class PoolsWatch:
         name, node = claim["metadata"]["name"], claim.get("status", {}).get("nodeName", "")
         pods = [pod for pod in pods_of(self._world) if pod["spec"].get("nodeName") == node]
         pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and self._seen(pod)]
-        if pods and not drifted and not self._replaced(claim):
+        if pods and not drifted and not self._replaced(claim) and not self._fit_in_reserved(pods, node):
             text = ", ".join(pod["metadata"]["name"] for pod in pods)
             raise Violation("healthy", f"claim {name} is deleted with {text} on its ready node")
         for pod in () if bounded or self._replaced(claim) else pods:
@@ -149,6 +150,21 @@ class PoolsWatch:
             if not c["metadata"].get("deletionTimestamp")
         )
         return any(text.startswith(wanted) for text in replaces)
+
+    def _fit_in_reserved(self, pods: list[Json], left: str) -> bool:
+        """Whether the pods fit on other reserved nodes, beside the pods that the process has seen there."""
+        rooms = {
+            name: [cpu, gpus]
+            for name, (cpu, gpus, labels) in rooms_of(self._world, self._seen)
+            if name != left and labels.get(names.CAPACITY_TYPE) == "reserved"
+        }
+        for pod in sorted(pods, key=pod_cpu, reverse=True):
+            room = next((r for r in rooms.values() if r[0] >= pod_cpu(pod) and r[1] >= pod_gpus(pod)), None)
+            if room is None:
+                return False
+            room[0] -= pod_cpu(pod)
+            room[1] -= pod_gpus(pod)
+        return True
 
     def _blocking(self, pod: Json) -> str:
         labels, namespace = pod["metadata"]["labels"], pod["metadata"]["namespace"]
