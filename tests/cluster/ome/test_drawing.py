@@ -216,6 +216,47 @@ def test_a_pod_of_the_owner_gets_a_lent_slot_back_before_anything_is_bought(
     assert {c.name for c in stack.all(NodeClaim)} == {"borrower-1", own}
 
 
+@pytest.mark.covers("FLT-22")
+@pytest.mark.parametrize(("rule", "returned"), [("Any", True), ("LowerPriority", False), ("Never", False)])
+def test_a_pod_reclaims_what_its_owners_rule_allows_and_buys_otherwise(
+    stack: Stack, rule: str, returned: bool
+) -> None:
+    """The borrower's priority is higher than the pod's."""
+    odcr = lending(stack, 1, reclaimWithinCohort=rule)
+    claim(stack, "borrower", BORROWER, also={names.PRIORITY: "9"})
+    stack.until_ready("borrower")
+    stack.until_shown("borrower")
+    gpu_pod(stack, "work")
+    gpu_pool(stack, draws=OWNER, capacity=(RESERVED, ON_DEMAND))
+    gpu_pod(stack, "own")
+    own = claim_for(stack, "default/own").name
+    stack.until_ready(own)
+    assert stack.reservation_of(own) == (odcr if returned else "")
+    assert ("borrower" in {c.name for c in stack.all(NodeClaim) if not c.deleting}) is not returned
+
+
+@pytest.mark.covers("FLT-22")
+def test_a_gang_of_the_owner_gets_all_its_lent_slots_back_at_once(stack: Stack) -> None:
+    odcr = lending(stack, 3)
+    names_of_borrowers = [f"borrower-{number}" for number in range(3)]
+    for number, name in enumerate(names_of_borrowers):
+        claim(stack, name, BORROWER, also={names.PRIORITY: str(number)})
+    stack.until_ready(*names_of_borrowers)
+    stack.until_shown(*names_of_borrowers)
+    for number in range(3):
+        gpu_pod(stack, f"work-{number}")
+    gpu_pool(stack, draws=OWNER, capacity=(RESERVED, ON_DEMAND))
+    for number in range(2):
+        gpu_pod(stack, f"own-{number}", annotations={names.GANG: "train", names.GANG_SIZE: "2"})
+    own = [claim_for(stack, f"default/own-{number}").name for number in range(2)]
+    stack.until_ready(*own)
+    assert [stack.reservation_of(name) for name in own] == [odcr, odcr]
+    stack.until_gone(NodeClaim, "borrower-0")
+    stack.until_gone(NodeClaim, "borrower-1")
+    assert stack.reservation_of("borrower-2") == odcr
+    assert {c.name for c in stack.all(NodeClaim)} == {"borrower-2", *own}
+
+
 @pytest.mark.covers("FLT-64")
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_tagged_reservation_is_kept_for_an_owner_that_does_not_exist_yet(stack: Stack, comes: bool) -> None:
