@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -14,15 +13,15 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from tests.cluster.objects import PROFILE
 from tests.cluster.stack import Stack
+from tests.support.fault_cases import case_text
 from tests.support.scheduling import schedule
 
-CASES: Final = Path(__file__).parents[1] / "cases" / "faults"
 _KINDS: Final[dict[str, Kind]] = {model.KIND.kind: model.KIND for model in (EC2NodeClass, NodePool, Pod)}
 
 
 def reservations(stack: Stack, case: str) -> dict[str, str]:
     """Creates the reservations and the group of the case's world. Returns EC2's ids by their names."""
-    world: dict[str, Any] = yaml.safe_load((CASES / case / "world.yaml").read_text())
+    world: dict[str, Any] = yaml.safe_load(case_text(case, "world"))
     ids: dict[str, str] = {}
     for name, item in world["reservations"].items():
         tenancy = {"Tenancy": item["tenancy"]} if "tenancy" in item else {}
@@ -32,11 +31,9 @@ def reservations(stack: Stack, case: str) -> dict[str, str]:
     return ids
 
 
-def objects_of(
-    stack: Stack, case: str, ids: dict[str, str], file: str = "input.yaml"
-) -> list[dict[str, Any]]:
+def objects_of(stack: Stack, case: str, ids: dict[str, str], file: str = "input") -> list[dict[str, Any]]:
     """The case's objects with EC2's ids."""
-    text = (CASES / case / file).read_text()
+    text = case_text(case, file)
     subnets = str([{"id": subnet} for subnet in stack.aws.subnets.values()])
     known = {"AMI": stack.aws.image, "SG": stack.aws.security_group, "SUBNETS": subnets}
     known |= {key if key == "GROUP" else f"CR_{key}": value for key, value in ids.items()}
@@ -54,7 +51,7 @@ def create(stack: Stack, bodies: Iterable[dict[str, Any]]) -> None:
     schedule(stack.client)
 
 
-def apply(stack: Stack, case: str, file: str = "input.yaml") -> dict[str, str]:
+def apply(stack: Stack, case: str, file: str = "input") -> dict[str, str]:
     """The case's world and objects. Returns EC2's ids by their names in the world."""
     ids = reservations(stack, case)
     create(stack, objects_of(stack, case, ids, file))

@@ -34,6 +34,7 @@ from broker.settings import Settings
 from tests.cluster.clocks import MovableClock
 from tests.cluster.taps import Tap
 from tests.support.definitions import defined, group_definition
+from tests.support.fault_cases import case_text
 
 Json = dict[str, Any]
 V = TypeVar("V")
@@ -199,6 +200,11 @@ class Rooms:
         owner = owner_reference(GodelDeployment.decode(created))
         meta = {"name": f"{name}-1", "namespace": "default", "ownerReferences": [owner]}
         self.client.create(GodelReplicaSet.KIND, {"metadata": meta, "spec": spec})
+
+    def case(self, name: str, *files: str) -> None:
+        """Applies files of a case in tests/cases/faults."""
+        for file in files:
+            self.apply(case_text(name, file))
 
     def apply(self, text: str) -> None:
         """`kubectl create -f` of manifests."""

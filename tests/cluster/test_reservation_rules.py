@@ -155,7 +155,7 @@ def test_pod_waits_with_the_rule_as_the_reason_if_no_reservation_is_left(stack: 
 
 
 @pytest.mark.covers("FLT-03")
-@pytest.mark.parametrize("file", ["input.yaml", "not-in.yaml"])
+@pytest.mark.parametrize("file", ["input", "not-in"])
 def test_reported_inputs_get_one_machine_in_the_second_reservation(stack: Stack, file: str) -> None:
     ids = cases.apply(stack, "ec2-02-reservation-id", file)
     start(stack)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from broker.apis.core import Pod
 from broker.quota.elastic_gpu import GPU_MEMORY
 from tests.cluster.rooms import Rooms, rooms
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
 SMALL, BIG = ({"karpenter.k8s.aws/instance-gpu-memory": mebibytes} for mebibytes in ("16384", "81920"))
 
 
@@ -32,9 +30,9 @@ def resized(cluster: Rooms, name: str, cpu: str, namespace: str = "default") -> 
 
 @pytest.mark.covers("FLT-38")
 def test_a_pod_that_shrinks_keeps_its_room_until_the_kubelet_has_done_it(cluster: Rooms) -> None:
-    cluster.apply((CASES / "quota-6" / "a.yaml").read_text())
+    cluster.case("quota-6", "a")
     resized(cluster, "big", "3")
-    cluster.apply((CASES / "quota-6" / "b.yaml").read_text())
+    cluster.case("quota-6", "b")
     cluster.until_rejected("next", "Insufficient cpu")
     resized(cluster, "big", "1")
     assert cluster.until_bound("next") == ["n0"]
@@ -58,7 +56,7 @@ def test_a_quota_counts_the_size_that_a_pod_has(cluster: Rooms) -> None:
 
 @pytest.mark.covers("FLT-44")
 def test_a_mig_profile_counts_wherever_it_stands_in_the_name(cluster: Rooms) -> None:
-    cluster.apply((CASES / "quota-9" / "a.yaml").read_text())
+    cluster.case("quota-9", "a")
     cluster.started("p", namespace="a")
     cluster.until(lambda: cluster.quota_status("a", "q").used == {GPU_MEMORY: "24"}, "24 GB used")
 

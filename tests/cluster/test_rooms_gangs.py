@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from broker.kube.client import Request
 from broker.kube.errors import AlreadyExists, ApiError, Forbidden
 from tests.cluster.rooms import Rooms, rooms
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
 X, Y = ("x-0", "x-1"), ("y-0", "y-1")
 
 
@@ -61,13 +59,12 @@ def probe_body() -> dict[str, Any]:
 
 @pytest.mark.covers("FLT-42")
 def test_two_gangs_in_one_quota_never_hold_half_each(cluster: Rooms) -> None:
-    for file in ("a", "b"):
-        cluster.apply((CASES / "quota-8" / f"{file}.yaml").read_text())
+    cluster.case("quota-8", "a", "b")
     for name in ("x-0", "y-0"):
         text = cluster.until_rejected(name, namespace="a")
         assert text == f"gang a/{name[0]} has 1 of 2 pods: it gets room once all of them exist"
         assert cluster.waiting_for(name, "a") == "GangIncomplete"
-    cluster.apply((CASES / "quota-8" / "c.yaml").read_text())
+    cluster.case("quota-8", "c")
     cluster.until_bound(*X, namespace="a")
     cluster.until_rejected("y-1", "exceed its max", namespace="a")
     cluster.until_rejected("y-0", "exceed its max", namespace="a")

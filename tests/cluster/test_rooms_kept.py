@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,7 +19,6 @@ from broker.apis.koordinator import (
 )
 from tests.cluster.rooms import Rooms, rooms
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
 PORT: dict[str, Any] = {"ports": [{"containerPort": 80, "hostPort": 80}]}
 APART = {
     "podAntiAffinity": {
@@ -36,11 +34,6 @@ def cluster() -> Iterator[Rooms]:
     with rooms() as rooms_:
         rooms_.start()
         yield rooms_
-
-
-def case(cluster: Rooms, name: str, *files: str) -> None:
-    for file in files:
-        cluster.apply((CASES / name / f"{file}.yaml").read_text())
 
 
 def container(cpu: str = "0", **more: Any) -> list[dict[str, Any]]:
@@ -90,22 +83,22 @@ OWN: dict[str, Any] = {
 
 @pytest.mark.covers("FLT-40")
 def test_room_of_a_deleted_pod_keeps_its_host_port(cluster: Rooms) -> None:
-    case(cluster, "quota-4", "a")
+    cluster.case("quota-4", "a")
     cluster.until_bound("web")
     left(cluster, "web")
-    case(cluster, "quota-4", "b")
+    cluster.case("quota-4", "b")
     assert "free ports" in cluster.until_rejected("stranger")
-    case(cluster, "quota-4", "c")
+    cluster.case("quota-4", "c")
     assert cluster.until_bound("web") == ["n0"]
     cluster.delete_pod("stranger")
 
 
 @pytest.mark.covers("FLT-40")
 def test_reservation_keeps_its_host_port_once_its_amounts_are_used(cluster: Rooms) -> None:
-    case(cluster, "quota-5", "a", "b")
+    cluster.case("quota-5", "a", "b")
     cluster.until_bound("first")
     cluster.until(lambda: cluster.status("r").allocated.get("cpu") == "2", "used up")
-    case(cluster, "quota-5", "c")
+    cluster.case("quota-5", "c")
     assert "free ports" in cluster.until_rejected("stranger")
     cluster.pod(
         "second",
@@ -162,9 +155,9 @@ def test_every_kind_of_room_keeps_anti_affinity_of_both_sides(
 
 @pytest.mark.covers("FLT-41")
 def test_reservation_ignored_uses_idle_room_and_owns_none(cluster: Rooms) -> None:
-    case(cluster, "quota-3", "a")
+    cluster.case("quota-3", "a")
     cluster.until_phase("Available", "r")
-    case(cluster, "quota-3", "b")
+    cluster.case("quota-3", "b")
     assert cluster.until_bound("filler") == ["n0"]
     assert not cluster.annotations("filler").get(ALLOCATED)
     status = cluster.status("r")
@@ -213,11 +206,11 @@ def test_reservation_ignored_prefers_room_that_nothing_reserves(cluster: Rooms) 
 
 @pytest.mark.covers("FLT-41")
 def test_operating_pod_lends_its_room_to_its_owners(cluster: Rooms) -> None:
-    case(cluster, "quota-10", "a")
+    cluster.case("quota-10", "a")
     cluster.until_bound("holder")
     cluster.pod("stranger", cpu="1")
     cluster.until_rejected("stranger", "Insufficient cpu")
-    case(cluster, "quota-10", "b")
+    cluster.case("quota-10", "b")
     assert cluster.until_bound("own") == ["n0"]
     allocated = orjson.loads(cluster.annotations("own")[ALLOCATED])
     assert allocated == {"name": "holder", "uid": cluster.get(Pod, "holder", "default").uid}

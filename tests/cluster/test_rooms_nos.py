@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,7 +17,6 @@ from broker.quota.elastic_gpu import GPU_MEMORY
 from tests.cluster import objects
 from tests.cluster.rooms import Rooms, rooms
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
 QUOTA_A: Mapping[str, Any] = {"min": {"cpu": 2, GPU_MEMORY: 16}, "max": {"cpu": 10}}
 
 
@@ -288,7 +286,7 @@ def test_a_pod_for_which_no_room_comes_free_is_nominated_no_more(cluster: Rooms)
 
 @pytest.mark.covers("FLT-44")
 def test_used_memory_counts_a_mig_device_with_an_attribute_in_its_name(cluster: Rooms) -> None:
-    cluster.apply((CASES / "quota-9" / "a.yaml").read_text())
+    cluster.case("quota-9", "a")
     cluster.until_bound("p", namespace="a")
     cluster.ran("p", namespace="a")
     cluster.until(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,12 @@ from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from tests.cluster.rooms import Rooms, rooms
 
-CASES = Path(__file__).parents[1] / "cases" / "faults"
-
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
     with rooms() as rooms_:
         rooms_.start()
         yield rooms_
-
-
-def apply(cluster: Rooms, case: str, file: str) -> None:
-    cluster.apply((CASES / case / f"{file}.yaml").read_text())
 
 
 def pod(cluster: Rooms, name: str, namespace: str, cpu: str = "2", node: str = "", **more: Any) -> str:
@@ -57,11 +50,11 @@ def tried_again(cluster: Rooms, name: str, namespace: str) -> str:
 
 @pytest.mark.covers("FLT-20")
 def test_no_pod_is_evicted_for_room_that_returns_to_a_reservation(cluster: Rooms) -> None:
-    apply(cluster, "quota-1", "a")
+    cluster.case("quota-1", "a")
     cluster.until_phase("Available", "r")
-    apply(cluster, "quota-1", "b")
+    cluster.case("quota-1", "b")
     cluster.started("lent", namespace="b")
-    apply(cluster, "quota-1", "c")
+    cluster.case("quota-1", "c")
     assert "total min" in tried_again(cluster, "wants", "a")
     assert cluster.evicted() == []
     # A node beside the reservation has room: the borrowed quota alone is missing.
@@ -139,9 +132,9 @@ def test_pods_that_end_already_are_waited_for_on_every_node(cluster: Rooms) -> N
 
 @pytest.mark.covers("FLT-21")
 def test_borrowers_on_several_nodes_give_a_minimum_back(cluster: Rooms) -> None:
-    apply(cluster, "quota-2", "a")
+    cluster.case("quota-2", "a")
     cluster.started("lent-0", "lent-1", namespace="a")
-    apply(cluster, "quota-2", "b")
+    cluster.case("quota-2", "b")
     cluster.until(lambda: len(cluster.evicted()) == 2, "both evicted")
     cluster.end_evicted()
     cluster.until_bound("owner", namespace="b")
@@ -149,10 +142,10 @@ def test_borrowers_on_several_nodes_give_a_minimum_back(cluster: Rooms) -> None:
 
 @pytest.mark.covers("FLT-21")
 def test_a_borrower_that_never_starts_gives_a_minimum_back(cluster: Rooms) -> None:
-    apply(cluster, "quota-12", "a")
+    cluster.case("quota-12", "a")
     cluster.until_bound("never-starts", namespace="a")
     cluster.until(lambda: cluster.labels("never-starts", namespace="a") == ["over-quota"], "a label")
-    apply(cluster, "quota-12", "b")
+    cluster.case("quota-12", "b")
     cluster.until(cluster.evicted, "an eviction")
     cluster.end_evicted()
     cluster.until_bound("owner", namespace="b")

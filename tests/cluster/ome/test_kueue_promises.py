@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from tests.cluster.ome.test_kueue import (
     spec,
 )
 from tests.cluster.stack import Stack
+from tests.support.fault_cases import case_text
 
-CASES = Path(__file__).parents[2] / "cases" / "faults"
 Json = dict[str, Any]
 
 
@@ -45,7 +44,7 @@ class Case(World):
         stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the instances are known")
 
     def body(self, file: str) -> Json:
-        body: Json = yaml.safe_load((CASES / self.case / f"{file}.yaml").read_text())
+        body: Json = yaml.safe_load(case_text(self.case, file))
         return body
 
     def create(self, model: type[Any], file: str) -> None:
