@@ -217,6 +217,28 @@ def test_drifted_node_is_replaced_before_it_ends(stack: Stack) -> None:
     assert float(replaced.spec.resources.requests["cpu"].removesuffix("m")) >= 500
 
 
+@pytest.mark.covers("FLT-70")
+def test_replacement_stays_empty_while_the_pods_of_the_old_node_drain(stack: Stack) -> None:
+    pool(stack)
+    stack.start()
+    old = node(stack, "old", terminationGracePeriod="1h")
+    run(stack, "app", old, labels={"app": "web"})
+    stack.budget("web", app="web")
+    hashed(stack, "old")
+    taint = [{"key": "example.com/new", "effect": "PreferNoSchedule"}]
+    change(stack, "web", template={"spec": {"taints": taint}})
+    new = stack.until(lambda: replacement(stack, "old"), "replacement", step=STEP)
+    assert new is not None
+    stack.until(lambda: stack.get(NodeClaim, "old").deleting, "the old node drains", step=STEP)
+    stack.advance(400)  # longer than pods of an ended node may take to come
+    later(stack, 20)
+    assert stack.find(Pod, "app", namespace="default") is not None
+    assert is_true(stack.get(NodeClaim, new.name), names.CONSOLIDATABLE)
+    assert not stack.get(NodeClaim, new.name).deleting
+    stack.client.delete(Pod.KIND, "app", namespace="default")
+    gone(stack, "old", new.name)  # no pod came
+
+
 def test_drifted_nodes_of_a_gang_are_replaced_together(stack: Stack) -> None:
     pool(stack, budgets=[{"nodes": "1"}])
     stack.node_pool("other", node_class="web")

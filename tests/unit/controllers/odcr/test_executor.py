@@ -1,4 +1,4 @@
-"""Purchases that are not sent: their object differs from the one that was read."""
+"""Purchases that are not sent: their object differs from the one that was read, or the Lease is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from broker.apis import names
 from broker.apis.ome import CapacityReservation
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
+from broker.kube.lease import NotLeading
 from broker.quota.usage import Reserved
 from broker.reservations.desired import PurchaseSpec
 from broker.reservations.purchases import Purchase
@@ -31,12 +32,18 @@ READ: Json = {
 }
 
 
-def bought(fresh: Json, *, known: Collection[str] = (), events: Any = None) -> list[str]:
+def bought(
+    fresh: Json, *, known: Collection[str] = (), events: Any = None, loses_lease: bool = False
+) -> list[str]:
     """The calls to EC2 for a purchase that was decided on `READ`, if the API server has `fresh`.
 
-    EC2 shows reservations with the ids `known`, and answers with `cr-1`.
+    EC2 shows reservations with the ids `known`, and answers with `cr-1`. `loses_lease`: while the ledger is
+    written.
     """
     client, provider, ledger = MagicMock(), MagicMock(), MagicMock(intents={})
+    if loses_lease:
+        lost = NotLeading(0, "NotLeading", "the Lease is not held")
+        ledger.flush.side_effect = lambda: setattr(client.check, "side_effect", lost)
     client.get.return_value = {"metadata": fresh, "spec": {}}
     odcr = Odcr(
         id="cr-1", instance_type="p5.48xlarge", zone="us-east-1a", total=1, available=1, state="active"
@@ -60,6 +67,9 @@ def bought(fresh: Json, *, known: Collection[str] = (), events: Any = None) -> l
     except ObjectChanged:
         assert not ledger.intents
         return ["changed", *(call[0] for call in provider.method_calls)]
+    except NotLeading:
+        assert ledger.intents  # the next leader finds the purchase, and sends it if it is still wanted
+        return ["not leading", *(call[0] for call in provider.method_calls)]
     return [call[0] for call in provider.method_calls]
 
 
@@ -82,6 +92,11 @@ def test_nothing_is_bought_for_an_object_that_changed_since_it_was_read(changed:
 @pytest.mark.covers("FLT-70")
 def test_a_status_that_changed_since_does_not_stop_a_purchase() -> None:
     assert bought({**READ, "resourceVersion": "9"}) == ["create_reservation"]
+
+
+@pytest.mark.covers("FLT-70")
+def test_nothing_is_bought_after_the_lease_was_lost_while_the_purchase_was_recorded() -> None:
+    assert bought(READ, loses_lease=True) == ["not leading"]
 
 
 @pytest.mark.covers("FLT-70")
