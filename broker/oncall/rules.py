@@ -182,8 +182,8 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         expr="max by (nodepool, made_for, cause) "
         "(max_over_time(capacity_broker_nodepool_backing_off_rounds[5m])) >= 3",
         summary="Nodes of a NodePool end without a pod again and again",
-        description="NodePool {{ $labels.nodepool }} backs off after {{ $value }} rounds: "
-        "{{ $labels.cause }}.",
+        description="NodePool {{ $labels.nodepool }} backs off after {{ $value }} rounds. The last node was "
+        "made for pod {{ $labels.made_for }}: {{ $labels.cause }}.",
     ),
     Alert(
         name="CapacityBrokerClaimsWaiting",

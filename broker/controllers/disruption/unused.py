@@ -10,7 +10,7 @@ from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.pool_conditions import write_conditions
-from broker.controllers.provisioning.unused import cause_of, ended_unused, recorded
+from broker.controllers.provisioning.unused import ended_unused, recorded
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 
@@ -29,7 +29,7 @@ class UnusedNodes:
         claim, pool = node.claim, self._caches.pools.get(node.pool.name)
         if pool is None or not ended_unused(claim, now):
             return
-        update = recorded(pool, claim, cause_of(claim, self._caches.pods.find), now)
+        update = recorded(pool, claim, self._caches.pods.find, now)
         if update is None:
             return
         try:

@@ -14,9 +14,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final
-
-from prometheus_client import Gauge
 
 from broker.apis import names
 from broker.apis.core import Pod
@@ -25,33 +24,51 @@ from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.status import since
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.doubling import doubled
-from broker.oncall.metrics import REGISTRY
-from broker.text import InvalidText, counted, decode_time, format_time
+from broker.oncall.metrics import GaugeTable
+from broker.text import counted, decode_time, format_time
 
 NODES_USED: Final = "NodesUsed"
-ENDED_UNUSED: Final = "NodesEndedUnused"
+ENDED_UNUSED: Final = "NodesEndedUnused"  # of the event
 SOON: Final = timedelta(minutes=10)  # from launch to the end of a node that served no pod
 FIRST: Final = timedelta(minutes=1)  # after the second round
 LONGEST: Final = timedelta(hours=1)
 _MOST_PODS: Final = 3  # of a claim, in the message
 _MOST_TEXT: Final = 300  # characters of a scheduler's message
-_FORM: Final = re.compile(r"(\d{1,9}) rounds? of nodes .*?; no new node before (\S{20}): (.*)", re.DOTALL)
-_BACKING_OFF = Gauge(
+_FORM: Final = re.compile(
+    r"(?P<rounds>\d{1,9}) rounds? of nodes .*?; no new node before (?P<until>2\d{3}-\S{15}): "
+    r"(?P<text>NodeClaim \S+ was made for pod (?P<pod>[^\s,]+), .*)",
+    re.DOTALL,
+)
+_BACKING_OFF: Final = GaugeTable(
     "capacity_broker_nodepool_backing_off_rounds",
     "Rounds of nodes in a row that ended unused, of a NodePool that backs off; with a pod that a node was "
-    "made for, and why the pod did not go there.",
-    ["nodepool", "made_for", "cause"],
-    registry=REGISTRY,
+    "made for, and the reason of the pool's condition.",
+    ("nodepool", "made_for", "cause"),
 )
+
+
+class UnusedCause(StrEnum):
+    """Why a pod is not on the node that was made for it."""
+
+    GONE = "PodGone"
+    TERMINATING = "PodTerminating"
+    ELSEWHERE = "PodOnOtherNode"
+    LATE = "PodCameLate"
+    WAITS = "PodUnschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackOff:
-    """`rounds` in a row without use; no new machine before `until`. `cause`: the pods, and why."""
+    """`rounds` in a row without use; no new machine before `until`.
+
+    `pod`: the first pod of the last node, which is not there for `cause`. `text`: all its pods, and why.
+    """
 
     rounds: int
     until: datetime
-    cause: str
+    pod: str
+    cause: UnusedCause
+    text: str
 
     @property
     def recorded(self) -> datetime:
@@ -62,19 +79,24 @@ class BackOff:
     def message(self) -> str:
         return (
             f"{counted(self.rounds, 'round')} of nodes in a row ended without a pod soon after launch; "
-            f"no new node before {format_time(self.until)}: {self.cause}"
+            f"no new node before {format_time(self.until)}: {self.text}"
         )
 
 
 def back_off(pool: NodePool) -> BackOff | None:
     """The pool's back-off, from its condition; None if its nodes are used."""
     current = condition(pool.status.conditions, NODES_USED)
-    match = _FORM.fullmatch(current.message) if current and current.status == "False" else None
-    if match is None:
+    if current is None or current.status != "False" or not (match := _FORM.fullmatch(current.message)):
         return None
     try:
-        return BackOff(rounds=int(match[1]), until=decode_time(match[2]), cause=match[3])
-    except InvalidText:
+        return BackOff(
+            rounds=int(match["rounds"]),
+            until=decode_time(match["until"]),
+            pod=match["pod"],
+            cause=UnusedCause(current.reason),
+            text=match["text"],
+        )
+    except ValueError:
         return None  # edited by hand
 
 
@@ -96,15 +118,27 @@ def ended_unused(claim: NodeClaim, now: datetime) -> bool:
     )
 
 
-def recorded(pool: NodePool, claim: NodeClaim, cause: str, now: datetime) -> ConditionUpdate | None:
+def recorded(
+    pool: NodePool, claim: NodeClaim, pod: Callable[[str], Pod | None], now: datetime
+) -> ConditionUpdate | None:
     """The condition after this node ended unused; None if its round is recorded already."""
     before = back_off(pool)
     launched = since(claim, names.LAUNCHED)  # by the same clock as the record
     if before is not None and launched is not None and launched <= before.recorded:
         return None
     rounds = before.rounds + 1 if before is not None else 1
-    after = BackOff(rounds=rounds, until=now.replace(microsecond=0) + _wait(rounds), cause=cause)
-    return ConditionUpdate(type=NODES_USED, status="False", reason=ENDED_UNUSED, message=after.message)
+    keys = pods_of(claim)
+    causes = [(key, *_cause(pod(key), claim)) for key in keys[:_MOST_PODS]]
+    texts = "; ".join(f"pod {key}, which {text}" for key, _, text in causes)
+    more = f"; and {len(keys) - _MOST_PODS} more" if len(keys) > _MOST_PODS else ""
+    after = BackOff(
+        rounds=rounds,
+        until=now.replace(microsecond=0) + _wait(rounds),
+        pod=keys[0],
+        cause=causes[0][1],
+        text=f"NodeClaim {claim.name} was made for {texts}{more}",
+    )
+    return ConditionUpdate(type=NODES_USED, status="False", reason=after.cause, message=after.message)
 
 
 def used_again(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> ConditionUpdate | None:
@@ -123,42 +157,33 @@ def used_again(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> Co
     return ConditionUpdate(type=NODES_USED, status="True", reason=NODES_USED)
 
 
-def cause_of(claim: NodeClaim, pod: Callable[[str], Pod | None]) -> str:
-    """The pods that the claim was made for, each with the reason why it is not on the node."""
-    keys = pods_of(claim)
-    texts = [f"pod {key}, which {_fate(pod(key), claim)}" for key in keys[:_MOST_PODS]]
-    more = f"; and {len(keys) - _MOST_PODS} more" if len(keys) > _MOST_PODS else ""
-    return f"NodeClaim {claim.name} was made for {'; '.join(texts)}{more}"
-
-
 def show(pools: Iterable[NodePool], now: datetime) -> None:
     """Shows the pools that back off as a metric."""
-    _BACKING_OFF.clear()
-    for pool in pools:
-        known = back_off(pool)
-        if known is not None and known.rounds > 1 and now < known.until:
-            _BACKING_OFF.labels(pool.name, _pod(known.cause), known.cause).set(known.rounds)
+    known = ((pool.name, back_off(pool)) for pool in pools)
+    _BACKING_OFF.show(
+        {
+            (name, state.pod, state.cause): state.rounds
+            for name, state in known
+            if state is not None and state.rounds > 1 and now < state.until
+        }
+    )
 
 
 def _wait(rounds: int) -> timedelta:
     return doubled(FIRST, LONGEST, rounds - 2) if rounds > 1 else timedelta()
 
 
-def _fate(pod: Pod | None, claim: NodeClaim) -> str:
-    """Why the pod is not on the claim's node."""
+def _cause(pod: Pod | None, claim: NodeClaim) -> tuple[UnusedCause, str]:
+    """Why the pod is not on the claim's node, as a word and as text."""
     if pod is None:
-        return "is gone"
+        return UnusedCause.GONE, "is gone"
     if pod.deleting:
-        return "is being deleted"
-    if pod.spec.node_name:
-        return (
-            f"runs on {pod.spec.node_name}" if pod.spec.node_name != claim.status.node_name else "came late"
-        )
+        return UnusedCause.TERMINATING, "is being deleted"
+    if (node := pod.spec.node_name) and node == claim.status.node_name:
+        return UnusedCause.LATE, "came late"
+    if node:
+        return UnusedCause.ELSEWHERE, f"runs on {node}"
     scheduled = pod.scheduled
     text = scheduled.message[:_MOST_TEXT] if scheduled is not None else ""
-    return f"waits for scheduler {pod.spec.scheduler_name}: {text or 'it gave no reason'}"
-
-
-def _pod(cause: str) -> str:
-    match = re.search(r"made for pod ([^\s,]+)", cause)
-    return match[1] if match else ""
+    waits = f"waits for scheduler {pod.spec.scheduler_name}: {text or 'it gave no reason'}"
+    return UnusedCause.WAITS, waits

@@ -12,18 +12,19 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.unused import (
     LONGEST,
-    NODES_USED,
     back_off,
-    cause_of,
     ended_unused,
     held_back,
     recorded,
+    show,
     used_again,
 )
 from broker.kube.conditions import condition_body, set_conditions
+from broker.oncall.metrics import REGISTRY, clear_tables
 from broker.text import format_time
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+MESSAGE = "2 rounds of nodes; no new node before {}: NodeClaim c was made for pod a/b, which is gone"
 
 
 def claim(launched: datetime = NOW, **more: Any) -> NodeClaim:
@@ -36,6 +37,10 @@ def claim(launched: datetime = NOW, **more: Any) -> NodeClaim:
     done = {"type": "Launched", "status": "True", "lastTransitionTime": format_time(launched)}
     status = {"nodeName": "node-1", "conditions": [done], **more.pop("status", {})}
     return NodeClaim.decode({"metadata": {**meta, **more}, "spec": {}, "status": status})
+
+
+def gone(_: str) -> None:
+    """The cache without the pod."""
 
 
 def pool(*updates: Any) -> NodePool:
@@ -66,12 +71,12 @@ def test_node_is_unused_if_it_ends_soon_without_ever_having_a_pod(
 def test_wait_doubles_with_each_round_from_the_second_on_and_ends_with_a_used_node() -> None:
     known, now, waits = pool(), NOW, []
     for _ in range(10):
-        update = recorded(known, claim(launched=now), "cause", now + timedelta(seconds=30))
+        update = recorded(known, claim(launched=now), gone, now + timedelta(seconds=30))
         assert update is not None
         known, now = pool(update), now + timedelta(seconds=30)
-        assert recorded(known, claim(launched=now), "cause", now + timedelta(seconds=9)) is None  # same round
+        assert recorded(known, claim(launched=now), gone, now + timedelta(seconds=9)) is None  # same round
         state = back_off(known)
-        assert state is not None and state.cause == "cause"
+        assert state is not None and (state.pod, state.cause) == ("default/p", "PodGone")
         waits.append(state.until - now)
         assert bool(held_back(known, now)) is (state.until > now)
         assert held_back(known, state.until) == ""
@@ -85,23 +90,31 @@ def test_wait_doubles_with_each_round_from_the_second_on_and_ends_with_a_used_no
 
 
 @pytest.mark.covers("FLT-05")
-def test_condition_that_was_edited_by_hand_holds_nothing_back() -> None:
-    update = recorded(pool(recorded(pool(), claim(), "x", NOW)), claim(NOW + timedelta(hours=1)), "x", NOW)
-    assert update is not None
-    edited = pool(update).model_copy(deep=True).wire()
-    edited["status"]["conditions"][0] |= {
-        "type": NODES_USED,
-        "message": "2 rounds of nodes, no new node before soon",
-    }
-    assert held_back(NodePool.decode(edited), NOW) == ""
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("PodGone", "2 rounds of nodes, no new node before soon"),
+        ("Other", MESSAGE.format("2026-11-01T12:01:00Z")),
+        ("PodGone", MESSAGE.format("0001-01-01T00:00:00Z")),
+        ("PodGone", MESSAGE.format("2026-13-01T00:00:00Z")),
+    ],
+)
+def test_condition_that_was_edited_by_hand_holds_nothing_back(reason: str, message: str) -> None:
+    first = recorded(pool(), claim(), gone, NOW)
+    update = recorded(pool(first), claim(NOW + timedelta(hours=1)), gone, NOW)
+    assert update is not None and held_back(pool(update), NOW)
+    body = pool(update).wire()
+    body["status"]["conditions"][0] |= {"reason": reason, "message": message}
+    assert held_back(NodePool.decode(body), NOW) == ""
 
 
 @pytest.mark.covers("FLT-05")
 @pytest.mark.parametrize(
-    ("pod", "text"),
+    ("pod", "cause", "text"),
     [
-        (None, "pod default/p, which is gone"),
-        ({"spec": {"nodeName": "other"}}, "pod default/p, which runs on other"),
+        (None, "PodGone", "is gone"),
+        ({"spec": {"nodeName": "other"}}, "PodOnOtherNode", "runs on other"),
+        ({"spec": {"nodeName": "node-1"}}, "PodCameLate", "came late"),
         (
             {
                 "spec": {"schedulerName": "volcano"},
@@ -116,16 +129,45 @@ def test_condition_that_was_edited_by_hand_holds_nothing_back() -> None:
                     ]
                 },
             },
-            "pod default/p, which waits for scheduler volcano: 0/3 nodes are available",
+            "PodUnschedulable",
+            "waits for scheduler volcano: 0/3 nodes are available",
         ),
-        ({"metadata": {"deletionTimestamp": format_time(NOW)}}, "pod default/p, which is being deleted"),
+        (
+            {"metadata": {"deletionTimestamp": format_time(NOW)}},
+            "PodTerminating",
+            "is being deleted",
+        ),
     ],
 )
-def test_cause_names_the_pod_and_why_it_is_not_on_the_node(pod: dict[str, Any] | None, text: str) -> None:
+def test_condition_has_the_cause_as_its_reason_and_names_the_pods(
+    pod: dict[str, Any] | None, cause: str, text: str
+) -> None:
     known: Pod | None = None
     if pod is not None:
         meta = {"name": "p", "namespace": "default", **pod.pop("metadata", {})}
         known = Pod.decode({"metadata": meta, **pod})
-    assert cause_of(claim(), lambda _: known) == f"NodeClaim web-1 was made for {text}"
+    update = recorded(pool(), claim(), lambda _: known, NOW)
+    assert update is not None and update.reason == cause
+    assert update.message.endswith(f": NodeClaim web-1 was made for pod default/p, which {text}")
+    state = back_off(pool(update))
+    assert state is not None and (state.pod, state.cause) == ("default/p", cause)
     several = claim(annotations={names.PODS: ",".join(f"default/p{n}" for n in range(9))})
-    assert cause_of(several, lambda _: known).endswith("; and 6 more")
+    update = recorded(pool(), several, lambda _: known, NOW)
+    assert update is not None and update.message.endswith("; and 6 more")
+
+
+@pytest.mark.covers("FLT-05")
+def test_metric_shows_a_pool_while_it_backs_off_with_a_word_for_the_cause() -> None:
+    def shown(now: datetime) -> list[tuple[dict[str, str], float]]:
+        show([known], now)
+        metrics = [metric for metric in REGISTRY.collect() if "backing_off" in metric.name]
+        return [(sample.labels, sample.value) for metric in metrics for sample in metric.samples]
+
+    known = pool(recorded(pool(), claim(), gone, NOW))
+    assert shown(NOW) == []  # one round is no reason to wait
+    known = pool(recorded(known, claim(NOW + timedelta(hours=1)), gone, NOW))
+    labels = {"nodepool": "web", "made_for": "default/p", "cause": "PodGone"}
+    assert shown(NOW) == [(labels, 2.0)]
+    clear_tables()  # this process leads no more
+    assert not [s for metric in REGISTRY.collect() if "backing_off" in metric.name for s in metric.samples]
+    assert shown(NOW + timedelta(minutes=1)) == []
