@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from broker.capacity.forecast import GAIN, WINDOW, PoolForecast, PoolOutcomes
+from broker.capacity.forecast import GAIN, PoolForecast, PoolOutcomes
 from broker.text import counted
 
 LEAST: Final = 10  # attempts that a chance needs
@@ -111,6 +111,6 @@ def _turnover(rows: Sequence[SlotSample], launched: Mapping[int, int], now: date
         after = used.get(slot, before)
         freed += max(0, before + launched.get(slot, 0) - after)
         before = after
-    span = min(WINDOW, timedelta(seconds=now.timestamp() - begin))
+    span = timedelta(seconds=now.timestamp() - begin)
     _, total, last_used = rows[-1]
     return SlotTurnover(free=max(0, total - last_used), interval=span / freed if freed else None)

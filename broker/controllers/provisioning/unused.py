@@ -164,7 +164,7 @@ def show(pools: Iterable[NodePool], now: datetime) -> None:
         {
             (name, state.pod, state.cause): state.rounds
             for name, state in known
-            if state is not None and state.rounds > 1 and now < state.until
+            if state is not None and now < state.until
         }
     )
 

@@ -191,11 +191,13 @@ def test_an_event_that_the_server_deleted_is_written_again(bench: EventBench) ->
     assert sorted(e["count"] for e in bench.events()) == [1, 2]
 
 
-def test_after_a_long_pause_the_count_restarts(bench: EventBench) -> None:
-    bench.record()
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("topic", ["", "slots"], ids=["occurrence", "state"])
+def test_after_a_long_pause_the_count_restarts(bench: EventBench, topic: str) -> None:
+    bench.record(topic=topic)
     assert bench.recorder.flush()
     bench.clock.advance(4000)
-    bench.record()
+    bench.record(topic=topic)
     assert bench.recorder.flush()
     assert [e["count"] for e in bench.events()] == [1, 1]
 
@@ -234,6 +236,18 @@ def test_the_number_of_remembered_events_is_bounded(
     bench.record(about=Reference(api_version="v1", kind="Pod", name="p9", namespace="d", uid="u9"))
     assert bench.recorder.flush()
     assert len(bench.events()) == 4  # a written event makes room
+
+
+@pytest.mark.covers("FLT-70")
+def test_states_of_objects_that_are_gone_take_no_memory_for_ever(
+    bench: EventBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "REMEMBERED", 3)
+    for n in range(10):
+        bench.record(about=Reference(api_version="v1", kind="Pod", name=f"p{n}", uid=f"u{n}"), topic="slots")
+        assert bench.recorder.flush()
+    assert len(bench.events()) == 10
+    assert len(bench.recorder._states) == 3
 
 
 def test_long_messages_and_names_are_cut_to_the_limit(bench: EventBench) -> None:

@@ -103,6 +103,19 @@ def largest() -> LargestMachines:
         ([claim("a", "m5.large", "m5.2xlarge")], 8),  # in flight: it may get either
         ([claim("a", "m5.large", "m5.2xlarge", launched="m5.large")], 2),
         ([claim("a")], 192),  # in flight, with any type of the class
+        # In flight, with any type that its other requirements admit.
+        (
+            [
+                claim(
+                    "a",
+                    requirements=[
+                        {"key": names.INSTANCE_CPU, "operator": "Lt", "values": ["8"]},
+                        {"key": names.INSTANCE_TENANCY, "operator": "In", "values": ["dedicated"]},
+                    ],
+                )
+            ],
+            4,
+        ),
         ([claim("a", "m5.large", metadata={"deletionTimestamp": "2026-11-01T12:00:00Z"})], 0),
         (
             [

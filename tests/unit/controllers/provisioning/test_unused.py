@@ -89,6 +89,17 @@ def test_wait_doubles_with_each_round_from_the_second_on_and_ends_with_a_used_no
     assert used_again(pool(), [], now) is None
 
 
+@pytest.mark.covers("FLT-05", "FLT-70")
+@pytest.mark.parametrize(("seconds", "ends"), [(-60, False), (0, False), (60, True)])
+def test_only_a_node_launched_after_the_last_round_ends_the_back_off(seconds: int, ends: bool) -> None:
+    """A pool with older nodes in use would never back off otherwise."""
+    known = pool(recorded(pool(), claim(), gone, NOW))
+    launched = NOW + timedelta(seconds=seconds)
+    now = NOW + timedelta(minutes=5)
+    used = claim(launched=launched, status={"lastPodEventTime": format_time(now)})
+    assert (used_again(known, [used], now) is not None) is ends
+
+
 @pytest.mark.covers("FLT-05")
 @pytest.mark.parametrize(
     ("reason", "message"),

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.usage import NODES, pool_limits, pool_usage
 
 Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names.TERMINATION_FINALIZER]}
 TERMINATES = [{"type": names.INSTANCE_TERMINATING, "status": "True", "reason": "InstanceTerminating"}]
 POOL = NodePool.decode(
@@ -66,3 +68,28 @@ def test_claim_that_ends_leaves_its_share_of_the_limits(metadata: Json, status: 
 @pytest.mark.parametrize(("metadata", "nodes"), [({}, 1), (DELETED, 0)])
 def test_claim_without_an_instance_counts_until_it_is_deleted(metadata: Json, nodes: int) -> None:
     assert pool_limits([POOL], [claim(metadata, {})], [], largest)["web"][NODES] == 3 - nodes
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(
+    ("initialized", "reported", "expected"),
+    [
+        (False, {"cpu": "4"}, 8),
+        (False, {"cpu": "4", GPU: "0"}, 8),  # the device plugin has not counted them yet
+        (True, {"cpu": "4", GPU: "7"}, 7),  # one of them is broken
+    ],
+)
+def test_gpus_that_a_new_node_does_not_report_yet_count(
+    initialized: bool, reported: Json, expected: int
+) -> None:
+    """Otherwise the pool would get machines beyond its limit while nodes start."""
+    conditions = [{"type": names.INITIALIZED_CONDITION, "status": str(initialized), "reason": "x"}]
+    runs = {**RUNS, "capacity": {"cpu": "4", GPU: "8"}, "conditions": conditions}
+    node = Node.decode(
+        {
+            "metadata": {"name": "n"},
+            "spec": {"providerID": RUNS["providerID"]},
+            "status": {"capacity": reported},
+        }
+    )
+    assert pool_usage([claim({}, runs)], [node])["web"][GPU] == expected
