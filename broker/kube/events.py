@@ -146,10 +146,11 @@ class Recorder:
         *,
         annotations: Mapping[str, str] | None = None,
         topic: str = "",
-    ) -> None:
+    ) -> bool:
         """Records an event; with a topic, unless it is the last one about the object and the topic.
 
-        Several states of an object that last at the same time need a topic each.
+        Several states of an object that last at the same time need a topic each. Returns False if a limit
+        drops the event: one that must not be lost is recorded again later.
         """
         about = obj if isinstance(obj, Reference) else Reference.of(obj)
         subject = about.subject
@@ -159,11 +160,11 @@ class Recorder:
             wall, new = timestamp(at), False
             series = self._events.get(key)
             if topic and series is not None and self._lasts(series, (subject, topic), now):
-                return
+                return True
             if series is None or now - series.recorded > FORGET:
                 if not (self._room() and self._token(subject, now)):
                     WRITTEN.labels("dropped").inc()
-                    return
+                    return False
                 event = RecordedEvent(
                     about=about,
                     type=type,
@@ -187,6 +188,7 @@ class Recorder:
         if new:
             for reader in self._readers:
                 reader(series.event)
+        return True
 
     def ended(self, obj: Object | Reference, topic: str) -> None:
         """Forgets the state of a topic, so that the same text is reported again if it recurs."""

@@ -35,7 +35,11 @@ _log = structlog.get_logger("provisioning")
 
 
 class PodReporter:
-    """Records events on pods and reservations, each text once while it holds."""
+    """Records events on pods and reservations, each text once while it holds.
+
+    Why not by the recorder's topics alone: it forgets states beyond its number, and more pods may wait. An
+    event that the recorder dropped is recorded again in the next run.
+    """
 
     def __init__(self, context: ControllerContext) -> None:
         self._recorder = context.recorder
@@ -79,9 +83,9 @@ class PodReporter:
     ) -> None:
         if self._last.get((pod.uid, topic)) == message:
             return
-        self._last[pod.uid, topic] = message
         kind: EventType = "Normal" if type_ == "Normal" else "Warning"
-        self._recorder.event(pod, kind, reason, message, topic=topic)
+        if self._recorder.event(pod, kind, reason, message, topic=topic):
+            self._last[pod.uid, topic] = message
 
 
 class PoolReporter:

@@ -9,24 +9,39 @@ from broker.apis.core import Pod
 from broker.controllers.provisioning.report import PodReporter
 from broker.quota.resolve import UnresolvedName
 
+POD = Pod.decode({"metadata": {"name": "p", "namespace": "team", "uid": "u"}})
+
 
 def test_states_that_last_are_recorded_once_each_and_again_when_they_change() -> None:
     recorded: list[tuple[str, str]] = []
 
-    def event(pod: Pod, type_: str, reason: str, message: str, **more: Any) -> None:
+    def event(pod: Pod, type_: str, reason: str, message: str, **more: Any) -> bool:
         recorded.append((more["topic"], message))
+        return True
 
     reporter = PodReporter(SimpleNamespace(recorder=SimpleNamespace(event=event)))  # type: ignore[arg-type]
-    pod = Pod.decode({"metadata": {"name": "p", "namespace": "team", "uid": "u"}})
     refusal = UnresolvedName("ReservationNotAllowed", "not served")
     for _ in range(3):
-        reporter.failed(pod, "no pool")
-        reporter.kept_off({"team/p": pod}, {"team/p": "a taint"})
-        reporter.refused({"team/p": pod}, {"team/p": refusal})
+        reporter.failed(POD, "no pool")
+        reporter.kept_off({"team/p": POD}, {"team/p": "a taint"})
+        reporter.refused({"team/p": POD}, {"team/p": refusal})
     topics = ["provisioning", "kept-off", "drawing"]
     assert [topic for topic, _ in recorded] == topics
-    reporter.kept_off({"team/p": pod}, {"team/p": "another taint"})
+    reporter.kept_off({"team/p": POD}, {"team/p": "another taint"})
     assert recorded[3:] == [("kept-off", "Failed to schedule pod, another taint")]
     reporter.keep([])
-    reporter.refused({"team/p": pod}, {"team/p": refusal})
+    reporter.refused({"team/p": POD}, {"team/p": refusal})
     assert len(recorded) == 5
+
+
+def test_event_that_the_recorder_drops_is_recorded_again_in_the_next_run() -> None:
+    tries: list[str] = []
+
+    def event(pod: Pod, type_: str, reason: str, message: str, **_: Any) -> bool:
+        tries.append(message)
+        return len(tries) > 1
+
+    reporter = PodReporter(SimpleNamespace(recorder=SimpleNamespace(event=event)))  # type: ignore[arg-type]
+    for _ in range(3):
+        reporter.failed(POD, "no pool")
+    assert tries == ["Failed to schedule pod, no pool"] * 2
