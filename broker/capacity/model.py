@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.requirements import Requirements
@@ -162,6 +162,10 @@ class NodeClass:
         """
         tenancy = "" if self.tenancy == "default" else self.tenancy
         return ",".join(filter(None, (tenancy, self.placement_group_arn.rpartition("/")[2])))
+
+
+# Without the settings of a class: the whole machine counts.
+ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from typing import Final
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import NodeClass, Selection
+from broker.apis.units import whole
+from broker.capacity.model import ANY_CLASS
 from broker.capacity.shortages import quota_family
-from broker.capacity.types import CPU, PODS, WELL_KNOWN, allocatable, lacking, type_labels
+from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
 from broker.oncall.waiters import Alternative, Waiter
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
@@ -28,7 +29,6 @@ from providers.model import InstanceType
 MOST_NAMED: Final = 3
 _ACCELERATED: Final = frozenset(ACCELERATORS)
 _PLAIN_FAMILIES: Final = frozenset({"standard", "x", "u", "hpc"})  # of EC2's limits, without accelerators
-_ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 # Labels of a single slot; the other well-known labels are those of the type.
 _OF_SLOT: Final = frozenset(
     {
@@ -122,9 +122,7 @@ def facts_of_claims(claims: Iterable[NodeClaim]) -> dict[str, TypeFacts]:
 
 
 def facts_of_type(type_: InstanceType) -> TypeFacts:
-    room = allocatable(type_, _ANY_CLASS)
-    whole = {name: int(amount * (1000 if name == CPU else 1)) for name, amount in room.items()}
-    return TypeFacts(type_labels(type_), whole)
+    return TypeFacts(type_labels(type_), whole(allocatable(type_, ANY_CLASS)))
 
 
 def idle_slots(

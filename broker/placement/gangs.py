@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.core import FAILED, Pod
+from broker.apis.kueue import OF_POD_GROUP
 from broker.text import InvalidText, counted, decode_whole
 
 POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 KOORDINATOR_GANG: Final = "gang.scheduling.koordinator.sh/name"
 KOORDINATOR_MINIMUM: Final = "gang.scheduling.koordinator.sh/min-available"
-KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 _MOST: Final = 100_000
@@ -27,7 +27,7 @@ _MOST: Final = 100_000
 # Marks with the size beside them: label or annotation with the name, annotation with the size.
 _COUNTED_MARKS: Final = (
     (KOORDINATOR_GANG, KOORDINATOR_MINIMUM),
-    (KUEUE_GROUP, KUEUE_COUNT),
+    (OF_POD_GROUP, KUEUE_COUNT),
     (JOBSET, ""),
 )
 

@@ -7,12 +7,13 @@ within quota if the sum up to it is within min. Source: nos, internal/controller
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cmp_to_key
 from typing import Final, Literal
 
 from broker.quota.elastic import Amounts, added, exceeds
+from broker.quota.elastic_gpu import with_gpu_memory
 
 QuotaLabel = Literal["in-quota", "over-quota"]
 IN_QUOTA: Final = "in-quota"
@@ -32,6 +33,10 @@ class ElasticPod:
     priority: int = 0
     borrowed: bool = False
     protected: bool = False
+
+    def with_gpus_of(self, gigabytes: int) -> ElasticPod:
+        """The pod as it counts on a node with GPUs of this size."""
+        return replace(self, requests=with_gpu_memory(self.requests, gigabytes))
 
 
 def in_order(pods: Iterable[ElasticPod]) -> list[ElasticPod]:

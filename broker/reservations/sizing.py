@@ -28,7 +28,7 @@ from broker.apis.names import (
     ZONE,
     ZONE_ID,
 )
-from broker.capacity.model import NodeClass, Selection
+from broker.capacity.model import ANY_CLASS
 from broker.capacity.types import (
     CPU,
     MEMORY,
@@ -64,7 +64,6 @@ _NOT_OF_TYPE: Final = frozenset(
 _AS_BOUGHT: Final = {RESERVATION_TYPE: "default", RESERVATION_INTERRUPTIBLE: "false"}
 _CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
 _ZONE_ID: Final = re.compile(r"-az[0-9]+$")
-_ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -234,7 +233,7 @@ def needed(type_: InstanceType, nominal: Mapping[str, float], *, sizing: Sizing 
 
 def supply(type_: InstanceType) -> dict[str, float]:
     """Resources that EC2 sells an instance of the type with, in base units."""
-    amounts = capacity(type_, _ANY_CLASS) | {MEMORY: float(type_.memory_mib * _MIB)}
+    amounts = capacity(type_, ANY_CLASS) | {MEMORY: float(type_.memory_mib * _MIB)}
     del amounts[STORAGE]  # a volume of any size
     return amounts
 

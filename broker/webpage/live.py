@@ -24,7 +24,6 @@ from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, fa
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import Waiter, claim_waiters, created, gang_members, pod_waiters, waiting_pods
 from broker.quota.usage import Reserved
-from broker.reservations.drawing import DrawRights
 from broker.reservations.idle import idle_cost
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
@@ -226,13 +225,12 @@ def _waiters(
     broker: Broker, claims: Sequence[NodeClaim], snapshot: Snapshot, now: datetime
 ) -> Iterator[Waiter]:
     """As `explain cluster` reads them."""
-    rights = DrawRights(snapshot.reservations, broker.ome.reads.namespaces.cache.list())
     waiting = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
-    yield from claim_waiters(waiting, rights)
+    yield from claim_waiters(waiting, snapshot.rights)
     pods = broker.read.pods.cache.list()
     yield from pod_waiters(
         waiting_pods(pods, claims, now),
-        rights,
+        snapshot.rights,
         claims=claims,
         pools=broker.read.pools.cache.list(),
         members=gang_members(pods),

@@ -244,11 +244,7 @@ class MachineFinder:
 
     @cached_property
     def _largest(self) -> LargestMachines:
-        try:
-            types = self.sources.ec2.provider.instance_types()
-        except ProviderError:
-            types = {}  # no replacement is found without them either
-        return LargestMachines(types, self.sources.nodeclasses.plan)
+        return LargestMachines(self.sources.types(), self.sources.nodeclasses.plan)
 
     @cached_property
     def _daemons(self) -> list[PodInfo]:

@@ -22,8 +22,9 @@ from broker.kube.cache import Cache
 from broker.placement.packing_model import PendingPod
 from broker.placement.selectors import LESS, SelectorRequirement
 from broker.quota.elastic import ElasticTotals
-from broker.quota.elastic_gpu import needs_size, with_gpu_memory
+from broker.quota.elastic_gpu import needs_size
 from broker.quota.elastic_labels import ElasticPod
+from broker.quota.elastic_reclaim import totals_with
 from providers.model import InstanceType
 
 _MIB: Final = 1024
@@ -77,11 +78,11 @@ class ElasticRules:
             elastic = reading.read(pod)
             if item.key in machines:
                 size = gigabytes(machines[item.key].labels, largest)
-                totals = _counted(totals, _with_size(elastic, size))
+                totals = totals_with(totals, (elastic.with_gpus_of(size),))
             elif needs_size(elastic.requests):
                 units.setdefault(item.gang or f"\0{item.key}", []).append(_Waiting(item, elastic))
             else:
-                totals = _counted(totals, elastic)
+                totals = totals_with(totals, (elastic,))
         limited: dict[str, PendingPod] = {}
         reasons: dict[str, str] = {}
         for unit in units.values():
@@ -92,7 +93,7 @@ class ElasticRules:
                 below = SelectorRequirement(names.INSTANCE_GPU_MEMORY, LESS, bound=refused * _MIB)
                 info = replace(item.info, node_selector=(*item.info.node_selector, below))
                 limited[item.key] = replace(item, info=info)
-                quota = rejection(after, _with_size(elastic, largest))
+                quota = rejection(after, elastic.with_gpus_of(largest))
                 reasons[item.key] = f"with GPUs of {refused} GB or more, {quota}"
             totals = after
         return [limited.get(item.key, item) for item in listed], reasons
@@ -127,14 +128,13 @@ def _bounds(
         size = _largest_below(bounds[-1], sizes)
         if not size:
             break
-        after = _counted(after, _with_size(pod, size))
+        after = totals_with(after, (pod.with_gpus_of(size),))
     else:
         return bounds, after
     common = _first_refused(totals, [pod for _, pod in unit], max(sizes))
-    size, after = _largest_below(common, sizes), totals
-    for _, pod in unit if size else ():
-        after = _counted(after, _with_size(pod, size))
-    return [common] * len(unit), after
+    size = _largest_below(common, sizes)
+    counted = [pod.with_gpus_of(size) for _, pod in unit] if size else []
+    return [common] * len(unit), totals_with(totals, counted)
 
 
 def _largest_below(bound: int, sizes: Collection[int]) -> int:
@@ -147,18 +147,9 @@ def _first_refused(totals: ElasticTotals, pods: Sequence[ElasticPod], largest: i
     def refused(size: int) -> bool:
         after = totals
         for pod in pods:
-            if rejection(after, _with_size(pod, size)) is not None:
+            if rejection(after, pod.with_gpus_of(size)) is not None:
                 return True
-            after = _counted(after, _with_size(pod, size))
+            after = totals_with(after, (pod.with_gpus_of(size),))
         return False
 
     return 1 + bisect_left(range(1, largest + 1), True, key=refused)
-
-
-def _counted(totals: ElasticTotals, pod: ElasticPod) -> ElasticTotals:
-    share = totals.share_of(pod.namespace)
-    return totals if share is None else totals.with_usage(share.id, pod.requests)
-
-
-def _with_size(pod: ElasticPod, size: int) -> ElasticPod:
-    return replace(pod, requests=with_gpu_memory(pod.requests, size))

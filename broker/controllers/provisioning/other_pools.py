@@ -21,7 +21,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.apis.units import base
-from broker.capacity.model import NodeClass, Selection
+from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import TYPE_KEYS
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.type_filter import TypeFilter
@@ -42,8 +42,6 @@ _MEANT: Final = ((names.BROKER, 0.75), (names.KARPENTER_AWS, 0.9))
 _OF_GROUP: Final[Mapping[str, Mapping[str, str]]] = {AUTO_MODE: {f"{AUTO_MODE}/compute-type": "auto"}}
 # Auto Mode has Karpenter's labels of instances in its own domain.
 _TYPE_KEYS: Final = TYPE_KEYS | {key.replace(names.KARPENTER_AWS, AUTO_MODE, 1) for key in TYPE_KEYS}
-# No other class's settings are known: the whole machine counts.
-_ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 
 
 def without_controller(pool: NodePool, *, karpenter_alive: bool) -> ConditionUpdate | None:
@@ -103,7 +101,7 @@ class OtherPools:
         The class decides the size of the disk, and a device plugin may add resources to any machine.
         """
         types = self._types().values()
-        rooms = [capacity(type_, _ANY_CLASS) for type_ in types]
+        rooms = [capacity(type_, ANY_CLASS) for type_ in types]
         return TypeFilter([_labels(type_) for type_ in types], rooms), frozenset().union(*rooms) - {STORAGE}
 
 

@@ -17,7 +17,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
 from broker.apis.units import whole, written
-from broker.capacity.model import NodeClass, Selection
+from broker.capacity.model import ANY_CLASS, NodeClass
 from broker.capacity.options import TYPE_KEYS, tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import capacity, type_labels
@@ -30,7 +30,6 @@ from providers.model import InstanceType
 NODES: Final = "nodes"
 # Shown even if they are zero (karpenter pkg/controllers/nodepool/counter, BaseResources).
 _SHOWN: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
-_UNKNOWN_CLASS: Final = NodeClass(name="", selection=Selection())
 
 Largest = Callable[[NodeClaim], Mapping[str, int]]
 
@@ -53,7 +52,7 @@ class LargestMachines:
         ref = claim.spec.node_class_ref.name
         key = (ref, *((item.key, item.operator, *item.values) for item in claim.spec.requirements))
         if key not in self._known:
-            self._known[key] = self._largest(claim, self._node_class(ref) or _UNKNOWN_CLASS)
+            self._known[key] = self._largest(claim, self._node_class(ref) or ANY_CLASS)
         return self._known[key] or amounts(claim.spec.resources.requests)
 
     def _largest(self, claim: NodeClaim, node_class: NodeClass) -> Mapping[str, int]:

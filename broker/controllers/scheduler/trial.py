@@ -24,7 +24,7 @@ from broker.placement.holds_match import HoldRequest
 from broker.placement.holds_reading import operating_hold
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.taints import taint_toleration
-from broker.quota.elastic_gpu import GPU, needs_size, with_gpu_memory
+from broker.quota.elastic_gpu import GPU, needs_size
 from broker.quota.elastic_labels import ElasticPod
 
 # The rules of a node that do not depend on its pods.
@@ -110,7 +110,7 @@ def sized(queued: QueuedPod, snapshot: PlacementSnapshot, rules: TrialRules) -> 
     if not groups:
         return [SizedPod(queued, rules.only)]
     return [
-        SizedPod(queued._replace(elastic=_with_size(queued.elastic, size)), groups[size], size)
+        SizedPod(queued._replace(elastic=queued.elastic.with_gpus_of(size)), groups[size], size)
         for size in sorted(groups)
     ]
 
@@ -195,7 +195,3 @@ def _reason_beside(
         queued.request, state.snapshot, state.ledger, node_fallback=rules.node_fallback, only=refused
     )
     return QUOTA_EXCEEDED if decision.node else UNSCHEDULABLE
-
-
-def _with_size(pod: ElasticPod, gigabytes: int) -> ElasticPod:
-    return replace(pod, requests=with_gpu_memory(pod.requests, gigabytes))

@@ -242,7 +242,7 @@ class World:
         finder = MachineFinder(
             caches=SimpleNamespace(claims=every, nodes=SimpleNamespace(list=list)),  # type: ignore[arg-type]
             sources=SimpleNamespace(  # type: ignore[arg-type]
-                ec2=SimpleNamespace(provider=SimpleNamespace(instance_types=lambda: TYPES)),
+                types=lambda: TYPES,
                 nodeclasses=SimpleNamespace(plan=lambda _: CLASS),
             ),
             snapshot=SimpleNamespace(pools={"web": self.pool}),  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
+from broker.apis.kueue import OF_POD_GROUP
 from broker.controllers.nodeclaim.drain import remaining
 from broker.controllers.provisioning.claims import manifest
 from broker.controllers.provisioning.pending import incomplete, pending_pod
@@ -20,7 +21,6 @@ from broker.kube.events import Recorder
 from broker.placement.gangs import (
     JOBSET,
     KUEUE_COUNT,
-    KUEUE_GROUP,
     POD_GROUP,
     GroupSize,
     gang_of,
@@ -84,7 +84,7 @@ def test_the_priority_of_a_claim_is_that_of_its_pods_specs() -> None:
     [
         {"annotations": {names.GANG: "team/train", names.GANG_SIZE: "2"}},
         {"labels": {POD_GROUP: "team/train"}},
-        {"labels": {KUEUE_GROUP: "team/train"}, "annotations": {KUEUE_COUNT: "2"}},
+        {"labels": {OF_POD_GROUP: "team/train"}, "annotations": {KUEUE_COUNT: "2"}},
         {"labels": {JOBSET: "team/train"}},
     ],
 )
