@@ -321,7 +321,14 @@ class Broker:
         )
         controller = DisruptionController(self._context, self._caches, sources)
         watch_disruption(
-            self._manager, self.read, budgets, self._nodeclasses, controller, reads, clock=self._clock
+            self._manager,
+            self.read,
+            budgets,
+            self._nodeclasses,
+            controller,
+            reads,
+            clock=self._clock,
+            synced=self.ome.reads.synced,
         )
 
     def _add_advisor(self) -> None:

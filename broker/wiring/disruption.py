@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
@@ -25,13 +27,17 @@ def watch_disruption(
     reads: ProvisioningReads,
     *,
     clock: Clock,
+    synced: Callable[[], bool],
 ) -> None:
-    """Declares the loop, which waits for budgets, DaemonSets and reservations on nodes as well."""
+    """Declares the loop, which waits for budgets, DaemonSets and reservations on nodes as well.
+
+    `synced`: whether the reservations are read, which decide what a replacement draws from.
+    """
     manager.follow(budgets)
 
     def complete() -> bool:
         rooms = reads.occupancy.synced() and reads.daemon_sets.complete
-        return read.synced() and budgets.synced and rooms
+        return read.synced() and budgets.synced and rooms and synced()
 
     (
         manager.singleton(
