@@ -120,7 +120,7 @@ class DisruptionMethods:
 
         Returns the uids of these nodes and of reserved nodes that await pods, and the placement after it.
         """
-        standing = StandingNodes(snapshot, placement, free, self._caches)
+        standing = StandingNodes(snapshot, placement, free, self._caches, self._sources.slots.rights())
         # A successor may come some time after the node of its pod is gone.
         self._expecting |= dict.fromkeys(standing.awaiting(), snapshot.now)
         empty = {host.claim.uid for host in standing.reserved if not host.moving}

@@ -53,7 +53,7 @@ class Permission:
             if ledger.remaining(node.pool.name, reason) < count:
                 self._reporter.blocked(
                     node,
-                    f"Its gang is replaced whole, which needs {counted(count, 'disruption')} of NodePool "
+                    f"Its gang is disrupted whole, which needs {counted(count, 'disruption')} of NodePool "
                     f"{node.pool.name} at once: its budgets allow {ledger.limit(node.pool.name, reason)}",
                 )
                 return False

@@ -33,6 +33,8 @@ from broker.controllers.nodeclaim.status import since
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
+from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights
 
 # How long an empty reserved node waits while other nodes drain: budgets start moves one after another.
 DRAINED_WITHIN: Final = timedelta(minutes=30)
@@ -67,13 +69,14 @@ class StandingNodes:
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
         caches: ClaimCaches,
+        rights: DrawRights,
     ) -> None:
         """`free`: the nodes that are in no disruption. `placement`: with the pods that ending nodes had.
 
         A replacement that awaits its pods has no room, nor has a node with a pod to come. Pods that moved
         to a drifted node would move again.
         """
-        self._snapshot, self._caches = snapshot, caches
+        self._snapshot, self._caches, self._rights = snapshot, caches, rights
         self._outside = {node.claim.uid: node for node in free if not _reserved(node)}
         self.reserved = [
             node
@@ -93,7 +96,8 @@ class StandingNodes:
         Nodes with pods of one gang move together or not at all.
         """
         for unit in self._units(gangs) if self.reserved else ():
-            alike = [host for host in self.reserved if {_draws(host)} == {_draws(node) for node in unit}]
+            drawn = {self._drawn(node) for node in unit}
+            alike = [host for host in self.reserved if {self._drawn(host)} == drawn]
             pods = [pod for node in unit for pod in moving_pods(node, node.moving)]
             if not self._may_hold(alike, pods):
                 continue
@@ -126,6 +130,11 @@ class StandingNodes:
             unit = tuple(self._outside[member] for member in sorted(members))
             if any(node.moving for node in unit) and all(map(_goes, unit)):
                 yield unit
+
+    def _drawn(self, node: ManagedNode) -> Reserved | None:
+        """The owner of slots that the claim draws from. A refused name has no effect."""
+        drawn = self._rights.of_claim(node.claim)
+        return drawn if isinstance(drawn, Reserved) else None
 
     def _may_hold(self, hosts: Sequence[ManagedNode], pods: Sequence[PodInfo]) -> bool:
         """Whether the hosts have the sums that the pods need: in a full cluster no more is tried."""
@@ -165,10 +174,6 @@ def _goes(node: ManagedNode) -> bool:
 
 def _reserved(node: ManagedNode) -> bool:
     return node.claim.labels.get(names.CAPACITY_TYPE, "") == _RESERVED
-
-
-def _draws(node: ManagedNode) -> str:
-    return node.claim.annotations.get(names.DRAWS_FROM, "")
 
 
 def _name(node: ManagedNode) -> str:
