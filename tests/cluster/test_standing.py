@@ -15,7 +15,6 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
-from tests.cluster.ome.reserved import reserve
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, run
 from tests.support.scheduling import schedule
@@ -151,20 +150,6 @@ def test_reserved_node_waits_for_pods_that_a_disruption_budget_keeps_for_now(sta
     stack.client.delete(objects.PDB, "web", namespace="default")
     assert scale(stack, 1, ()) == (0, 1)
     assert left(stack) == {"r-0"}
-
-
-def test_pods_that_may_not_draw_from_the_owner_do_not_move_to_its_node(stack: Stack) -> None:
-    """Both claims name the owner, and only the reserved one was made for pods that it serves."""
-    cluster(stack, slots=1)
-    reserve(stack, "training")
-    stack.start()
-    nodes(stack, RESERVED, "r-0")
-    nodes(stack, ON_DEMAND, "d-0")
-    for name, pod in (("r-0", "default/a"), ("d-0", "red/b")):
-        annotations = {names.DRAWS_FROM: "default/training", names.PODS: pod}
-        stack.edit(NodeClaim, name, {"metadata": {"annotations": annotations}})
-    assert scale(stack, 1, ("r-0",)) == (0, 1)
-    assert left(stack) == {"d-0"}
 
 
 def test_room_of_a_reserved_node_is_given_once(stack: Stack) -> None:

@@ -11,12 +11,15 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.ome import CapacityReservation
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.standing import StandingNodes
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
+from broker.quota.usage import Reserved
+from broker.reservations.drawing import DrawRights
 from broker.text import format_time
 from tests.support.caches import claim_caches
 
@@ -84,6 +87,9 @@ def outside(name: str = "d", *pods: Pod, **more: Any) -> ManagedNode:
     return managed(name, "on-demand", *(pods or (pod(f"app-{name}", "1500m", name),)), **more)
 
 
+RIGHTS = DrawRights({Reserved("default", "team"): CapacityReservation()})
+
+
 def moves(*nodes: ManagedNode, waiting: Sequence[Pod] = ()) -> list[tuple[str, str]]:
     """The claims that may end, and the hosts of their pods."""
     on_nodes = [item for node in nodes for item in node.pods]
@@ -99,7 +105,7 @@ def moves(*nodes: ManagedNode, waiting: Sequence[Pod] = ()) -> list[tuple[str, s
     claims.replace([node.claim.wire() for node in nodes], 1)
     pods.replace([item.wire() for item in (*on_nodes, *waiting)], 1)
     free = [node for node in nodes if not node.claim.deleting]
-    standing = StandingNodes(snapshot, occupancy.placement, free, claim_caches(claims, pods=pods))
+    standing = StandingNodes(snapshot, occupancy.placement, free, claim_caches(claims, pods=pods), RIGHTS)
     gangs = running_gangs(snapshot, [node.claim for node in nodes])
     return [
         (",".join(node.claim.name for node in move.nodes), ",".join(host.claim.name for host in move.hosts))
@@ -111,6 +117,9 @@ def test_pods_move_to_an_empty_reserved_node() -> None:
     assert moves(reserved(), outside()) == [("d", "r")]
 
 
+TEAM: Json = {names.DRAWS_FROM: "default/team"}
+SERVED: Json = {**TEAM, names.PODS: "default/a"}
+REFUSED: Json = {**TEAM, names.PODS: "red/b"}
 REPLACES: Json = {names.REPLACES: "old/old"}
 
 
@@ -128,7 +137,7 @@ REPLACES: Json = {names.REPLACES: "old/old"}
             [pod("next", "1500m", needs={"example.com/gpu": "true"})],
         ),
         (reserved(), [], [pod("next", "1500m")]),  # which a scheduler is about to bind
-        (reserved(annotations={names.DRAWS_FROM: "team"}), [], []),  # the slot is of another reservation
+        (reserved(annotations=TEAM), [], []),  # the slot is of another reservation
     ],
     ids=["not ready", "full", "drifted", "awaits pods", "made for a pod", "fits a pod", "draws"],
 )
@@ -136,6 +145,21 @@ def test_reserved_node_with_another_future_gets_no_pods(
     host: ManagedNode, others: list[ManagedNode], waiting: list[Pod]
 ) -> None:
     assert moves(host, outside(), *others, waiting=waiting) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "node", "expected"),
+    [
+        (SERVED, SERVED, [("d", "r")]),
+        (SERVED, REFUSED, []),  # both claims name the owner, and its slot is not for these pods
+        (REFUSED, SERVED, []),
+        (REFUSED, {}, [("d", "r")]),  # a refused name has no effect
+    ],
+)
+def test_pods_move_only_to_a_node_that_draws_from_the_same_owner(
+    host: Json, node: Json, expected: list[tuple[str, str]]
+) -> None:
+    assert moves(reserved(annotations=host), outside(annotations=node)) == expected
 
 
 KEEPS: Json = {"consolidationPolicy": "WhenEmpty"}
