@@ -10,6 +10,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.commands.situation import Situation, draw_rights
+from broker.oncall.waiters import KARPENTERS, POD
 from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
@@ -91,10 +92,10 @@ _RECLAIM: Final[Mapping[str, str]] = {
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
     """What waits and is not the broker's claim: Karpenter's claims, and pods."""
     waiters = situation.waiters
-    if others := [waiter for waiter in waiters if waiter.kind == "claim of Karpenter"]:
+    if others := [waiter for waiter in waiters if waiter.kind == KARPENTERS]:
         count = counted(len(others), "claim of Karpenter waits", "claims of Karpenter wait")
         yield others[0].command, f"{count}: Karpenter's reason"
-    pods = [waiter for waiter in waiters if waiter.kind == "pod"]
+    pods = [waiter for waiter in waiters if waiter.kind == POD]
     if alone := [pod for pod in pods if not pod.claim]:
         count = counted(len(alone), "pod waits", "pods wait")
         yield alone[0].command, f"{count} without a claim: the reason of the one that waits longest"

@@ -23,7 +23,7 @@ from broker.commands.prices import usd_hour
 from broker.commands.situation import Reservation, Situation, concerned, happened
 from broker.kube.conditions import timestamp
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import Waiter, created
+from broker.oncall.waiters import POD, Waiter, created
 from broker.text import counted
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
@@ -100,7 +100,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         ],
         "waiting": [
             *(_waits(claim, situation.now) for claim in situation.waiting_claims),
-            *(_pod_waits(waiter, situation.now) for waiter in situation.waiters if waiter.kind == "pod"),
+            *(_pod_waits(waiter, situation.now) for waiter in situation.waiters if waiter.kind == POD),
         ],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),

@@ -257,7 +257,7 @@ def _may_concern(pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRigh
         return True
     drawn = drawn_by_pod(rights, pod)
     if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
-        named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
+        named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
         drawn = rights.names.resolve(named)
     return drawn == reserved_of(subject) or (drawn is None and pod.namespace == subject.namespace)
 

@@ -72,9 +72,8 @@ class InventoryCache:
         self.group_errors: dict[str, ProviderError] = {}
         # By id, the size before and after the last change of each reservation that was seen to shrink.
         self.resized: Mapping[str, tuple[int, int]] = {}
-        self._recorded: dict[
-            str, int
-        ] = {}  # sizes that an earlier process recorded, until the next description
+        # By id, the sizes that an earlier process recorded, until the next description.
+        self._recorded: dict[str, int] = {}
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None

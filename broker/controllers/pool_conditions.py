@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import condition_body, set_conditions
+from broker.kube.conditions import condition_body, remove_condition, set_conditions
 from broker.kube.errors import Conflict
 
 
@@ -31,7 +31,7 @@ def write_conditions(
     for last in (False, False, True):
         before = pool.status.conditions
         after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
-        after = tuple(item for item in after if item.type != without)
+        after = remove_condition(after, without)
         if after == before:
             return False
         body = {

@@ -18,7 +18,7 @@ from broker.apis.units import whole
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
-from broker.oncall.waiters import Alternative, Waiter
+from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
@@ -98,7 +98,7 @@ class IdleMatch:
         return f"{self.named} could have a slot of {slots.id} ({free}): {self.why}"
 
 
-_PLURALS: Final = {"claim of Karpenter": "claims of Karpenter"}
+_PLURALS: Final = {KARPENTERS: "claims of Karpenter"}
 _Obstacle = tuple[str, str]  # the command that helps, empty for the waiter's; and the text
 
 
@@ -250,7 +250,7 @@ def _of_alternative(alternative: Alternative, slot: IdleSlots, shown: Shown) -> 
 def _gang(waiter: Waiter, slot: IdleSlots) -> Iterator[_Obstacle]:
     """A gang gets room whole or not at all."""
     pods_a_slot, room = 1, slot.facts.room
-    if waiter.kind == "pod":
+    if waiter.kind == POD:
         requests = {PODS: 1, **waiter.requests}
         fits = [room.get(name, 0) // amount for name, amount in requests.items() if amount] if room else []
         pods_a_slot = min(fits, default=waiter.together)

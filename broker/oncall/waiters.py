@@ -23,6 +23,9 @@ from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights
 
+# The kinds of waiters.
+CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -108,7 +111,7 @@ def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[W
         pool = claim.labels.get(names.NODEPOOL, "")
         reason, message = launch_state(claim)
         yield Waiter(
-            kind="claim" if of_broker else "claim of Karpenter",
+            kind=CLAIM if of_broker else KARPENTERS,
             name=claim.name,
             since=claim.metadata.creation_timestamp,
             reason=reason,
@@ -145,7 +148,7 @@ def pod_waiters(
         claim = launched.get(pod.key, "")
         present = max((members or {}).get(gang.name, 0), gangs[gang.name])
         yield Waiter(
-            kind="pod",
+            kind=POD,
             name=pod.key,
             namespace=pod.namespace,
             since=pod.metadata.creation_timestamp,
@@ -170,7 +173,7 @@ def describe(pod: str) -> str:
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> Reserved | UnresolvedName | None:
     """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
-    named = rights.of_pod(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), ()).named
+    named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
     return rights.decide(named, (pod.namespace,)) if named else None
 
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from broker.apis.godel import LONGEST_TTL
 from broker.apis.units import written
 from broker.placement.holds import Amounts
 from broker.placement.quantities import PODS
-from broker.text import LONGEST_DURATION
-
-LONGEST = int(LONGEST_DURATION.total_seconds())
 
 
 class NamespaceRoom(NamedTuple):
@@ -39,7 +37,7 @@ class RoomBounds:
 
     def seconds(self, requested: int) -> int:
         """The time of a Gödel reservation. A number that is not positive counts as none."""
-        return min(requested if requested > 0 else self.default, self.longest or LONGEST, LONGEST)
+        return min(requested if requested > 0 else self.default, self.longest or LONGEST_TTL, LONGEST_TTL)
 
     def end(self, created: datetime | None, requested: datetime | None) -> datetime | None:
         """The end of a reservation that requests another end, or none."""

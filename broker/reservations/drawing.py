@@ -89,12 +89,16 @@ class DrawRights:
         named = namespace.annotations.get(names.DRAWS_FROM, "")
         return self.decide(named, (namespace.name,)) if named else None
 
+    def named_for(self, namespace: str, named: str) -> str:
+        """The reservation that is named for a pod of the namespace; `named`: the pod's annotation."""
+        return self._named_by.get(namespace, named)
+
     def of_pod(self, namespace: str, named: str, pools: Collection[str]) -> Drawing:
         """The reservation that a pod names, and those of it and of NodePools that serve its namespace.
 
         `named`: the pod's annotation. `pools`: the reservations that NodePools name.
         """
-        named = self._named_by.get(namespace, named)
+        named = self.named_for(namespace, named)
         requested = {named} if named else {*pools} - {""}
         admitted = (text for text in requested if isinstance(self.decide(text, (namespace,)), Reserved))
         return Drawing(named=named, admitted=tuple(sorted(admitted)))

@@ -22,7 +22,16 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import Waiter, claim_waiters, created, gang_members, pod_waiters, waiting_pods
+from broker.oncall.waiters import (
+    KARPENTERS,
+    POD,
+    Waiter,
+    claim_waiters,
+    created,
+    gang_members,
+    pod_waiters,
+    waiting_pods,
+)
 from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
 from broker.webpage.lending import LoanRow, loans
@@ -165,12 +174,12 @@ class LiveState:
     @property
     def pods(self) -> list[Waiter]:
         """The pods that no waiting claim stands for, the oldest first."""
-        return [waiter for waiter in self.waiters if waiter.kind == "pod"]
+        return [waiter for waiter in self.waiters if waiter.kind == POD]
 
     @property
     def others(self) -> list[Waiter]:
         """The claims without an instance that another launcher serves."""
-        return [waiter for waiter in self.waiters if waiter.kind == "claim of Karpenter"]
+        return [waiter for waiter in self.waiters if waiter.kind == KARPENTERS]
 
     @property
     def waiting(self) -> list[ClaimRow]:

@@ -14,7 +14,6 @@ from broker.apis.core import Pod
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.kube.cache import Cache
 from broker.placement.holds import Consumption, Hold
-from broker.placement.holds_bounds import LONGEST
 from broker.placement.holds_match import IndexMatcher
 from broker.placement.quantities import spec_requests
 from broker.placement.reading import pod_info
@@ -58,7 +57,7 @@ class GodelAnnotations:
         requested, seconds = self._requested_ttl(pod), self.ttl(pod)
         if requested <= seconds:
             return None
-        asked = f"{requested} s" if requested < LONGEST else "its time"
+        asked = f"{requested} s" if requested < godel.LONGEST_TTL else "its time"
         return BOUNDED, (
             f"the room is kept for {seconds} s and not for {asked}: the operator bounds it "
             "(--longest-reservation-ttl)"
@@ -113,4 +112,4 @@ def _requested(annotations: Mapping[str, str]) -> bool:
 
 def _seconds(digits: str) -> int:
     """Python reads no number of several thousand digits."""
-    return min(int(digits), LONGEST) if len(digits) <= LONGEST_SCALAR else LONGEST
+    return min(int(digits), godel.LONGEST_TTL) if len(digits) <= LONGEST_SCALAR else godel.LONGEST_TTL
