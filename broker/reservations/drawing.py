@@ -58,8 +58,12 @@ def _is_name(text: str) -> bool:
 
 
 def namespaces_of(claim: NodeClaim) -> frozenset[str]:
-    """The namespaces of the pods that a claim was made for."""
-    return frozenset(key.rpartition("/")[0] for key in pods_of(claim))
+    """The namespaces of the pods that a claim was made for, and of Koordinator's reservations.
+
+    The key of a reservation has another slash: `namespace/reservation/name`.
+    """
+    parts = (key.partition("/") for key in pods_of(claim))
+    return frozenset(namespace if slash else "" for namespace, slash, _ in parts)
 
 
 class DrawRights:

@@ -109,5 +109,8 @@ def test_a_claim_is_judged_by_the_namespaces_of_its_pods() -> None:
 
     assert rights().of_claim(claim("")) == TEAM
     assert rights().of_claim(claim("team/a, team/b")) == TEAM
+    assert rights().of_claim(claim("team/reservation/kept")) == TEAM  # a Koordinator reservation's claim
+    assert isinstance(rights().of_claim(claim("red/reservation/team")), UnresolvedName)
+    assert isinstance(rights().of_claim(claim("team")), UnresolvedName)
     assert isinstance(rights().of_claim(claim("team/a,red/b")), UnresolvedName)
     assert isinstance(rights().of_claim(claim("no-namespace")), UnresolvedName)
