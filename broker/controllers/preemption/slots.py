@@ -289,7 +289,8 @@ def drawn(
         reserved = snapshot.rights.of_claim(claim)
         if isinstance(reserved, UnresolvedName):
             name = claim.annotations[names.DRAWS_FROM]
-            draws[claim.uid] = queue = f"?{name}"
+            # One name may be refused for several reasons: each is that of the claim's own pods.
+            draws[claim.uid] = queue = f"?{name}: {reserved.message}"
             barred[queue], written[queue] = reserved.message, name
         elif reserved is not None:
             draws[claim.uid] = reserved.queue

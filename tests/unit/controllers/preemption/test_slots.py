@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.apis import names
+from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
+from broker.controllers.preemption.slots import drawn
+from broker.quota.usage import Reserved
 from broker.reservations.desired import FlavorDemand
+from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slot_quota import SlotQuota, slot_quota
@@ -115,6 +120,19 @@ def test_a_barred_reservation_has_one_reason(
     deleted: bool, problems: tuple[str, ...], refusals: tuple[str, ...], why: str
 ) -> None:
     assert why_barred(reservation_of(deleted=deleted), problems, refusals) == why
+
+
+def test_claim_waits_for_the_reason_of_its_own_pods() -> None:
+    def claim(uid: str, pods: str) -> NodeClaim:
+        annotations = {names.DRAWS_FROM: "team/gpus", names.PODS: pods}
+        return NodeClaim.decode({"metadata": {"name": uid, "uid": uid, "annotations": annotations}})
+
+    rights = DrawRights({Reserved("team", "gpus"): reservation_of()})
+    claims = [claim("r", "red/p"), claim("b", "blue/p"), claim("o", "team/p")]
+    draws, barred, written = drawn(claims, SimpleNamespace(rights=rights))  # type: ignore[arg-type]
+    assert "namespace red:" in barred[draws["r"]] and "namespace blue:" in barred[draws["b"]]
+    assert written[draws["r"]] == written[draws["b"]] == "team/gpus"
+    assert draws["o"] == Reserved("team", "gpus").queue
 
 
 def test_a_barred_reservation_grants_no_slots_and_the_others_keep_theirs() -> None:
