@@ -46,7 +46,8 @@ class SchedulerState:
         self, request: HoldRequest, node: str, hold: Hold | None, elastic: ElasticPod
     ) -> SchedulerState:
         """With a pod on a node, through a hold or beside all, and in its quota."""
-        pod, totals = request.pod, totals_with(self.totals, (elastic,))
+        pod = replace(request.pod, node_name=node)  # by which a later change finds it
+        totals = totals_with(self.totals, (elastic,))
         if hold is None:
             return replace(self, snapshot=self.snapshot.with_pod(pod, node), totals=totals)
         ledger = self.ledger.assume(hold.id, HoldOwner(pod.uid, pod.requests, True))
