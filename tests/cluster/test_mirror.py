@@ -112,6 +112,8 @@ def test_kubectl_shows_every_reservation(stack: Stack) -> None:
         "Platform": "Linux/UNIX",
         "Owner": ACCOUNT,
         "Mirrored": None,
+        "Lent": 0,
+        "Lent-To": "",
     }
     assert rows[idle]["End"] is None and rows[idle]["Source"] == "other" and rows[idle]["Match"] == "open"
 
