@@ -111,13 +111,15 @@ def _pools(
     good: list[ServedPool] = []
     faults: dict[str, str] = {}
     for pool in pools:
-        if waits := held_back(pool, now):
-            faults[pool.name] = waits
-            continue
         try:
-            good.append(served(pool, ready))
+            served_pool = served(pool, ready)
         except PoolNotServed as error:
             faults[pool.name] = error.message
+            continue
+        if waits := held_back(pool, now):
+            faults[pool.name] = waits
+        else:
+            good.append(served_pool)
     return _Pools(served=good, faults=faults, classes=inputs.classes, inventory=inputs.inventory)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.report import FAILED
 from broker.controllers.provisioning.unused import ENDED_UNUSED, NODES_USED
 from broker.oncall.metrics import REGISTRY
+from broker.text import format_time
 from tests.cluster.stack import Stack
 from tests.cluster.test_provisioning import POOL, bound, claims, pods, start
 from tests.cluster.test_provisioning import pool as team
@@ -55,3 +59,22 @@ def test_pool_backs_off_when_its_nodes_end_without_a_pod_again_and_again(stack: 
     stack.advance(60)
     stack.until(lambda: bound(stack, [waits]), "the pod gets its node after a minute", step=1.0)
     stack.until(lambda: not rounds(stack), "the pool backs off no more", step=2.0)
+
+
+@pytest.mark.covers("FLT-05")
+def test_pool_that_backs_off_is_not_ready_if_it_cannot_be_served(stack: Stack) -> None:
+    team(stack)
+    until = format_time(stack.clock.now() + timedelta(hours=1))
+    condition = {
+        "type": NODES_USED,
+        "status": "False",
+        "lastTransitionTime": format_time(stack.clock.now()),
+        "reason": "PodGone",
+        "message": f"9 rounds of nodes in a row; no new node before {until}: "
+        "NodeClaim c was made for pod a/b, which is gone",
+    }
+    stack.edit(NodePool, POOL, {"status": {"conditions": [condition]}}, subresource="status")
+    pods(stack, 1, cpu="1500m")
+    start(stack)
+    ready = stack.until(lambda: stack.condition(NodePool, POOL, names.READY), "the pool reports", step=0.2)
+    assert ready is not None and (ready.status, ready.reason) == ("False", "NodeClassNotFound")

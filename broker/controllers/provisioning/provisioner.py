@@ -200,10 +200,7 @@ class Provisioner:
                     self._pools.other(pool, absent)
                 continue
             try:
-                if waits := held_back(pool, self._clock.now()):
-                    self._faults[pool.name] = PoolFault(pool=pool, message=waits)
-                else:
-                    served_pools.append(served(pool, self._nodeclasses.ready))
+                served_pool = served(pool, self._nodeclasses.ready)
             except Unresolved as error:
                 self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
                 self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
@@ -212,6 +209,10 @@ class Provisioner:
                 self._pools.write(pool, error)
             else:
                 self._pools.write(pool, None)
+                if waits := held_back(pool, self._clock.now()):
+                    self._faults[pool.name] = PoolFault(pool=pool, message=waits)
+                else:
+                    served_pools.append(served_pool)
         return served_pools
 
     def _serve(

@@ -24,7 +24,7 @@ from broker.oncall.metrics import REGISTRY, clear_tables
 from broker.text import format_time
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
-MESSAGE = "2 rounds of nodes; no new node before {}: NodeClaim c was made for pod a/b, which is gone"
+MESSAGE = "2 rounds of nodes in a row; no new node before {}: NodeClaim c was made for pod a/b, which is gone"
 
 
 def claim(launched: datetime = NOW, **more: Any) -> NodeClaim:
@@ -115,6 +115,8 @@ def test_condition_that_was_edited_by_hand_holds_nothing_back(reason: str, messa
     update = recorded(pool(first), claim(NOW + timedelta(hours=1)), gone, NOW)
     assert update is not None and held_back(pool(update), NOW)
     body = pool(update).wire()
+    body["status"]["conditions"][0]["message"] = MESSAGE.format("2026-11-01T12:01:00Z")
+    assert held_back(NodePool.decode(body), NOW)  # in this form it would
     body["status"]["conditions"][0] |= {"reason": reason, "message": message}
     assert held_back(NodePool.decode(body), NOW) == ""
 
