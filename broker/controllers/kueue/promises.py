@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.apis.kueue import QUOTA_RESERVED, REPLACES, Workload
 from broker.apis.meta import condition
-from broker.controllers.kueue.answers import entry, is_evicted
+from broker.controllers.kueue.answers import entry
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.running import RunningWorkloads
@@ -44,7 +44,7 @@ class Promise:
     def answered(self) -> bool:
         """Whether the broker has answered the workload Ready."""
         state = entry(self.workload, CHECK)
-        return state is not None and state.state == "Ready" and not is_evicted(self.workload)
+        return state is not None and state.state == "Ready"  # Kueue resets it when it evicts
 
 
 def promises(reads: ReservationReads, demands: DemandCache) -> list[Promise]:

@@ -666,7 +666,7 @@ def not_described(world: World) -> None:
     world.owned_odcrs[A] = {}
 
 
-@pytest.mark.covers("FLT-06")
+@pytest.mark.covers("FLT-06", "FLT-70")
 @pytest.mark.parametrize(("gone", "kept"), [(cancelled, 0), (shrunk, 1), (ended, 0), (not_described, 0)])
 @pytest.mark.parametrize("restarted", [False, True], ids=["same broker", "next leader"])
 def test_promise_whose_instances_are_gone_is_taken_back(
@@ -674,25 +674,26 @@ def test_promise_whose_instances_are_gone_is_taken_back(
 ) -> None:
     world = World()
     world.holds(A, 2)
-    world.submit("low")
+    world.submit("behind")  # the first by name and by time
     world.submit("high", priority=5)
-    assert world.check_states("low", "high") == ["Ready", "Ready"]
-    world.kueue.decides("low", namespace="team")
+    assert world.check_states("behind", "high") == ["Ready", "Ready"]
+    for name in ("behind", "high"):
+        world.kueue.decides(name, namespace="team")
     gone(world)
     if restarted:
         world.leads()
-    states = world.check_states("high", "low")
+    states = world.check_states("high", "behind")
     assert states == ["Ready"] * kept + ["Retry"] * (2 - kept)
-    message = world.check_of("low").message
+    message = world.check_of("behind").message
     assert "the reserved instances that it was promised are gone: flavor h100" in message
-    assert world.kueue.decides("low", namespace="team") == "evicted"
+    assert world.kueue.decides("behind", namespace="team") == "evicted"
     world.check_states()
-    world.kueue.stops("low", namespace="team")
-    assert parked(world, "low")
+    world.kueue.stops("behind", namespace="team")
+    assert parked(world, "behind")
     # Its place is free, and it comes back with the instances.
     world.holds(A, 2)
     world.check_states()
-    assert not parked(world, "low")
+    assert not parked(world, "behind")
 
 
 RUNS: list[dict[str, Any]] = [
