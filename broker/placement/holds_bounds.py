@@ -43,7 +43,7 @@ class RoomBounds:
         """The end of a reservation that requests another end, or none."""
         if created is None or not self.longest:
             return requested
-        latest = created + timedelta(seconds=self.longest)
+        latest = created + timedelta(seconds=min(self.longest, LONGEST_TTL))
         return latest if requested is None else min(requested, latest)
 
 

@@ -41,6 +41,7 @@ def test_room_is_kept_as_long_as_requested_within_the_bound(
         (NOW, timedelta(minutes=5), HOUR, timedelta(minutes=5)),
         (NOW, timedelta(hours=5), HOUR, timedelta(hours=1)),
         (NOW, timedelta(hours=5), 0, timedelta(hours=5)),
+        (NOW, timedelta(hours=5), 10**15, timedelta(hours=5)),
         (NOW, None, 0, None),
         (None, timedelta(hours=5), HOUR, timedelta(hours=5)),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.apis import crds
+from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
@@ -24,6 +24,7 @@ from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
+from tests.unit.capacity.builders import inventory, odcr
 
 RESERVATIONS = ("capacityreservations", "clustercapacityreservations")
 
@@ -122,3 +123,36 @@ def test_unreadable_kinds_pause_launches_for_a_time_and_are_logged_once() -> Non
         "launches continue without it",
     ]
     assert {entry["unread"]["capacityreservations"] for entry in logs} == {"403 Forbidden"}
+
+
+@pytest.mark.covers("FLT-64", "FLT-70")
+@pytest.mark.parametrize(
+    ("installed", "minutes", "kept"), [(True, 9, True), (True, 10, False), (False, 0, False)]
+)
+def test_slots_of_a_tagged_reservation_are_kept_for_its_owner_for_a_time(
+    installed: bool, minutes: int, kept: bool
+) -> None:
+    """Not if no kind of reservation is served: then no owner can come."""
+    world = World(installed=installed)
+    world.read(RESERVATIONS)
+    tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
+    assert world.reader.entitlements({}, tagged, {}).owned is installed
+    world.clock.advance(60 * minutes)
+    entitled = world.reader.entitlements({}, tagged, {})
+    assert entitled.owned is kept
+    assert (entitled.right("", "cr-1") is None) is kept
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("exists", [True, False])
+def test_denial_says_whether_the_owner_exists(exists: bool) -> None:
+    """The tag may be newer than the resolution of owners."""
+    world = World(installed=True)
+    if exists:
+        world.reserve()
+    world.read(world.reads.named)
+    world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
+    denial = world.reader.entitlements({}, tagged, {}).denial("", "cr-1")
+    assert denial.startswith("reservation cr-1 belongs to team/gpu")
+    assert ("does not exist" in denial) is not exists
