@@ -23,6 +23,7 @@ from broker.kube.client import Request
 from broker.kube.conditions import timestamp
 from broker.kube.errors import Invalid, Unavailable
 from tests.cluster.rooms import Rooms, rooms
+from tests.cluster.taps import status_of
 
 QUICK_START = """
 apiVersion: scheduling.koordinator.sh/v1alpha1
@@ -607,3 +608,17 @@ def test_everything_is_rebuilt_after_a_restart(cluster: Rooms) -> None:
     cluster.delete_pod("stranger")
     cluster.until_bound("stale")
     assert not cluster.annotations("stale")[ALLOCATED]
+
+
+def test_pod_with_a_reason_that_cannot_be_written_delays_no_other(cluster: Rooms) -> None:
+    cluster.node("node-1")
+    cluster.tap.lose(status_of("pods", "bad"))
+    cluster.pod("bad", annotations={AFFINITY: "{"})
+    for count in range(1, 6):  # until it is tried every ten seconds
+        cluster.until(lambda n=count: cluster.tap.lost >= n, "its reason is lost")  # type: ignore[misc]
+        cluster.clock.advance(10)
+    cluster.until(lambda: cluster.tap.lost > 5, "its reason is lost")
+    before = cluster.tap.lost
+    cluster.pod("good", cpu="1")
+    cluster.until_bound("good")
+    assert cluster.tap.lost == before

@@ -7,6 +7,7 @@ made. Pods of other schedulers count as used room. Only back-off and assumptions
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -245,8 +246,11 @@ class PodScheduler:
 
     def _kept_for(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
         """The state without the room that a gang in part needs: its pods are tried again in a moment."""
-        queued = [item for pod in unit.pods if (item := self._queued(pod)) is not None]
-        return self._tried(queued, state).state if unit.started else state
+        queued: list[QueuedPod] = []
+        for pod in unit.pods if unit.started else ():
+            with suppress(ValueError):  # reported when it is tried
+                queued.append(self._read(pod))
+        return self._tried(queued, state).state if queued else state
 
     def _reject_all(self, pods: Iterable[Pod], text: str, reason: str) -> None:
         for pod in pods:
@@ -274,10 +278,15 @@ class PodScheduler:
                 log.warning("not placed", object=place.queued.pod.key, error=str(error))
                 self._backoff.failed(place.queued.pod.uid, self._clock.monotonic())
 
+    def _read(self, pod: Pod) -> QueuedPod:
+        """Raises ValueError for annotations that cannot be read."""
+        operating_hold(pod)
+        return QueuedPod(pod, hold_request(pod, self._godel.index(pod)), self._elastic.read(pod))
+
     def _queued(self, pod: Pod) -> QueuedPod | None:
+        """None for a pod that is rejected for its annotations."""
         try:
-            operating_hold(pod)
-            return QueuedPod(pod, hold_request(pod, self._godel.index(pod)), self._elastic.read(pod))
+            return self._read(pod)
         except ValueError as error:
             self._writer.reject(pod, str(error), INVALID_ANNOTATION)
             return None

@@ -26,9 +26,10 @@ class Events(Recorder):
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
 
-    def event(self, obj: Any, type: str, reason: str, message: str, **_: Any) -> None:  # noqa: A002
+    def event(self, obj: Any, type: str, reason: str, message: str, **_: Any) -> bool:  # noqa: A002
         assert isinstance(obj, Reference)
         self.seen.append((obj.kind, obj.name, reason))
+        return True
 
 
 class World:
