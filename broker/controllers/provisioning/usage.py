@@ -146,7 +146,7 @@ def unreadable(pool: NodePool) -> str:
 def exceeded(limits: Mapping[str, int], used: Mapping[str, int]) -> str:
     """The resources beyond their limits, with both amounts; empty if there are none."""
     return ", ".join(
-        f"{name} {written(name, used[name])} of {written(name, amount)}"
+        f"{name} {written(name, used.get(name, 0))} of {written(name, amount)}"
         for name, amount in sorted(limits.items())
         if used.get(name, 0) > amount
     )

@@ -343,3 +343,9 @@ def test_two_loops_that_create_claims_at_once_stay_within_the_limits(first: str)
     world.create()
     assert len(world.claims) == 2
     assert world.used(in_flight=True)["cpu"] in (4000, 10000)
+
+
+@pytest.mark.covers("FLT-61")
+def test_a_negative_limit_of_an_unused_pool_is_exceeded() -> None:
+    """The definition of a NodePool allows it, and no error of one pool may stop the others."""
+    assert exceeded(limit_amounts({"cpu": "-1", "nodes": "-2"}), {}) == "cpu 0 of -1, nodes 0 of -2"
