@@ -47,7 +47,7 @@ def _lower(entries: Iterator[Entry], request: QuotaRequest, *, equal: bool) -> I
             return
 
 
-def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) -> Iterator[QuotaNode]:
+def borrowers(cohort: QuotaNode, keys: Keys) -> Iterator[QuotaNode]:
     """The queues in a cohort's subtree over their quota; subtrees within quota are skipped."""
     if len(keys) == 1:
         (key,) = keys
@@ -55,10 +55,8 @@ def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) 
     else:
         over = list({node: None for key in keys for node in cohort.over.get(key, ())})
     for node in over:
-        if node in besides:
-            continue
         if node.queue is None:
-            yield from borrowers(node, keys, besides=besides)
+            yield from borrowers(node, keys)
         else:
             yield node
 

@@ -66,7 +66,7 @@ class _Case:
         return by_policy(entries, rule.reclaim, self.request)
 
     def merged(self, cohort: QuotaNode, *, evicted: bool) -> MergedWorkloads:
-        queues = borrowers(cohort, self.needed, besides=())
+        queues = borrowers(cohort, self.needed)
         return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
 
     def _from(self, source: _Source, workload: AdmittedWorkload) -> bool:

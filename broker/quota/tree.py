@@ -49,7 +49,6 @@ class QuotaNode:
         self.local: dict[FlavorResource, int] = {}
         self.usage: dict[FlavorResource, int] = {}
         self.over: dict[FlavorResource, dict[QuotaNode, None]] = {}
-        # The amount of each resource that a child of this cohort could use if nothing were used.
         # Layers below: 0 without children, 1 above queues, one more for each layer of cohorts.
         self.height = 0
 
