@@ -194,6 +194,24 @@ def test_reclaim_survives_restarts_and_evicts_no_second_claim(stack: Stack) -> N
     assert len([claim for claim in stack.all(NodeClaim) if claim.name.startswith("b-")]) == 1
 
 
+@pytest.mark.covers("FLT-70")
+def test_claim_that_may_fall_back_does_so_when_the_drain_takes_too_long(stack: Stack) -> None:
+    odcr = lending(stack, 1)
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    stack.until_shown("borrower")
+    guarded(stack, "borrower")
+    claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
+    stack.until(lambda: terminating_claims(stack), "the borrower drains")
+    stack.advance(9 * 60)
+    stack.passes()
+    assert not stack.is_true("owner", names.LAUNCHED)
+    stack.advance(2 * 60)
+    stack.until_launched("owner")
+    assert stack.reservation_of("owner") == ""
+    assert terminating_claims(stack) == ["borrower"] and stack.aws.free(odcr) == 0
+
+
 @pytest.mark.covers("FLT-64")
 def test_reservations_deleted_with_their_namespace_drain_no_claim_and_leave_their_slots(stack: Stack) -> None:
     odcr = lending(stack, 2)
