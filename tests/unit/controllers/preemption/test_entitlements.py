@@ -12,7 +12,7 @@ from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.assumed import AssumptionStore
+from broker.controllers.assumed import CONVERGENCE, AssumptionStore
 from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.controllers.reservation_reads import ReservationReads
@@ -38,16 +38,9 @@ class World:
             self.client.create(crds.KIND, body)
         self.clock = FakeClock()
         self.reads = ReservationReads(self.client, clock=self.clock)
-        assumed = AssumptionStore(self.clock)
-        self.reader = EntitlementReader(
-            SlotSnapshotBuilder(
-                self.reads,
-                claim_caches(),
-                settings=Settings(),
-                assumed=assumed,
-            ),
-            assumed,
-        )
+        self.assumed = assumed = AssumptionStore(self.clock)
+        self.slots = SlotSnapshotBuilder(self.reads, claim_caches(), settings=Settings(), assumed=assumed)
+        self.reader = EntitlementReader(self.slots, assumed)
 
     def read(self, kinds: Iterable[str]) -> None:
         for name in kinds:
@@ -156,3 +149,31 @@ def test_denial_says_whether_the_owner_exists(exists: bool) -> None:
     denial = world.reader.entitlements({}, tagged, {}).denial("", "cr-1")
     assert denial.startswith("reservation cr-1 belongs to team/gpu")
     assert ("does not exist" in denial) is not exists
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize(("ended", "freed"), [((), 0), (("u-1",), 1), (("u-1", "u-2"), 1)])
+@pytest.mark.parametrize("unattributed", [False, True])
+def test_no_claim_waits_for_more_slots_than_ended_claims_still_hold(
+    ended: tuple[str, ...], freed: int, unattributed: bool
+) -> None:
+    """EC2 counts one slot as used. If another instance has it, nothing becomes free there."""
+    world = World(installed=True)
+    world.reserve()
+    world.read(world.reads.named)
+    world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    tagged = inventory(odcr("cr-1", total=2, free=1, tags={names.TAG_RESERVATION: "team/gpu"}))
+
+    def freed_slots() -> int:
+        built = world.slots.build(
+            world.reads.snapshot(), tagged, {}, planning=(), assumed=world.assumed.slots()
+        )
+        assert built is not None
+        return built.freed.get("cr-1", 0)
+
+    freed_slots()
+    if unattributed:
+        world.clock.advance(CONVERGENCE.total_seconds())
+    for uid in ended:
+        world.assumed.ended.assume(uid, "cr-1")
+    assert freed_slots() == (0 if unattributed else freed)
