@@ -38,7 +38,7 @@ from broker.controllers.provisioning.usage import LargestMachines, limit_amounts
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
-from broker.placement.packing_model import Drawing, PackedBin, Packing, PendingPod
+from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 
@@ -99,7 +99,7 @@ class ProvisioningDecision:
     """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
 
     `released`: claims in flight; their pods get room elsewhere. `packing`: of the others; None if no pod was
-    left. `empty`: as in `Offers`; None if no pod needed a machine.
+    left. `empty`: as in `Offers.empty_pools`; None if no pod needed a machine.
     """
 
     assigned: PodAssignment
@@ -107,7 +107,7 @@ class ProvisioningDecision:
     created: Sequence[NewClaim] = ()
     released: Sequence[NodeClaim] = ()
     packing: Packing | None = None
-    empty: Mapping[tuple[str, Drawing], str] | None = None
+    empty: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class ProvisioningPlanner:
             created=self._created(packing, offered, claims, without),
             released=without,
             packing=packing,
-            empty=offered.empty,
+            empty=offered.empty_pools,
         )
 
     def _explained(self, packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:

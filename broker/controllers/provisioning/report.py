@@ -22,7 +22,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
-from broker.placement.packing_model import NO_DRAWING, Drawing, Packing
+from broker.placement.packing_model import Packing
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
@@ -107,15 +107,13 @@ class PoolReporter:
         elif condition(pool.status.conditions, SERVED) is not None:
             self._set(pool, without=SERVED)
 
-    def offering(self, pools: Iterable[NodePool], empty: Mapping[tuple[str, Drawing], str] | None) -> None:
-        """Of pools that are served: why one offers no machine to any pod. `empty`: as in `Offers`.
+    def offering(self, pools: Iterable[NodePool], empty: Mapping[str, str] | None) -> None:
+        """Of pools that are served: why one offers no machine to any pod.
 
         Without a pod that needs a machine nothing is known (None), and an old reason may hold no more.
         """
-        offers = (empty or {}).items()
-        reasons = {pool: text for (pool, drawing), text in offers if drawing == NO_DRAWING}
         for pool in pools:
-            if text := reasons.get(pool.name):
+            if text := (empty or {}).get(pool.name):
                 update = ConditionUpdate(type=OFFERING, status="False", reason=NO_MACHINE, message=text)
                 self._set(pool, update)
             elif condition(pool.status.conditions, OFFERING) is not None:

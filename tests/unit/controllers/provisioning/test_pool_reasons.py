@@ -14,7 +14,8 @@ from broker.controllers.provisioning.pending import pending_pod
 from broker.controllers.provisioning.pool_reasons import pool_reasons
 from broker.placement.gangs import unknown_sizes
 from broker.placement.machines import NO_OPTION
-from broker.placement.packing_model import Drawing, Packing
+from broker.placement.model import NodeInfo
+from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, Packing
 from broker.placement.storage import Storage
 
 
@@ -37,3 +38,24 @@ def test_the_pool_of_the_owner_is_named_first(draws: str, first: str) -> None:
     packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
     reasons = pool_reasons(packing, [pod], offered, [pool("any"), pool("theirs", "team/gpus")], [], Storage())
     assert reasons[pod.key].startswith(f"NodePool {first}: ")
+
+
+def test_pool_offers_none_only_if_it_has_no_machine_for_any_pod() -> None:
+    team, named = Drawing(admitted=("team/gpus",)), Drawing("team/gone")
+    node = NodeInfo(name="m")
+    owned = MachineOption(
+        pool="owned",
+        node=node,
+        instance_type="m5.large",
+        zone="us-east-1a",
+        capacity_type="reserved",
+        cost=1.0,
+        drawing=team,
+    )
+    empty = {
+        ("owned", NO_DRAWING): "the slots are the team's",
+        ("full", team): "reservation full",  # also if only the pods of its owner wait
+        ("other", named): "no reservation team/gone",  # which is the pod's problem
+    }
+    offers = Offers(options=(owned,), room={}, empty=empty)
+    assert offers.empty_pools == {"full": "reservation full"}
