@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
 from broker.controllers.assumed import CONVERGENCE, AssumptionStore
 from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
@@ -19,6 +20,9 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
+from broker.quota.model import FlavorResource
+from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
@@ -177,3 +181,26 @@ def test_no_claim_waits_for_more_slots_than_ended_claims_still_hold(
     for uid in ended:
         world.assumed.ended.assume(uid, "cr-1")
     assert freed_slots() == (0 if unattributed else freed)
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("evicted", [False, True])
+def test_waiting_claims_of_an_evicted_cluster_have_no_held_quota(evicted: bool) -> None:
+    """They would come before those of the cluster that it is evicted for."""
+    world = World(installed=True)
+    world.reserve()
+    spec = {"capacityReservationId": "team/gpu", "resources": {"requests": {"nvidia.com/gpu": 8}}}
+    body = world.client.create(DedicatedAICluster.KIND, {"metadata": {"name": "serving"}, "spec": spec})
+    world.read(world.reads.named)
+    world.reads.clusters.read()
+    world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    usage = {FlavorResource("h100", "nvidia.com/gpu"): 8}
+    admission = ClusterAdmission(reserved=Reserved("team", "gpu"), since=world.clock.now(), usage=usage)
+    world.assumed.admitted.assume(body["metadata"]["uid"], admission)
+    if evicted:
+        world.assumed.evicted.assume("serving", None)
+    built = world.slots.build(
+        world.reads.snapshot(), inventory(), {}, planning=(), assumed=world.assumed.slots()
+    )
+    assert built is not None
+    assert built.holding == (set() if evicted else {"serving"})
