@@ -13,6 +13,7 @@ from broker.capacity.model import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot
 from broker.kube.cache import Cache
+from broker.reservations.drawing import DrawRights
 from providers.model import Odcr
 from tests.support.clock import FakeClock
 
@@ -38,7 +39,8 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     pods.apply("ADDED", pending(NOW))
     unused: Any = SimpleNamespace(client=None, clock=FakeClock())
     caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node))
-    sources: Any = SimpleNamespace(ec2=ec2, slots=None)
+    slots = SimpleNamespace(rights=lambda: DrawRights({}))
+    sources: Any = SimpleNamespace(ec2=ec2, slots=slots)
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
     for seconds in (0, 30, 45):
         methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
