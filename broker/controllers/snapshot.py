@@ -312,9 +312,12 @@ class SnapshotBuilder:
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         """Pods, quotas and controllers change Namespaces often, and draws-from seldom."""
-        before, after = (named.annotations.get(names.DRAWS_FROM) if named else None for named in (old, new))
-        if before != after:
+        if old is None or new is None or _draws_from(old) != _draws_from(new):
             self._changed()
 
     def _flavor_changed(self, *_: object) -> None:
         self._flavor_changes = self._changes = next(self._numbers)
+
+
+def _draws_from(namespace: Namespace) -> str | None:
+    return namespace.annotations.get(names.DRAWS_FROM)
