@@ -7,9 +7,11 @@ the best first; no reservation exceeds its room.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice, repeat
 
+from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.problem import ClaimDemand, Rank, SlotFlow, SlotProblem
@@ -41,14 +43,49 @@ def lacking(
     demands: Mapping[str, ClaimDemand],
     allocated: Mapping[str, str],
     inventory: Inventory,
+    entitlements: Entitlements,
 ) -> list[str]:
     """The claims of a gang (by name) for which earlier claims leave no slot."""
-    before = Counter(odcr_id for uid, odcr_id in allocated.items() if demands[uid].rank < rank)
-    must = [claim for claim in gang if not demands[claim.uid].rank.falls_back]
-    edges = {claim.uid: tuple(demands[claim.uid].slots) for claim in must}
-    room = {slot: inventory.free(slot) - before[slot] for slots in edges.values() for slot in slots}
-    flow = Flow(edges, room)
-    return [claim.name for claim in must if not flow.add(claim.uid)]
+    before = {uid: slot for uid, slot in allocated.items() if demands[uid].rank < rank}
+    edges = {claim.uid: demands[claim.uid].slots for claim in gang if not demands[claim.uid].rank.falls_back}
+    held = matched(
+        edges,
+        without_slots(inventory, Counter(before.values())),
+        entitlements.after((demands[uid].queue, slot) for uid, slot in before.items()),
+    )
+    return [claim.name for claim in gang if claim.uid in edges and claim.uid not in held]
+
+
+def matched(
+    edges: Mapping[str, Collection[str]], inventory: Inventory, entitlements: Entitlements
+) -> dict[str, str]:
+    """A free slot for as many of these claims as can have one together, the first claims first; no more of
+    a slot pool than its quota has room for.
+    """
+    flow: Flow[str, str] = Flow(
+        {uid: tuple(slots) for uid, slots in edges.items()},
+        {slot: inventory.free(slot) for slots in edges.values() for slot in slots},
+    )
+    ids, taken = entitlements.by_slot_pool(), Counter[SlotPool]()
+
+    def close(slot_pool: SlotPool) -> None:
+        if entitlements.of(slot_pool).room <= taken[slot_pool]:
+            for slot in ids[slot_pool]:
+                flow.narrow(slot, 0)
+
+    for slot_pool in ids:
+        close(slot_pool)
+    for uid in edges:
+        if flow.add(uid) and flow.filled is not None and flow.filled in entitlements.slot_pools:
+            slot_pool = entitlements.slot_pools[flow.filled]
+            taken[slot_pool] += 1
+            close(slot_pool)
+    return {uid: next(iter(slots)) for uid in edges if (slots := flow.taken(uid))}
+
+
+def without_slots(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
+    """The inventory without these slots."""
+    return replace(inventory, debits=Counter(inventory.debits) + Counter(taken)) if taken else inventory
 
 
 def _units(odcr_ids: Sequence[str], inventory: Inventory) -> Iterator[str]:

@@ -1,19 +1,19 @@
-"""Assigns slots to demands: own and unowned slots, then lent ones, then both at once if that is better.
+"""Assigns slots to demands: own and unowned slots, then with the slots that owners lend.
 
-Invariant: a gang that binds is whole, or it has no slot; the gangs that wait are named. A slot that is held
-for a gang goes to no claim of lower priority that the gang could not have it back from.
+Invariant: a gang that binds is whole, or it has no slot; the gangs that wait are named. A claim that own and
+unowned slots serve keeps a slot when slots are lent, though maybe another. A slot that is held for a gang
+goes to no claim of lower priority that the gang could not have it back from.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 
-from broker.capacity.allocation import allocate
-from broker.capacity.borrowing import allocate_borrowed
-from broker.capacity.borrowing_model import Borrowed
+from broker.capacity.allocation import allocate, matched, without_slots
+from broker.capacity.demand import lendable
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
     HoldingGang,
@@ -22,33 +22,32 @@ from broker.capacity.gang_hold import (
     from_its_queue,
     held_for,
     merged,
-    without_slots,
 )
 from broker.capacity.model import Claim, GangHold, Inventory, Solution
+from broker.capacity.nominations import Nominations, nominate
 from broker.capacity.option_catalog import CandidateOptions
-from broker.capacity.problem import ClaimDemand, SlotProblem, problem_of
-from broker.capacity.rationing import rationed
-from broker.capacity.sharing import share
-from broker.capacity.solve import SolvedSlots, solve
+from broker.capacity.problem import NOTHING_HELD, ClaimDemand, problem_of
+from broker.capacity.solve import solve
 from broker.capacity.time_budget import SLOTS, TimeBudget
 from providers.model import InstanceType
 
 NO_HOLDERS: Mapping[str, HoldingGang] = {}
+_Held = Mapping[str, Mapping[str, str]]  # by gang, the reservation of each claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedSlots:
     """The reservation of each claim (by uid) that has a slot, and the gangs that wait.
 
-    `borrowed`: the part that owners lend, and the slots that claims wait for. `room`: the slots that could
-    be assigned. `kept`: reservations with free slots for nominated gangs, or for gangs that hold them.
+    `nominations`: the slots that claims wait for. `room`: the slots that could be assigned. `kept`:
+    reservations with free slots for nominated gangs, or for gangs that hold them.
     """
 
     allocated: Mapping[str, str]
     waits: frozenset[str]
     solution: Solution
     room: Inventory
-    borrowed: Borrowed = field(default_factory=Borrowed)
+    nominations: Nominations = field(default_factory=Nominations)
     kept: frozenset[str] = frozenset()
     holds: tuple[GangHold, ...] = ()
 
@@ -72,41 +71,26 @@ class SlotAssigner:
         self, all_demands: Mapping[str, ClaimDemand], holders: Mapping[str, HoldingGang] = NO_HOLDERS
     ) -> AssignedSlots:
         """`holders`: gangs that wait, and hold the free slots that they could use."""
-        entitlements = self.entitlements
         demands = all_demands
         if holders:
             demands = {uid: demand for uid, demand in all_demands.items() if demand.gang not in holders}
-        room = rationed(all_demands, entitlements, self.inventory) if entitlements.owned else self.inventory
-        held = self._held(demands, first_come(holders.values()), room)
-        room = without_slots(room, _sum(held))
-        problem, solved = self._solved(demands, room)
-        incomplete_gangs = solved.incomplete_gangs
-        kept: frozenset[str] = frozenset()
-        uids = entitlements.nominated.keys() & demands.keys()
-        if nominated := frozenset(demands[uid].gang for uid in uids) & incomplete_gangs:
+        gangs = first_come(holders.values())
+        held = self._held(demands, gangs)
+        assigned = self._assigned(demands, *self._without(held.values()))
+        uids = self.entitlements.nominated.keys() & demands.keys()
+        if nominated := frozenset(demands[uid].gang for uid in uids) & assigned.waits:
             # A nominated gang keeps the slots that are already free for it, before all other claims.
-            reduced = _kept_for(nominated, demands, room)
-            kept = frozenset(
-                odcr_id for odcr_id in reduced.debits if reduced.debits[odcr_id] > room.debits.get(odcr_id, 0)
-            )
-            room = reduced
+            gang_slots = {uid: item.slots for uid, item in demands.items() if item.gang in nominated}
+            kept = matched(gang_slots, *self._without(held.values()))
             rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated}
-            problem, solved = self._solved(rest, room)
-            incomplete_gangs = solved.incomplete_gangs | nominated
-        assigned = AssignedSlots(
-            allocated=allocate(problem, solved.taken, demands, room),
-            waits=incomplete_gangs,
-            solution=solved.solution,
-            room=room,
-            kept=kept,
-        )
-        unlendable: Mapping[str, Mapping[str, int]] = {}
-        if entitlements.owned:
-            unlendable = self._held_from_borrowers(first_come(holders.values()), assigned.allocated)
-            assigned = self._with_borrowed(demands, assigned, held=_sum(held), unlendable=_sum(unlendable))
+            again = self._assigned(rest, *self._without([*held.values(), kept]))
+            assigned = replace(again, waits=again.waits | nominated, kept=frozenset(kept.values()))
+        unlendable: _Held = {}
+        if self.entitlements.owned:
+            unlendable = self._held_from_borrowers(gangs, assigned.allocated)
+            assigned = self._with_lent(demands, assigned, held=_slots(held), unlendable=_slots(unlendable))
         holds = [
-            merged(gang, held.get(gang.name, {}), unlendable.get(gang.name, {}))
-            for gang in first_come(holders.values())
+            merged(gang, *(part.get(gang.name, {}).values() for part in (held, unlendable))) for gang in gangs
         ]
         return replace(
             assigned,
@@ -115,37 +99,55 @@ class SlotAssigner:
             holds=tuple(hold for hold in holds if hold.slots),
         )
 
-    def _solved(self, demands: Mapping[str, ClaimDemand], room: Inventory) -> tuple[SlotProblem, SolvedSlots]:
-        problem = problem_of(demands, room, self.types)
-        return problem, solve(problem, seconds=max(0.0, self.budget.seconds_left(SLOTS)), timer=self.timer)
+    def _assigned(
+        self,
+        demands: Mapping[str, ClaimDemand],
+        room: Inventory,
+        entitlements: Entitlements,
+        *,
+        held: Mapping[str, int] = NOTHING_HELD,
+        keeps: Mapping[str, str] | None = None,
+    ) -> AssignedSlots:
+        """The best assignment. `held`: slots that only borrowers may have; `keeps`: claims with a slot."""
+        problem = problem_of(demands, room, self.types, entitlements, held=held, kept=keeps)
+        seconds = max(0.0, self.budget.seconds_left(SLOTS))
+        solved = solve(problem, seconds=seconds, timer=self.timer)
+        return AssignedSlots(
+            allocated=allocate(problem, solved.taken, demands, room),
+            waits=solved.incomplete_gangs,
+            solution=solved.solution,
+            room=room,
+        )
 
-    def _held(
-        self, demands: Mapping[str, ClaimDemand], holders: Sequence[HoldingGang], room: Inventory
-    ) -> dict[str, Mapping[str, int]]:
+    def _without(self, taken: Iterable[Mapping[str, str]]) -> tuple[Inventory, Entitlements]:
+        """The slots and the entitlements that are left after the slots of these claims."""
+        slots = [item for part in taken for item in part.items()]
+        draws = self.entitlements.draws
+        return (
+            without_slots(self.inventory, Counter(slot for _, slot in slots)),
+            self.entitlements.after((draws.get(uid, ""), slot) for uid, slot in slots),
+        )
+
+    def _held(self, demands: Mapping[str, ClaimDemand], holders: Sequence[HoldingGang]) -> _Held:
         """The slots that each gang holds after the claims that it does not outrank have theirs."""
-        held: dict[str, Mapping[str, int]] = {}
+        held: dict[str, Mapping[str, str]] = {}
         for priority, gangs in groupby(holders, key=lambda gang: gang.priority):
             before = {uid: demand for uid, demand in demands.items() if -demand.rank.priority >= priority}
-            problem, solved = self._solved(before, room)
-            remaining = without_slots(room, Counter(allocate(problem, solved.taken, before, room).values()))
+            served = self._assigned(before, *self._without(held.values())).allocated
             for gang in gangs:
-                slots = held_for(gang, remaining, lendable=from_its_queue(self.entitlements))
-                remaining, room = without_slots(remaining, slots), without_slots(room, slots)
-                held[gang.name] = slots
+                left = self._without([served, *held.values()])
+                held[gang.name] = held_for(gang, *left, lendable=from_its_queue(self.entitlements))
         return held
 
-    def _held_from_borrowers(
-        self, holders: Sequence[HoldingGang], allocated: Mapping[str, str]
-    ) -> dict[str, Mapping[str, int]]:
+    def _held_from_borrowers(self, holders: Sequence[HoldingGang], allocated: Mapping[str, str]) -> _Held:
         """The slots that each gang holds against borrowers, which would not give them back."""
-        held: dict[str, Mapping[str, int]] = {}
-        remaining = without_slots(self.inventory, Counter(allocated.values()))
+        held: dict[str, Mapping[str, str]] = {}
         for gang in holders:
-            held[gang.name] = held_for(gang, remaining, lendable=from_borrowers(self.entitlements))
-            remaining = without_slots(remaining, held[gang.name])
+            left = self._without([allocated, *held.values()])
+            held[gang.name] = held_for(gang, *left, lendable=from_borrowers(self.entitlements))
         return held
 
-    def _with_borrowed(
+    def _with_lent(
         self,
         demands: Mapping[str, ClaimDemand],
         assigned: AssignedSlots,
@@ -157,85 +159,101 @@ class SlotAssigner:
 
         `held`: slots held for gangs against claims of any queue; `unlendable`: against borrowers.
         """
+        keeps: dict[str, str] = {}
         inventory = without_slots(self.inventory, unlendable)
-        entitlements, candidates = self.entitlements, self.candidates
-        allocated, incomplete_gangs, solution = dict(assigned.allocated), assigned.waits, assigned.solution
-        borrowed = allocate_borrowed(
+        lent = self._lent(demands, assigned, keeps, inventory, held)
+        nominations = self._nominations(demands, assigned, lent, inventory)
+        for _ in self.gangs:  # each may keep slots that were lent
+            if not nominations.conflicts or nominations.kept.keys() <= keeps.keys():
+                break
+            keeps = dict(nominations.kept)
+            lent = self._lent(demands, assigned, keeps, inventory, held)
+            nominations = self._nominations(demands, assigned, lent, inventory)
+        if any(uid in demands and uid not in lent.allocated for uid in self.entitlements.nominated):
+            # A slot that is left over serves a claim whose victims are elsewhere.
+            lent = self._lent(demands, lent, keeps, inventory, held, anywhere=True)
+            nominations = self._nominations(demands, assigned, lent, inventory)
+        return replace(
+            lent,
+            nominations=nominations,
+            nominated_gangs=frozenset(self.claims[uid].gang for uid in nominations.nominated),
+        )
+
+    def _nominations(
+        self,
+        demands: Mapping[str, ClaimDemand],
+        assigned: AssignedSlots,
+        lent: AssignedSlots,
+        inventory: Inventory,
+    ) -> Nominations:
+        return nominate(
             self.claims,
             demands,
-            candidates,
-            entitlements,
+            self.candidates,
+            self.entitlements,
             inventory,
-            allocated=allocated,
-            incomplete_gangs=incomplete_gangs,
+            allocated=lent.allocated,
+            borrowed={uid: slot for uid, slot in lent.allocated.items() if uid not in assigned.allocated},
+            incomplete_gangs=lent.waits,
         )
-        on_own_slots = frozenset(allocated)
-        allocated |= borrowed.allocated
-        if more := len(borrowed.allocated):
-            solver = f"{solution.solver}, then lending" if solution.bundles else "lending"
-            reserved, bound = solution.reserved + more, solution.bound + more
-            solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-        # A borrower in a slot that a gang holds would give it back; another claim in its place might not.
-        in_held = {uid for uid, odcr_id in borrowed.allocated.items() if held.get(odcr_id)}
-        aside_gangs = {self.claims[uid].gang for uid in (*borrowed.nominated, *in_held)} - {""}
-        aside = in_held | {claim.uid for name in aside_gangs for claim in self.gangs[name]}
-        used = Counter(allocated.values())
-        free = {odcr_id: self.inventory.free(odcr_id) - used[odcr_id] for odcr_id in {*held, *unlendable}}
-        still_held = {
-            odcr_id: min(free_slots, max(held.get(odcr_id, 0), unlendable.get(odcr_id, 0)))
-            for odcr_id, free_slots in free.items()
-        }
-        shared = share(
-            {uid: demand for uid, demand in demands.items() if uid not in aside},
-            candidates,
-            entitlements,
-            without_slots(self.inventory, still_held),
-            self.types,
-            allocated={uid: odcr_id for uid, odcr_id in allocated.items() if uid not in aside},
-            on_own_slots=on_own_slots,
-            kept={uid: odcr_id for uid, odcr_id in (allocated | dict(borrowed.kept)).items() if uid in aside},
-            nominated={uid: slot.slot_pool for uid, slot in borrowed.nominated.items()},
-            seconds=max(0.0, self.budget.seconds_left(SLOTS)),
-        )
-        if shared is not None:
-            allocated = {uid: odcr_id for uid, odcr_id in allocated.items() if uid in aside} | dict(
-                shared.allocated
-            )
-            nominated = {uid: slot for uid, slot in borrowed.nominated.items() if uid not in allocated}
-            borrowed = replace(
-                borrowed, nominated=nominated, whole=borrowed.whole | shared.whole & incomplete_gangs
-            )
-            solution = replace(
-                solution,
-                solver=f"{solution.solver}, then integer programming",
-                optimal=solution.optimal and shared.proven,
-                reserved=len(allocated),
-                bound=max(solution.bound, len(allocated)),
-                note="; ".join(filter(None, (solution.note, shared.note))),
-            )
+
+    def _lent(
+        self,
+        demands: Mapping[str, ClaimDemand],
+        assigned: AssignedSlots,
+        keeps: Mapping[str, str],
+        inventory: Inventory,
+        held: Mapping[str, int],
+        *,
+        anywhere: bool = False,
+    ) -> AssignedSlots:
+        """The best assignment with lent slots in which each claim that has a slot keeps one.
+
+        `keeps`: slots of gangs that wait for further ones. `anywhere`: a nominated claim may borrow also from
+        other slot pools than that of its victims.
+        """
+        gangs = {self.claims[uid].gang for uid in keeps}
+        rest = {uid: demand for uid, demand in demands.items() if not demand.gang or demand.gang not in gangs}
+        borrowing = self._borrowing(rest, anywhere=anywhere)
+        lends = any(self.candidates[uid].borrowable for uid in rest)
+        if not lends or not any(borrowing[uid].slots for uid in rest if uid not in assigned.allocated):
+            return assigned
+        room = without_slots(inventory, Counter(keeps.values()))
+        _, entitlements = self._without([keeps])
+        lent = self._assigned(borrowing, room, entitlements, held=held, keeps=assigned.allocated)
         return replace(
             assigned,
-            allocated=allocated,
-            waits=incomplete_gangs - borrowed.whole,
-            borrowed=borrowed,
-            solution=solution,
-            nominated_gangs=frozenset(self.claims[uid].gang for uid in borrowed.nominated),
+            allocated=lent.allocated,
+            waits=lent.waits | (assigned.waits - {demand.gang for demand in rest.values()}),
+            solution=_joined(assigned.solution, lent.solution),
         )
 
+    def _borrowing(self, demands: Mapping[str, ClaimDemand], *, anywhere: bool) -> dict[str, ClaimDemand]:
+        """The demands with the slots that others may lend. Equal claims share their slots."""
+        known: dict[tuple[int, int, object], tuple[str, ...]] = {}
+        borrowing: dict[str, ClaimDemand] = {}
+        for uid, demand in demands.items():
+            candidates = self.candidates[uid]
+            key = (id(demand.slots), id(candidates), self.entitlements.nominated.get(uid))
+            if key not in known:
+                more = candidates.borrowable if anywhere else lendable(uid, candidates, self.entitlements)
+                known[key] = tuple(dict.fromkeys((*demand.slots, *more)))
+            borrowing[uid] = demand._replace(slots=known[key])
+        return borrowing
 
-def _kept_for(gangs: frozenset[str], demands: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
-    """The inventory without the free slots that these gangs can use."""
-    debits = Counter(inventory.debits)
-    for demand in demands.values():
-        if demand.gang in gangs:
-            reduced = replace(inventory, debits=debits)
-            if slot := next((odcr_id for odcr_id in demand.slots if reduced.free(odcr_id) > 0), ""):
-                debits[slot] += 1
-    return replace(inventory, debits=debits)
+
+def _joined(first: Solution, second: Solution) -> Solution:
+    """The solution of own slots, and the one that includes lent slots."""
+    solver = " and ".join(dict.fromkeys((first.solver, second.solver)))
+    return replace(
+        second,
+        solver=solver,
+        optimal=first.optimal and second.optimal,
+        seconds=first.seconds + second.seconds,
+        note="; ".join(dict.fromkeys(filter(None, (first.note, second.note)))),
+        gaps=second.gaps or first.gaps,
+    )
 
 
-def _sum(held: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
-    total: Counter[str] = Counter()
-    for slots in held.values():
-        total.update(slots)
-    return total
+def _slots(held: _Held) -> Mapping[str, int]:
+    return Counter(chain.from_iterable(slots.values() for slots in held.values()))

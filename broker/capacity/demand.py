@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from broker.capacity.class_catalog import FOREVER
-from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, Rank
@@ -95,7 +95,6 @@ def demands_of(
     highest_unheld = max((claim.priority for claim in waiting if claim.uid in unheld), default=0)
     highest = max((claim.priority for claim in waiting), default=0)
     first = {gang for gang, members in gangs.items() if any(claim.uid in nominated for claim in members)}
-    loans = _NominatedLoans(entitlements) if nominated else None
     demands: dict[str, ClaimDemand] = {}
     for claim in waiting:
         if claim.uid not in candidates_by_claim or claim.gang in broken:
@@ -119,40 +118,19 @@ def demands_of(
             gang=gang,
         )
         slots: Collection[str] = candidates.slots
-        if loans is not None and claim.uid in nominated:
-            slots = (*slots, *loans.to(claim.uid, candidates))
-        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
+        if claim.uid in nominated:
+            slots = (*slots, *lendable(claim.uid, candidates, entitlements))
+        queue = entitlements.draws.get(claim.uid, "")
+        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang, queue=queue)
     return demands
 
 
-class _NominatedLoans:
-    """Slots of other owners that nominated claims may take together with the owners."""
+def lendable(uid: str, candidates: CandidateOptions, entitlements: Entitlements) -> Sequence[str]:
+    """The slots of other owners that the claim may take; of a nominated claim, those of its slot pool.
 
-    def __init__(self, entitlements: Entitlements) -> None:
-        self._entitlements = entitlements
-        self._lendable = {
-            slot_pool: availability.lendable for slot_pool, availability in entitlements.availability.items()
-        }
-        self._borrow = dict(entitlements.borrow)
-
-    def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
-        """Slots of the pool that the claim is nominated for, or else of the first that still lends to it.
-
-        The limits of both the owner and the borrower apply.
-        """
-        queue, nominated = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
-        for slot_pool in dict.fromkeys(
-            self._entitlements.slot_pools[odcr_id] for odcr_id in candidates.borrowable
-        ):
-            limit = SlotPool(queue, slot_pool.flavor)
-            if nominated not in (None, slot_pool):
-                continue
-            if self._lendable[slot_pool] > 0 and self._borrow.get(limit, 0) > 0:
-                self._lendable[slot_pool] -= 1
-                self._borrow[limit] -= 1
-                return [
-                    odcr_id
-                    for odcr_id in candidates.borrowable
-                    if self._entitlements.slot_pools[odcr_id] == slot_pool
-                ]
-        return ()
+    Victims of another slot pool may have been evicted for another claim.
+    """
+    slot_pool = entitlements.nominated.get(uid)
+    if slot_pool is None:
+        return tuple(candidates.borrowable)
+    return [slot for slot in candidates.borrowable if entitlements.slot_pools[slot] == slot_pool]

@@ -1,9 +1,9 @@
 """Entitlements to the slots of EC2 reservations that a CapacityReservation owns.
 
 Invariant: a claim of the owner gets a slot before a claim of another queue, up to the owner's quota. It may
-get another slot than its own if that serves more claims (`sharing`). The owner's other slots go to claims of
-the cohort, as far as they may borrow and the owner lends. No other claim gets one. A slot without an owner is
-open to any claim.
+get another slot than its own, and keeps one in any case, if the plan is better with that (see `plan`). The
+owner's other slots go to claims of the cohort, as far as they may borrow and the owner lends. No other claim
+gets one. A slot without an owner is open to any claim.
 
 Nothing is decided here: the amounts come from the quota tree, and a plan keeps to them. The rules are
 Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in instances.
@@ -12,8 +12,8 @@ Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from broker.quota.candidates import outranked
@@ -170,6 +170,29 @@ class Entitlements:
             if gives_back(rule, borrower, priority)
         ]
         return Counter(lent[: max(0, availability.quota)])
+
+    def after(self, taken: Iterable[tuple[str, str]]) -> Entitlements:
+        """The entitlements that are left after these slots: the queue of each claim, and its reservation."""
+        own: Counter[SlotPool] = Counter()
+        lent: Counter[SlotPool] = Counter()
+        borrowed: Counter[SlotPool] = Counter()
+        for queue, odcr_id in taken:
+            if (slot_pool := self.slot_pools.get(odcr_id)) is not None:
+                (own if slot_pool.owner == queue else lent)[slot_pool] += 1
+                borrowed[SlotPool(queue, slot_pool.flavor)] += slot_pool.owner != queue
+        if not own and not lent:
+            return self
+        left = {
+            slot_pool: replace(
+                given,
+                quota=given.quota - own[slot_pool],
+                room=given.room - own[slot_pool] - lent[slot_pool],
+                lendable=given.lendable - lent[slot_pool],
+            )
+            for slot_pool, given in self.availability.items()
+        }
+        borrow = {limit: count - borrowed[limit] for limit, count in self.borrow.items()}
+        return replace(self, availability=left, borrow=borrow)
 
     def rule(self, uid: str) -> Preemption:
         """The preemption that the claim's queue may cause."""

@@ -67,11 +67,8 @@ class Flow(Generic[K, S]):
 
     def narrow(self, slot: S, room: int) -> None:
         """Limits the slot to at most `room` more takers."""
-        self._room[slot] = min(self._room[slot], max(0, room))
-
-    def holds(self, slot: S) -> int:
-        """The number of takers in the slot."""
-        return sum(self._held[slot].values())
+        if slot in self._room:
+            self._room[slot] = min(self._room[slot], max(0, room))
 
     def free(self, slot: S) -> int:
         """The free room of the slot."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from broker.capacity.allocation import matched
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass
@@ -98,20 +99,18 @@ def first_come(gangs: Iterable[HoldingGang]) -> list[HoldingGang]:
 
 
 def held_for(
-    gang: HoldingGang, room: Inventory, *, lendable: Callable[[str, str], bool]
-) -> Mapping[str, int]:
-    """The free slots that the gang holds, by reservation.
+    gang: HoldingGang,
+    room: Inventory,
+    entitlements: Entitlements,
+    *,
+    lendable: Callable[[str, str], bool],
+) -> Mapping[str, str]:
+    """The free slots that the gang holds: the reservation of each claim that has one.
 
     `lendable`: whether a claim (by uid) can have a slot of a reservation back, so that it needs no hold.
     """
     edges = {uid: tuple(id_ for id_ in ids if not lendable(uid, id_)) for uid, ids in gang.slots.items()}
-    flow: Flow[str, str] = Flow(edges, {id_: room.free(id_) for ids in edges.values() for id_ in ids})
-    for uid in edges:
-        flow.add(uid)
-    held: Counter[str] = Counter()
-    for uid in edges:
-        held.update(flow.taken(uid))
-    return held
+    return matched(edges, room, entitlements)
 
 
 def from_its_queue(entitlements: Entitlements) -> Callable[[str, str], bool]:
@@ -133,22 +132,16 @@ def _lendable(entitlements: Entitlements, policy: Callable[[Preemption], str]) -
     return lendable
 
 
-def without_slots(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
-    """The inventory without these slots."""
-    return replace(inventory, debits=Counter(inventory.debits) + Counter(taken)) if taken else inventory
-
-
 def returned(inventory: Inventory, held: Mapping[str, int]) -> Inventory:
     """The inventory with these slots free again."""
     return replace(inventory, debits=Counter(inventory.debits) - Counter(held))
 
 
-def merged(gang: HoldingGang, *held: Mapping[str, int]) -> GangHold:
+def merged(gang: HoldingGang, *held: Iterable[str]) -> GangHold:
     """The hold of a gang: of the parts that hold it against different claims, the larger of each."""
-    slots: dict[str, int] = {}
+    slots: Counter[str] = Counter()
     for part in held:
-        for odcr_id, count in part.items():
-            slots[odcr_id] = max(count, slots.get(odcr_id, 0))
+        slots |= Counter(part)
     return GangHold(
-        gang=gang.name, until=gang.until, priority=gang.priority, needs=len(gang.slots), slots=slots
+        gang=gang.name, until=gang.until, priority=gang.priority, needs=len(gang.slots), slots=dict(slots)
     )

@@ -66,8 +66,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The result of a class's selection: usable reservations, those that start soon, those that do not
-    fit."""
+    """The result of a selection: usable reservations, those that start soon, and those that do not fit."""
 
     usable: tuple[Odcr, ...] = ()
     pending: tuple[Odcr, ...] = ()
@@ -84,8 +83,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubelet:
-    """The kubelet settings of a class that change a node's allocatable resources; amounts are in base
-    units."""
+    """The kubelet settings of a class that change a node's allocatable resources, in base units."""
 
     max_pods: int | None = None
     pods_per_core: int | None = None

@@ -4,14 +4,19 @@ Invariant: no reservation is planned beyond its free slots, by id, group or open
 whole or not at all. The result does not depend on the order of the input.
 
 Of all such assignments this one is the best, in this order: most claims in reservations, the higher priority
-first; fewest claims that wait; least on-demand cost; fewest lent slots; smallest instances; soonest-ending
-reservations; the older claim before the newer. If time is too short, `Plan.solution` records that, and how
-far the plan may be from the best; `Plan.later` has the claims that were not considered. Own and unowned slots
-come first, within the share that `entitlements` leave each queue. Slots are lent afterwards: a claim that has
-a slot keeps one, though maybe another, so that more claims get one (`sharing`); age decides between claims
-with equal choices there. If an owner has less quota
-than free slots, those of the first claims count, and sizes and ends are compared among these only
-(`rationing`). A claim that would launch outside reservations waits if a reservation that begins within
+first; most claims with held quota among them; fewest claims that wait; least on-demand cost; fewest lent
+slots; smallest instances; soonest-ending reservations; the older claim before the newer, where a gang is as
+old as its oldest claim. Own and unowned slots come first, within the share that `entitlements` leave each
+queue. Slots are lent afterwards: a claim that has a slot keeps one, though maybe another, and of all such
+assignments the best one follows, in the same order.
+
+A minimum-cost flow is exact unless gangs, borrowing or lending limits bind (`network`); then constraint
+programming is (`slot_model`). With more than 500 ways from claims to slots it is too slow for gangs: branch
+and bound chooses those that launch (`gangs`), and does not compare their age. If time is too short,
+`Plan.solution` records that, and how far the plan may be from the best; `Plan.later` has the claims that were
+not considered.
+
+A claim that would launch outside reservations waits if a reservation that begins within
 minutes has a slot for it.
 """
 
@@ -96,26 +101,26 @@ def plan(
     )
     stuck = frozenset(name for name, problem in broken.items() if not problem.message)
     assigned = _with_holds(slots, demands, stuck, open_windows(gangs, node_classes, now))
-    allocated, borrowed, solution = assigned.allocated, assigned.borrowed, assigned.solution
+    allocated, nominations, solution = assigned.allocated, assigned.nominations, assigned.solution
     holds = {hold.gang: hold for hold in assigned.holds}
     for name in sorted(assigned.waits - broken.keys()):
         rank = min(demands[claim.uid].rank for claim in gangs[name])
         room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
-        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, allocated, room))
-    keeps = dict(borrowed.kept)
-    for name in sorted({by_uid[uid].gang for uid in borrowed.nominated} - {"", *broken}):
+        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, allocated, room, entitlements))
+    keeps = dict(nominations.kept)
+    for name in sorted({by_uid[uid].gang for uid in nominations.nominated} - {"", *broken}):
         # A gang that could launch without the nominated slot waits for it too, and keeps the others.
         broken[name] = GangProblem(
-            lacking=[claim.name for claim in gangs[name] if claim.uid in borrowed.nominated]
+            lacking=[claim.name for claim in gangs[name] if claim.uid in nominations.nominated]
         )
         keeps |= {claim.uid: allocated[claim.uid] for claim in gangs[name] if claim.uid in allocated}
     chosen = {
         claim.uid: option
         for claim in waiting
-        if claim.uid in demands and claim.gang not in broken and claim.uid not in borrowed.nominated
+        if claim.uid in demands and claim.gang not in broken and claim.uid not in nominations.nominated
         if (option := _choice(candidates_by_claim[claim.uid], allocated.get(claim.uid))) is not None
     }
-    pending = _pending(waiting, chosen, candidates_by_claim, broken, borrowed.nominated)
+    pending = _pending(waiting, chosen, candidates_by_claim, broken, nominations.nominated)
     for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
         broken[name] = GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
@@ -142,7 +147,7 @@ def plan(
         unplaced |= reasons.gang_incomplete(
             name, members, problem.lacking, unplaced, problem.message, holds.get(name), others
         )
-    for uid, nominated_slot in borrowed.nominated.items():
+    for uid, nominated_slot in nominations.nominated.items():
         unplaced[uid] = reasons.reclaiming(
             by_uid[uid], candidates_by_claim[uid], nominated_slot, entitlements, outbid
         )
@@ -177,7 +182,7 @@ def plan(
         unplaced=tuple(unplaced[claim.uid] for claim in all_claims if claim.uid in unplaced),
         skipped=skipped,
         solution=_in_part(solution, len(later), len(all_claims), seconds) if later else solution,
-        nominated=borrowed.nominated,
+        nominated=nominations.nominated,
         kept=keeps,
         later=frozenset(later),
         holds=assigned.holds,

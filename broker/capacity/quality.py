@@ -41,8 +41,8 @@ def gaps(
             "on-demand dollars an hour",
             round(max(0.0, paid - _least_paid(problem, falls_back, costs, slots)), 4),
         ),
-        ("instance sizes", _ranks_above(problem.sizes, problem, taken)),
-        ("reservation ends", _ranks_above(problem.ends, problem, taken)),
+        ("instance sizes", _ranks_above(_ranks(problem.sizes), problem, taken)),
+        ("reservation ends", _ranks_above(_ranks(problem.ends), problem, taken)),
     )
 
 
@@ -58,7 +58,9 @@ def _by_priority(
     reached = [*accumulate(int(taken.served[level].sum()) for level in places)]
     demanded = [*accumulate(int(problem.counts[level].sum()) for level in places)]
     limits = [
-        min(count, slots, (1 + problem.largest_gang) * served) if served else min(count, slots)
+        min(count, slots, (1 + problem.largest_gang) * served)
+        if served and not problem.limited
+        else min(count, slots)
         for count, served in zip(demanded, reached, strict=True)
     ]
     if relaxed is not None:
@@ -77,6 +79,13 @@ def _least_paid(
     single = falls_back & np.array([not bundle.gang for bundle in problem.bundles])
     claim_costs = np.sort(np.repeat(costs[single], problem.counts[single]))
     return float(claim_costs[: max(0, len(claim_costs) - slots)].sum())
+
+
+def _ranks(measures: tuple[Ints, ...]) -> Ints:
+    """The position of each slot class among the distinct ones, by the first measure in front."""
+    return np.asarray(np.unique(np.array(measures), axis=1, return_inverse=True)[1], dtype=np.int64).reshape(
+        -1
+    )
 
 
 def _ranks_above(ranks: Ints, problem: SlotProblem, taken: SlotFlow) -> float:

@@ -143,8 +143,9 @@ def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
 def test_slots_lent_to_nominated_claims_lower_what_others_may_borrow(
     lendable: int, lent: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if large:  # the program that also keeps to the limits leaves these claims as they are
-        monkeypatch.setattr("broker.capacity.sharing.MOST_VARIABLES", 0)
+    if large:  # neither the flow nor the model decides, but the greedy pass
+        monkeypatch.setattr("broker.capacity.solve.MOST_WAYS", 0)
+        monkeypatch.setattr("broker.capacity.problem.SlotFlow.exceeds", lambda *_: True)
     world = inventory(odcr("cr-a", free=3))
     given = entitled(
         {"first": "b", "second": "b"},

@@ -199,7 +199,7 @@ def test_owner_leaves_the_slot_that_a_borrower_can_use() -> None:
 
 @pytest.mark.covers("SAF-43")
 def test_equal_reservations_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.capacity.sharing.MOST_VARIABLES", 10)
+    monkeypatch.setattr("broker.capacity.solve.MOST_WAYS", 10)
     ids = [f"cr-{number:02}" for number in range(60)]
     odcrs = [odcr(id_, "m5.large" if number < 30 else "m5.xlarge") for number, id_ in enumerate(ids)]
     owners = [claim(f"owner-{number:02}", kinds=["reserved"]) for number in range(30)]
@@ -239,5 +239,6 @@ def test_too_many_ways_are_compared_in_part_and_reported(monkeypatch: pytest.Mon
 
 def _limited(scenario: World, most: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
     with monkeypatch.context() as patch:
-        patch.setattr("broker.capacity.sharing.MOST_VARIABLES", most)
+        patch.setattr("broker.capacity.solve.MOST_WAYS", most)
+        patch.setattr("broker.capacity.problem.SlotFlow.exceeds", lambda *_: True)  # no flow is good enough
         return scenario.planned()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.capacity import greedy, network
 from broker.capacity.problem import ClaimDemand, Rank, SlotFlow, SlotProblem, problem_of
-from broker.capacity.solve import SolvedSlots, solve
+from broker.capacity.solve import MOST_WAYS_OF_GANGS, SolvedSlots, solve
 
 from .builders import NOW, TYPES, inventory, odcr
 
@@ -76,8 +76,8 @@ def objective(
             bundle.count if bundle.rank.falls_back or bundle.gang else served[place] for place, bundle in here
         ),
         sum(bundle.rank.cost * (bundle.count - served[place]) for place, bundle in here),
-        -float((taken.flow * slot_problem.sizes[slot_problem.arc_slot]).sum()),
-        -float((taken.flow * slot_problem.ends[slot_problem.arc_slot]).sum()),
+        -float((taken.flow * slot_problem.sizes[2][slot_problem.arc_slot]).sum()),
+        -float((taken.flow * slot_problem.ends[1][slot_problem.arc_slot]).sum()),
     )
 
 
@@ -121,9 +121,12 @@ def stopped_timer() -> float:
 
 
 @pytest.mark.covers("KRP-20", "KRP-22")
-@given(problems())
-def test_no_choice_of_gangs_is_better(slot_problem: SlotProblem) -> None:
-    got = solve(slot_problem, timer=stopped_timer)
+@pytest.mark.parametrize("ways", [0, MOST_WAYS_OF_GANGS])
+@given(slot_problem=problems())
+def test_no_choice_of_gangs_is_better(ways: int, slot_problem: SlotProblem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker.capacity.solve.MOST_WAYS_OF_GANGS", ways)
+        got = solve(slot_problem, timer=stopped_timer)
     assert got.solution.optimal and got.solution.gap == 0
     assert not got.taken.problems(slot_problem)
     assert whole(slot_problem, got.taken, got.incomplete_gangs)
@@ -133,11 +136,14 @@ def test_no_choice_of_gangs_is_better(slot_problem: SlotProblem) -> None:
 
 
 @pytest.mark.covers("SAF-44")
-@given(problems(), st.sampled_from([0.0, 0.5, 2.0]))
+@pytest.mark.parametrize("ways", [0, MOST_WAYS_OF_GANGS])
+@given(slot_problem=problems(), step=st.sampled_from([0.0, 0.5, 2.0]))
 def test_result_without_time_is_valid_and_within_its_reported_bound(
-    slot_problem: SlotProblem, step: float
+    ways: int, slot_problem: SlotProblem, step: float
 ) -> None:
-    got = solve(slot_problem, seconds=1.0 if step else 0.0, timer=ticking(step))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker.capacity.solve.MOST_WAYS_OF_GANGS", ways)
+        got = solve(slot_problem, seconds=1.0 if step else 0.0, timer=ticking(step))
     assert not got.taken.problems(slot_problem)
     assert whole(slot_problem, got.taken, got.incomplete_gangs)
     most = max(taken.reserved for taken, _ in choices(slot_problem))
