@@ -147,10 +147,10 @@ class _Nominator:
             before = self._left.copy() if gang else self._left
             later = [uid for uid in self._borrowed if gang and order[uid] > order[uids[0]]]
             self._borrow(later, -1)
-            found, keeps = self._nominate_unit(gang, uids)
-            if found or not gang:
+            slots, keeps = self._nominate_unit(gang, uids)
+            if slots or not gang:
                 self._borrow(later, 1)
-                nominated |= found
+                nominated |= slots
                 kept |= keeps
             else:
                 self._left = before

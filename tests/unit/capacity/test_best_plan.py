@@ -281,12 +281,12 @@ def better(scenario: World, keeps: frozenset[str] | None = None) -> tuple[Object
 
 def wrong(worlds: Mapping[int, World]) -> Mapping[int, object]:
     """The worlds in which another assignment is better, where claims with own or unowned slots keep one."""
-    found = {}
+    better_by_seed = {}
     for seed, scenario in worlds.items():
         owners = scenario.without_lending()
         if betters := better(scenario, reserved(reached(owners, owners.planned()))):
-            found[seed] = betters
-    return found
+            better_by_seed[seed] = betters
+    return better_by_seed
 
 
 @pytest.mark.covers("FLT-69")

@@ -71,8 +71,8 @@ def test_pod_that_needs_another_pod_of_the_gang_is_placed_after_it() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "leader"}}, "topologyKey": "kubernetes.io/hostname"}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     nodes = [node(name, 8) for name in ("n-0", "n-1")]
-    for each in nodes:
-        each.metadata.labels["kubernetes.io/hostname"] = each.name
+    for member in nodes:
+        member.metadata.labels["kubernetes.io/hostname"] = member.name
     trial = tried(nodes, queued("worker", 3, affinity=near), queued("leader", 1, labels={"app": "leader"}))
     assert {place.queued.pod.name for place in trial.placed} == {"leader", "worker"}
     assert len({place.node for place in trial.placed}) == 1
