@@ -26,6 +26,8 @@ _NO_ROOM: Final = (403, "Forbidden")
 MOST_LINES: Final = 20
 MOST_BYTES: Final = 4096
 LONGEST_LINE: Final = 1000  # characters
+# Levels of a review or an object. The kinds with rules have fewer, and Python prints about 1000.
+DEEPEST: Final = 100
 
 Json = dict[str, Any]
 
@@ -76,12 +78,15 @@ def read(body: Any) -> ReviewRequest:
     """Raises NotAReview."""
     if not isinstance(body, dict):
         raise NotAReview(f"an AdmissionReview is a JSON object, this is {type(body).__name__}")
+    request = body.get("request")
+    objects = {"object": None, "oldObject": None}
+    if _deeper({**body, "request": {**request, **objects} if isinstance(request, dict) else request}):
+        raise NotAReview(f"the AdmissionReview is nested deeper than {DEEPEST} levels")
     type_meta = (body.get("apiVersion"), body.get("kind"))
     if type_meta != (API_VERSION, "AdmissionReview"):
         raise NotAReview(
             f"an AdmissionReview of {API_VERSION} is required, this is {type_meta[1]} of {type_meta[0]}"
         )
-    request = body.get("request")
     if not isinstance(request, dict) or not request.get("uid"):
         raise NotAReview("request.uid is missing in the AdmissionReview")
     kind = request.get("kind")
@@ -102,7 +107,10 @@ def _readable(old: Json | None) -> Json | None:
 
 
 def _malformed_metadata(obj: Json) -> Iterator[str]:
-    """Each field of the metadata that has another type than Kubernetes gives it."""
+    """Each field of the metadata that has another type than Kubernetes gives it, or one that is too deep."""
+    if deep := [key for key, value in obj.items() if _deeper(value)]:
+        yield from (f"{key}: it is nested deeper than {DEEPEST} levels" for key in deep)
+        return
     metadata = obj.get("metadata", {})
     if not isinstance(metadata, dict):
         yield f"metadata: {_json(metadata)} is no object: write one with the name"
@@ -120,6 +128,12 @@ def _malformed_metadata(obj: Json) -> Iterator[str]:
                 yield f"metadata.{field}: {key} is {_json(value)}: put it in quotes"
 
 
+def _deeper(value: object, levels: int = DEEPEST) -> bool:
+    """Whether the value is nested deeper than so many levels: then it can be neither printed nor written."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inner) and (levels == 0 or any(_deeper(item, levels - 1) for item in inner))
+
+
 def _json(value: object) -> str:
     text = orjson.dumps(value).decode()
     return text if len(text) <= LONGEST_SCALAR else shortened(text)
@@ -129,7 +143,7 @@ def _bounded(texts: Sequence[str]) -> list[str]:
     """The texts within `MOST_LINES` and `MOST_BYTES`; the last one counts those that are left out."""
     lines: list[str] = []
     room = MOST_BYTES - len("9999 more")
-    for text in texts:
+    for text in (" ".join(text.splitlines()) for text in texts):
         line = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
         room -= len(line.encode()) + len("; ")
         if room < 0 or (len(lines) == MOST_LINES - 1 and len(texts) > MOST_LINES):
@@ -142,7 +156,7 @@ def _object(request: Mapping[str, Any], field: str) -> Json | None:
     value = request.get(field)
     if value is None or isinstance(value, dict):
         return value
-    raise NotAReview(f"request.{field} is not an object: {value!r:.100}")
+    raise NotAReview(f"request.{field} is not an object, it is {type(value).__name__}")
 
 
 def _status(request: ReviewRequest, result: ReviewResult) -> Json:

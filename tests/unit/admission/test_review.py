@@ -296,6 +296,13 @@ def test_kinds_without_rules_and_fields_of_newer_schemas_are_admitted() -> None:
     assert response["warnings"][0].startswith("not judged: spec.allowBorrowing")
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -309,7 +316,10 @@ def test_kinds_without_rules_and_fields_of_newer_schemas_are_admitted() -> None:
             "this is AdmissionReview of admission.k8s.io/v1beta1",
         ),
         ({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}, "request.uid is missing"),
-        (review(reservation(), object="text"), "request.object is not an object: 'text'"),
+        (review(reservation(), object="text"), "request.object is not an object, it is str"),
+        (review(reservation(), uid=nested(101)), "is nested deeper than 100 levels"),
+        ({"kind": nested(900), "apiVersion": "v1"}, "is nested deeper than 100 levels"),
+        (review(reservation(), object=nested(1000)), "request.object is not an object, it is list"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -372,6 +382,27 @@ def test_any_body_is_answered_and_unreadable_metadata_is_refused() -> None:
                         assert cause["field"] == "metadata" and "no object" in cause["message"]
                     if new is None:
                         assert response["allowed"]  # a delete
+
+
+@pytest.mark.covers("FLT-67")
+@pytest.mark.parametrize("depth", [101, 300, 1000])
+def test_an_object_that_is_nested_deep_is_refused(depth: int) -> None:
+    """JSON may be nested deeper than Python prints it, and than it is written again."""
+    for subject in subjects():
+        for path in paths(subject):
+            body = review(subject)
+            body["request"]["object"] = at(subject, path, nested(depth))
+            response = answer(body, Rules(reads=FakeReads()))["response"]
+            assert not response["allowed"]
+            assert f"{path[0]}: it is nested deeper than 100 levels" in response["status"]["message"]
+
+
+@pytest.mark.covers("FLT-67")
+def test_a_line_of_a_message_has_no_line_breaks() -> None:
+    result = ReviewResult(problems=("metadata.annotations: a\nb\r\nc",), warnings=("d\ne",))
+    response = answer(review(reservation()), lambda _: result)["response"]
+    assert response["status"]["message"] == "metadata.annotations: a b c"
+    assert response["warnings"] == ["d e"]
 
 
 @pytest.mark.covers("FLT-67")
