@@ -130,6 +130,20 @@ def test_pods_that_end_already_are_waited_for_on_every_node(cluster: Rooms) -> N
     assert cluster.until_bound("owner", namespace="b") == ["n0"]
 
 
+@pytest.mark.covers("FLT-20", "FLT-21")
+def test_another_pod_is_evicted_than_one_that_does_not_end(cluster: Rooms) -> None:
+    """The newer one was deleted long ago: its node may be lost."""
+    for node in ("n0", "n1"):
+        cluster.node(node, room={"cpu": "2"})
+    borrow(cluster, ("runs", "2", "n1"), ("lost", "2", "n0"), owner="4")
+    cluster.client.delete(Pod.KIND, "lost", namespace="a")
+    cluster.clock.advance(200)
+    pod(cluster, "owner", "b")
+    cluster.until(lambda: "runs" in cluster.evicted(), "an eviction")
+    cluster.delete_pod("runs", "a")
+    assert cluster.until_bound("owner", namespace="b") == ["n1"]
+
+
 @pytest.mark.covers("FLT-21")
 def test_borrowers_on_several_nodes_give_a_minimum_back(cluster: Rooms) -> None:
     cluster.case("quota-2", "a")

@@ -88,7 +88,8 @@ class ElasticReclaim:
         candidates = [
             pod
             for uid, pod in bound.items()
-            if uid not in ends and uid in use.marked and not _comes_back(pod, schedulers)
+            # The eviction of a pod that is overdue would free nothing either.
+            if not (uid in ends or pod.deleting) and uid in use.marked and not _comes_back(pod, schedulers)
         ]
         for variant, nodes in _variants(pods, base, self._rules):
             reclaim = _VictimSearch(self, variant, base, use, candidates, nodes).best()
