@@ -102,6 +102,35 @@ def test_a_gang_is_packed_so_that_it_fits(cluster: Rooms) -> None:
 
 
 @pytest.mark.covers("FLT-42")
+def test_a_gang_begins_with_as_many_pods_as_it_needs(cluster: Rooms) -> None:
+    """The large pod would leave no room for a second one."""
+    cluster.node("n0", room={"cpu": "2"})
+    for name, cpu in {"x-0": "2", "x-1": "1", "x-2": "1"}.items():
+        member(cluster, name, cpu=cpu)
+    cluster.until_bound("x-1", "x-2", namespace="a")
+    assert "Insufficient cpu" in cluster.until_rejected("x-0", "Insufficient", namespace="a")
+    assert bound(cluster) == {"x-1", "x-2"}
+
+
+@pytest.mark.covers("FLT-42", "FLT-20")
+def test_a_gang_gets_the_quota_that_was_freed_for_its_first_pods(cluster: Rooms) -> None:
+    """Two pods of higher priority, which a borrower is evicted for, and a large one beyond the minimum."""
+    cluster.node("n0", room={"cpu": "4"})
+    cluster.quota("b", min={"cpu": 0})
+    cluster.quota("a", min={"cpu": 2})
+    cluster.pod("lent", namespace="b", cpu="2", scheduler="nos-scheduler")
+    cluster.started("lent", namespace="b")
+    cluster.client.create(PriorityClass.KIND, {"metadata": {"name": "high"}, "value": 10})
+    member(cluster, "x-0", cpu="2")
+    for name in ("x-1", "x-2"):
+        member(cluster, name, priorityClassName="high")
+    cluster.until(lambda: cluster.evicted() == ["lent"], "the borrower is evicted")
+    cluster.end_evicted()
+    cluster.until_bound("x-1", "x-2", namespace="a")
+    assert bound(cluster) == {"x-1", "x-2"}
+
+
+@pytest.mark.covers("FLT-42")
 def test_a_pod_of_a_gang_that_comes_again_joins_the_others(cluster: Rooms) -> None:
     cluster.node("n0", room={"cpu": "2"})
     for name in X:

@@ -44,11 +44,10 @@ from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import (
     FoundPlace,
     NoPlace,
-    PlacementTrial,
     QueuedPod,
     TrialRules,
     strictest,
-    try_places,
+    try_gang,
 )
 from broker.controllers.scheduler.view import SchedulerView
 from broker.kube.cache import Cache
@@ -229,7 +228,7 @@ class PodScheduler:
             self._reject_all(others, whole_or_not(unit, len(unit.items) - len(queued)), INVALID_ANNOTATION)
             self._unnominate(unit.pods)
             return state
-        trial = self._tried(queued, state)
+        trial = try_gang(queued, unit.needed, state, self._trial_rules)
         if len(trial.placed) >= unit.needed:
             self._bind_all(trial.placed)
             for rejected in trial.rejected:
@@ -241,16 +240,13 @@ class PodScheduler:
         self._reject_all([place.queued.pod for place in trial.placed], text, reason)
         return self._reclaimed(queued[: unit.needed], state)
 
-    def _tried(self, queued: Sequence[QueuedPod], state: SchedulerState) -> PlacementTrial:
-        return try_places(queued, state, self._trial_rules)
-
     def _kept_for(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
         """The state without the room that a gang in part needs: its pods are tried again in a moment."""
         queued: list[QueuedPod] = []
         for pod in unit.pods if unit.started else ():
             with suppress(ValueError):  # reported when it is tried
                 queued.append(self._read(pod))
-        return self._tried(queued, state).state if queued else state
+        return try_gang(queued, unit.needed, state, self._trial_rules).state if queued else state
 
     def _reject_all(self, pods: Iterable[Pod], text: str, reason: str) -> None:
         for pod in pods:

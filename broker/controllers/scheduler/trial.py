@@ -92,6 +92,22 @@ def try_places(pods: Sequence[QueuedPod], state: SchedulerState, rules: TrialRul
     return packed if len(packed.placed) > len(trial.placed) else trial
 
 
+def try_gang(
+    pods: Sequence[QueuedPod], needed: int, state: SchedulerState, rules: TrialRules
+) -> PlacementTrial:
+    """The places of all pods, or of only as many as the gang needs: the first in turn, or the smallest.
+
+    Without the second trial, a large pod beyond the minimum could take the room of two that the gang needs.
+    """
+    trial = try_places(pods, state, rules)
+    if needed < len(pods) and len(trial.placed) < needed:
+        for chosen in (pods[:needed], _largest_first(pods)[-needed:]):
+            part = try_places(chosen, state, rules)
+            if not part.rejected:
+                return part
+    return trial
+
+
 def sized(queued: QueuedPod, snapshot: PlacementSnapshot, rules: TrialRules) -> list[SizedPod]:
     """The pod with the GPU memory of each group of nodes that it may have, the smallest first.
 
