@@ -176,6 +176,31 @@ def test_room_takes_a_share_of_the_namespaces_quota(cluster: Rooms) -> None:
     cluster.until_kept("small")
 
 
+@pytest.mark.parametrize(
+    ("hard", "requests"),
+    [
+        ({"cpu": "2", "requests.cpu": "100"}, {}),
+        ({"requests.cpu": "2", "cpu": "100"}, {}),
+        ({"hugepages-2Mi": "1Gi"}, {"hugepages-2Mi": "1Gi"}),
+        ({"requests.nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "1"}),
+    ],
+)
+def test_every_name_of_a_quota_limits_the_room(cluster: Rooms, hard: Json, requests: Json) -> None:
+    cluster.node("node-1", room={"hugepages-2Mi": "1Gi", "nvidia.com/gpu": "1"})
+    meta = {"name": "quota", "namespace": "default"}
+    cluster.client.create(ResourceQuota.KIND, {"metadata": meta, "spec": {"hard": hard}})
+    cluster.grant("true")
+    marks = {**WANTED, INDEX: "own"}
+    resources = {"requests": {"cpu": "2", **requests}, "limits": requests}
+    container = {"name": "main", "image": "pause", "resources": resources}
+    cluster.pod("own", scheduler="godel-scheduler", annotations=marks, containers=[container])
+    cluster.until_bound("own")
+    cluster.until(lambda: cluster.get(Pod, "own", "default").metadata.finalizers, "followed")
+    delete(cluster, "own")
+    assert "the namespace may keep" in cluster.until(lambda: cluster.messages("own", "RoomNotKept"), "")[0]
+    cluster.until_kept()
+
+
 def test_quota_with_scopes_limits_no_room(cluster: Rooms) -> None:
     resource_quota(cluster, scopes=["NotBestEffort"])
     cluster.grant("true")

@@ -23,6 +23,7 @@ from broker.placement.quantities import PODS, amounts, spec_requests
 _ON: Final = "true"
 _OFF: Final = ("", "false")
 _REQUESTS: Final = "requests."
+_HUGE_PAGES: Final = "hugepages-"
 _COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -81,9 +82,10 @@ class RoomRules:
             # A quota with scopes applies to some pods only.
             if quota.namespace != namespace or quota.spec.scopes or quota.spec.scope_selector:
                 continue
-            for name, hard in amounts(_requests(quota.spec.hard)).items():
-                share = hard * self.bounds.share // 100
-                limits[name] = min(share, limits.get(name, share))
+            for key, text in quota.spec.hard.items():
+                for name, hard in amounts(_requested(key, text)).items():
+                    share = hard * self.bounds.share // 100
+                    limits[name] = min(share, limits.get(name, share))
         return limits
 
     def _grant(self, namespace: str) -> str:
@@ -107,10 +109,11 @@ def _own_limits(text: str) -> dict[str, int]:
     return limits
 
 
-def _requests(hard: Mapping[str, str]) -> dict[str, str]:
-    """The limits of requests, by the names of the resources."""
-    named = {key.removeprefix(_REQUESTS): text for key, text in hard.items() if key.startswith(_REQUESTS)}
-    return {**{key: text for key, text in hard.items() if key in _COMPUTE}, **named}
+def _requested(key: str, text: str) -> dict[str, str]:
+    """A quota's limit of requests, by the name of the resource: `cpu` and `requests.cpu` are two limits."""
+    if key.startswith(_REQUESTS) or key in _COMPUTE or key.startswith(_HUGE_PAGES):
+        return {key.removeprefix(_REQUESTS): text}
+    return {}
 
 
 def _amount(reservation: godel.GodelReservation) -> dict[str, int]:
