@@ -111,7 +111,7 @@ def _own_limits(text: str) -> dict[str, int]:
 
 def _requested(key: str, text: str) -> dict[str, str]:
     """A quota's limit of requests, by the name of the resource: `cpu` and `requests.cpu` are two limits."""
-    if key.startswith(_REQUESTS) or key in _COMPUTE or key.startswith(_HUGE_PAGES):
+    if key in _COMPUTE or key.startswith((_REQUESTS, _HUGE_PAGES)):
         return {key.removeprefix(_REQUESTS): text}
     return {}
 
