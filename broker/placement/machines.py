@@ -7,7 +7,7 @@ reads. Room is compared as numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -168,10 +168,11 @@ def _resources(shapes: Iterable[PodShape]) -> list[str]:
     return [PODS, *sorted(names - {PODS})]
 
 
-def undominated(table: MachineTable, usable: Mask) -> Mask:
+def undominated(table: MachineTable, usable: Mask, limits: Mapping[str, Collection[str]]) -> Mask:
     """The usable options without those that another replaces: unbounded, as cheap, with as much room.
 
-    Options of sources are kept, and so are those of pools with different limits.
+    Options of sources are kept, and so is an option that uses less of a limited resource. `limits`: the
+    limited resources of each pool.
     """
     keep = usable.copy()
     costs = np.array([option.cost for option in table.options])
@@ -180,7 +181,11 @@ def undominated(table: MachineTable, usable: Mask) -> Mask:
         places.sort(key=lambda place: (costs[place], -int(table.room[place].sum())))
         kept: list[int] = []
         for place in places:
-            if kept and (table.room[kept] >= table.room[place]).all(axis=1).any():
+            option = table.options[place]
+            as_roomy = (table.room[kept] >= table.room[place]).all(axis=1)
+            better = [p for p, more in zip(kept, as_roomy, strict=True) if more]
+            limited = limits.get(option.pool, ())
+            if any(table.options[p].uses_no_more(option, limited) for p in better):
                 keep[place] = False
             else:
                 kept.append(place)

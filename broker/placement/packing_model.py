@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -68,6 +68,10 @@ class MachineOption:
     weight: int = 0
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)
+
+    def uses_no_more(self, than: MachineOption, limited: Iterable[str]) -> bool:
+        """Whether the machine adds no more of the limited resources than the other one."""
+        return all(self.capacity.get(name, 0) <= than.capacity.get(name, 0) for name in limited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,7 @@ class Supply:
 
     def no_larger(self, option: MachineOption, than: MachineOption) -> bool:
         """Whether the option uses no more of its pool's limits than the other one."""
-        limited = self.limits.get(option.pool, {})
-        return all(option.capacity.get(name, 0) <= than.capacity.get(name, 0) for name in limited)
+        return option.uses_no_more(than, self.limits.get(option.pool, ()))
 
     def take(self, option: MachineOption, by: int = 1) -> None:
         if option.source:

@@ -36,7 +36,7 @@ def packed_together(
         return 0.0
     fits = np.array([table.fits(shape) for shape in shapes], dtype=bool)
     usable = fits.any(axis=0) & np.array([state.supply.has(option) for option in table.options], dtype=bool)
-    places = np.flatnonzero(undominated(table, usable))
+    places = np.flatnonzero(undominated(table, usable, state.supply.limits))
     if not len(places):
         return 0.0
     problem, classes = problem_of(shapes, table, state, places, fits)

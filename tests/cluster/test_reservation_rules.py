@@ -10,11 +10,12 @@ from broker.apis import names
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.report import FAILED
 from tests.cluster import cases
+from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json
 from tests.cluster.stack import Stack
 from tests.cluster.test_provisioning import bound, claims, pods, pool, start
 
-KEY = names.RESERVATION_ID
+KEY, KIND = names.RESERVATION_ID, names.CAPACITY_TYPE
 
 
 def world(stack: Stack, selection: str, *, capacity: tuple[str, ...] = (RESERVED, ON_DEMAND)) -> list[str]:
@@ -34,6 +35,14 @@ def world(stack: Stack, selection: str, *, capacity: tuple[str, ...] = (RESERVED
 def affinity(*terms: Json) -> Json:
     selector = {"nodeSelectorTerms": [{"matchExpressions": [term]} for term in terms]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}}
+
+
+def daemon_set(stack: Stack, rules: Json) -> None:
+    """A DaemonSet of pods of 1 CPU under the rules."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container], **rules}}
+    spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template}
+    stack.client.create(DaemonSet.KIND, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
 
 
 def rule(operator: str, *values: str, key: str = KEY) -> Json:
@@ -130,17 +139,32 @@ def test_pods_repelled_by_reservation_get_one_machine_in_each(stack: Stack) -> N
 @pytest.mark.covers("FLT-03")
 def test_daemon_set_of_one_reservation_leaves_its_pod_the_other(stack: Stack) -> None:
     first, second = world(stack, "group", capacity=(RESERVED,))
-    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
-    template = {
-        "metadata": {"labels": {"app": "d"}},
-        "spec": {"containers": [container], **affinity(rule("In", first))},
-    }
-    spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template}
-    stack.client.create(DaemonSet.KIND, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
+    daemon_set(stack, affinity(rule("In", first)))
     waiting = pods(stack, 1, cpu="1500m")
     start(stack)
     stack.until(lambda: bound(stack, waiting), "pod bound", step=0.2)
     assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [second]
+
+
+@pytest.mark.covers("FLT-03")
+@pytest.mark.parametrize("written", ["capacity type", "reservation"])
+def test_daemon_set_outside_of_reservations_keeps_a_claim_from_on_demand(stack: Stack, written: str) -> None:
+    """The slot is taken before the launch, and on an on-demand machine the DaemonSet leaves no room."""
+    odcr = stack.aws.odcr("m5.large", zone=A)
+    stack.node_class(id_=odcr)
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED, ON_DEMAND]}
+    pool(stack, template={"requirements": [types, kinds]})
+    outside = rule("DoesNotExist") if written == "reservation" else rule("In", ON_DEMAND, key=KIND)
+    daemon_set(stack, affinity(outside))
+    pods(stack, 1, cpu="1500m")
+    stack.before_launch(lambda: stack.aws.rival(odcr))
+    start(stack)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    (claim,) = claims(stack)
+    stack.until_waiting(claim.name)
+    stack.passes()
+    assert stack.aws.instances() == []
 
 
 @pytest.mark.covers("FLT-03")

@@ -120,6 +120,7 @@ def narrowed(
     fitting = [machine for machine in machines if machine.instance_type in types]
     if names.CAPACITY_TYPE in keys_read(infos):
         kinds = {machine.capacity_type for machine in fitting}
+    kinds = {*kinds} - _unfit_kinds(fitting, offered)
     listed: list[dict[str, Any]] = []
     for item in required:
         values = {machine.node.labels.get(item.key) for machine in fitting} if item.min_values else set()
@@ -133,6 +134,19 @@ def narrowed(
     listed.append(one_of(names.ZONE, sorted({machine.zone for machine in fitting})))
     listed.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
     return [*listed, *reservation_rules(infos, fitting, offered)]
+
+
+def _unfit_kinds(fitting: Sequence[MachineOption], offered: Iterable[MachineOption]) -> set[str]:
+    """The capacity types that the pods do not fit, such as one with more DaemonSets.
+
+    That of reservations stays: the rules about reservations leave out those that the pods do not fit.
+    """
+    types, zones = {item.instance_type for item in fitting}, {item.zone for item in fitting}
+    return {
+        option.capacity_type
+        for option in offered
+        if not option.source and option.instance_type in types and option.zone in zones
+    } - {machine.capacity_type for machine in fitting}
 
 
 def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> list[MachineOption]:

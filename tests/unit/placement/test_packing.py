@@ -315,6 +315,15 @@ def test_pods_get_machines_whatever_the_solver_answers(answer: str, monkeypatch:
     assert result.unsolved == answer and not result.reasons
 
 
+@pytest.mark.covers("FLT-61")
+def test_gang_gets_the_dearer_machines_that_use_less_of_a_limit() -> None:
+    """A cheaper machine with as much room for the gang reaches the limit before all its pods have one."""
+    slim = option("c5.large", memory="4Gi", cost=1.2)
+    limits = {"default": {"memory": 12 * 2**30}}
+    result = packed(many(3, "g", cpu="2", gang="g"), [LARGE, slim], room={}, limits=limits)
+    assert bins(result) == [("c5.large", A, 1)] * 3 and not result.reasons
+
+
 @pytest.mark.covers("FLT-60")
 def test_limit_is_kept_to_the_byte() -> None:
     """SCIP's numbers hold within its tolerance, which is more than a byte."""
