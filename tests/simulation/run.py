@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.reservations.moves import MOVE_SPAN
 from tests.simulation import pools, setting
 from tests.simulation.chance import reseed
 from tests.simulation.cluster_parts import run_cluster
@@ -21,7 +22,8 @@ MACHINES = 10.0  # seconds between two looks of the machines
 STEPS = 4000  # of one stretch of time: more is no rest
 # Longer than the hour for which a purchase may be unclear.
 SETTLE, REST, ROUND = 4200.0, 100.0, 25.0
-QUIET = 150.0  # longer than the settings' longest wait for a state to last
+# Longer than the settings' longest wait for a state to last, and than a loss may be a move.
+QUIET = MOVE_SPAN.total_seconds() + 20.0
 # In a world with pods: longer than an empty node waits for them, and than a back-off of minutes.
 PODS_QUIET, PODS_SETTLE = 350.0, 1500.0
 TRIAL = ("LaunchTemplate",)  # each class's launch is tried once an hour, and anew after a restart
