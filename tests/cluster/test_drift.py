@@ -119,6 +119,26 @@ def test_daemon_sets_for_one_capacity_type_count_for_that_type_only(stack: Stack
     gone(stack, "old")
 
 
+@pytest.mark.covers("FLT-03")
+def test_replacement_keeps_out_of_a_reservation_where_daemon_sets_leave_no_room(stack: Stack) -> None:
+    first, second = stack.aws.odcr("m5.large"), stack.aws.odcr("m5.large")
+    rule = {"key": names.RESERVATION_ID, "operator": "In", "values": [first]}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    daemon_set(stack, affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}})
+    stack.node_class("web", group=stack.aws.group(first, second), zones=(A,))
+    stack.node_pool("web", node_class="web")
+    change(stack, "web", disruption={"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]})
+    stack.start()
+    stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
+    change(stack, "web", template={"spec": {"requirements": [types, kinds]}})
+    new = replaced(stack)
+    assert listed(new, names.RESERVATION_ID) == {first}
+    gone(stack, "old")
+    assert stack.reservation_of(new.name) == second
+
+
 def test_pod_with_a_volume_stays_in_its_zone(stack: Stack) -> None:
     pool(stack)
     stack.node_class("far", preference="none", zones=(B,))

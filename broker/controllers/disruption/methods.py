@@ -281,7 +281,7 @@ class DisruptionMethods:
             for node in nodes:
                 self._reporter.blocked(node, f"Cannot replace it: {problem}")
             return None
-        pairs = [(needed, finder.find(needed, placed)) for needed in demands]
+        pairs = [finder.find(needed, placed) for needed in demands]
         if not self._have_machines(pairs, "no instance type of NodePool {} holds its pods"):
             return None
         pairs = finder.within_limits(pairs)

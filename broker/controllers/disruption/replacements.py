@@ -62,11 +62,15 @@ _KEPT: Final = (names.PRIORITY, names.EXPECT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The pods that move off a node. `zone`: the only zone, if volumes keep the pods there."""
+    """The pods that move off a node. `zone`: the only zone, if volumes keep the pods there.
+
+    `unfit`: the machines that do not hold the pods, once they are found.
+    """
 
     node: ManagedNode
     pods: tuple[PodInfo, ...]
     zone: str = ""
+    unfit: tuple[MachineOption, ...] = ()
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -124,25 +128,25 @@ class MachineFinder:
     snapshot: DisruptionSnapshot
     learner: RoomLearner
 
-    def find(self, needed: Demand, placement: PlacementSnapshot) -> list[MachineOption]:
+    def find(self, needed: Demand, placement: PlacementSnapshot) -> Pair:
         """The machines in order that hold all pods together; those in full reservations only beside others.
 
         `placement` is without the old node.
         """
         ready = self.sources.launch_class(needed.node.pool.spec.template.spec.node_class_ref.name)
         if ready is None:
-            return []
+            return needed, []
         inventory = self.sources.ec2.inventory.snapshot()
         try:
             claim = planned(needed, uid="replacement", name="replacement")
             types = self.sources.ec2.provider.instance_types()
         except (InvalidRequirement, ProviderError):
-            return []
+            return needed, []
         node_class = ready.plan.of_tenancy(tenancy(claim.requirements))
         known = class_catalog(node_class, types, inventory, self.snapshot.now)
-        return _combinable(
-            *self.fitting(needed, claim, known, inventory, placement),
-            lambda machine: not machine.source or inventory.free(machine.source) > 0,
+        machines, unfit = self.fitting(needed, claim, known, inventory, placement)
+        return replace(needed, unfit=tuple(unfit)), _combinable(
+            machines, unfit, lambda machine: not machine.source or inventory.free(machine.source) > 0
         )
 
     def fitting(
@@ -323,6 +327,7 @@ def body(
             needed.chosen,
             needed.pods,
             {machine.capacity_type for machine in machines},
+            offered=[*machines, *needed.unfit],
         ),
         requests=total_requests(needed.pods, machines[0].daemons),
         annotations={

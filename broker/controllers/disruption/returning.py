@@ -265,7 +265,8 @@ def _offer(
     if not usable:
         return None
     placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
-    machines, _ = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
+    machines, unfit = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
+    needed = replace(needed, unfit=tuple(unfit))
     ((_, allowed),) = finder.within_limits([(needed, machines)])
     slots = {machine.source: machine for machine in allowed if machine.source in usable}
     if not slots:
