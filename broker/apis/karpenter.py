@@ -13,7 +13,7 @@ from pydantic import Field
 
 from broker.apis import names
 from broker.apis.core import LABEL_KEY, LABEL_VALUE, Taint
-from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
+from broker.apis.meta import LONGEST_MESSAGE, Condition, Kind, Model, Object, Quantity, Time
 from broker.apis.schema import SchemaRule, crd
 
 OPERATORS = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
@@ -164,7 +164,7 @@ class NodeClaimCondition(Condition):
             pattern="^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$",
         ),
     ] = ""
-    message: Annotated[str, crd("Why, in a sentence for people.", maxLength=32768)] = ""
+    message: Annotated[str, crd("Why, in a sentence for people.", maxLength=LONGEST_MESSAGE)] = ""
 
 
 class NodeClaimStatus(Model):

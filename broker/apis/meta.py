@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -20,6 +20,7 @@ from broker.apis.schema import SchemaRule, crd
 from broker.text import bounded, format_micros, format_time
 
 ConditionStatus = Literal["True", "False", "Unknown"]
+LONGEST_MESSAGE: Final = 32768  # characters of a condition's message, by metav1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,9 @@ class Condition(Model):
             pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
         ),
     ] = ""
-    message: Annotated[str, crd("Why, in a sentence for people.", required=True, maxLength=32768)] = ""
+    message: Annotated[
+        str, crd("Why, in a sentence for people.", required=True, maxLength=LONGEST_MESSAGE)
+    ] = ""
     last_transition_time: Annotated[Time | None, crd("When the status last changed.", required=True)] = None
     observed_generation: Annotated[
         int | None, crd("The metadata.generation that this was observed at.", format="int64", minimum=0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from broker.apis.meta import Condition, ConditionUpdate, Object
+from broker.apis.meta import LONGEST_MESSAGE, Condition, ConditionUpdate, Object
 from broker.text import format_micros, format_time
 
 Json = dict[str, Any]
@@ -28,9 +28,12 @@ def set_conditions(
     *updates: ConditionUpdate,
     now: datetime,
     observed_generation: int | None = None,
-    message_limit: int | None = None,
+    message_limit: int = LONGEST_MESSAGE,
 ) -> tuple[Condition, ...]:
-    """The conditions with these set: each in its old place, or at the end."""
+    """The conditions with these set: each in its old place, or at the end.
+
+    A longer message is cut: the API server would refuse the whole status.
+    """
     result = tuple(conditions)
     for update in updates:
         message = update.message[:message_limit]

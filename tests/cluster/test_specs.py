@@ -88,6 +88,19 @@ def test_nothing_is_launched_from_an_invalid_annotation(stack: Stack, annotation
     assert stack.calls("CreateLaunchTemplate") == stack.calls("CreateFleet") == 0
 
 
+@pytest.mark.covers("FLT-53")
+def test_many_unknown_keys_are_reported_within_what_a_condition_holds(stack: Stack) -> None:
+    """The API server would refuse a longer message with the whole status."""
+    keys = {f"capacityReservationPreference{number}": "open" for number in range(300)}
+    stack.node_class(annotations={names.RESERVATION_SPEC: json.dumps(keys)})
+    stack.start()
+    stack.claim()
+    condition = stack.until_class(VALID, "False", reason="InvalidCapacityReservationSpec")
+    assert "the nearest name is capacityReservationPreference" in condition.message
+    assert len(condition.message) == 32768
+    stack.until_waiting("c-0", "InvalidCapacityReservationSpec")
+
+
 @pytest.mark.covers("KRP-04", "KRP-03")
 def test_a_corrected_annotation_launches_at_once(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
