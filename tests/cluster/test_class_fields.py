@@ -71,7 +71,7 @@ def test_cpu_options_and_the_context_of_the_fleet(stack: Stack, monkeypatch: pyt
     stack.node_class(
         preference="none", cpuOptions={"nestedVirtualization": "enabled"}, context="a-context-of-ec2s"
     )
-    stack.start()
+    stack.start(kubelets=False)
     stack.claim(types=("m5.large", "m7i.large"), capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
     assert stack.instance("c-0")["InstanceType"] == "m7i.large"
