@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -133,21 +133,26 @@ def decode_object(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _within_limits(value: Any) -> None:
+def levels(value: Any) -> Iterator[list[Any]]:
+    """The value alone, then what its objects and lists hold, level by level."""
     level = [value]
-    for _ in range(DEEPEST_JSON):
-        for item in level:
-            if isinstance(item, float) and not (math.isfinite(item) and abs(item) <= MOST):
-                raise InvalidText(f"has the number {item:g}: write one of at most {MOST}")
+    while level:
+        yield level
         level = [
             child
             for item in level
             if isinstance(item, dict | list)
             for child in (item.values() if isinstance(item, dict) else item)
         ]
-        if not level:
-            return
-    raise InvalidText(f"is nested more than {DEEPEST_JSON} levels deep: write it flatter")
+
+
+def _within_limits(value: Any) -> None:
+    for depth, level in enumerate(levels(value)):
+        if depth == DEEPEST_JSON:
+            raise InvalidText(f"is nested more than {DEEPEST_JSON} levels deep: write it flatter")
+        for item in level:
+            if isinstance(item, float) and not (math.isfinite(item) and abs(item) <= MOST):
+                raise InvalidText(f"has the number {item:g}: write one of at most {MOST}")
 
 
 def exact(text: str) -> Decimal:

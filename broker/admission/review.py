@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from broker.text import LONGEST_SCALAR, shortened
+from broker.text import LONGEST_SCALAR, levels, shortened
 
 API_VERSION: Final = "admission.k8s.io/v1"
 _FIELD: Final = re.compile(r"(?:spec|metadata)[\w.\[\]]*")
@@ -128,10 +128,9 @@ def _malformed_metadata(obj: Json) -> Iterator[str]:
                 yield f"metadata.{field}: {key} is {_json(value)}: put it in quotes"
 
 
-def _deeper(value: object, levels: int = DEEPEST) -> bool:
-    """Whether the value is nested deeper than so many levels: then it can be neither printed nor written."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(inner) and (levels == 0 or any(_deeper(item, levels - 1) for item in inner))
+def _deeper(value: object) -> bool:
+    """Whether the value is nested deeper than `DEEPEST`: then it can be neither printed nor written."""
+    return any(depth > DEEPEST for depth, _ in enumerate(levels(value)))
 
 
 def _json(value: object) -> str:
