@@ -1,7 +1,7 @@
 """Turns counts back into claims: the slot of each claim, and the claims that keep a gang from launching.
 
-Invariant: of interchangeable claims the first are served, and claims with the same slots take them in order,
-the best first; no reservation exceeds its room.
+Invariant: of interchangeable claims the first are served, and claims with the same slots take them in order:
+their own before those of other owners, the best first; no reservation exceeds its room.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
+
+import numpy as np
 
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.flow import Flow
@@ -27,9 +29,9 @@ def allocate(
         served[bundle.reach] += bundle.claims[: int(count)]
     units = [_units(odcr_ids, inventory) for odcr_ids in problem.members]
     stock: dict[int, list[str]] = defaultdict(list)
-    for reach, slot, count in zip(problem.arc_reach, problem.arc_slot, taken.flow, strict=True):
-        if count:
-            stock[int(reach)] += islice(units[slot], int(count))
+    for arc in np.argsort(problem.lent, kind="stable"):
+        if count := int(taken.flow[arc]):
+            stock[int(problem.arc_reach[arc])] += islice(units[problem.arc_slot[arc]], count)
     return {
         uid: odcr_id
         for reach, uids in served.items()

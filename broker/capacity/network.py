@@ -10,7 +10,7 @@ positions in an order serve as costs, numbers stay small, and no level of the ob
 If the quota of a slot pool binds, or slots are lent, slots decide between takers too. `best` then solves the
 network level by level: the optimal flows of a level are those of a smaller network, in which each way with a
 reduced cost is fixed (complementary slackness). Takers of an optimal flow are bases of a matroid there too,
-so their age is the last level.
+so their age is a level, and the last is which of them have lent slots.
 
 The solver is OR-tools' SimpleMinCostFlow, a cost-scaling push-relabel on integers.
 """
@@ -88,6 +88,8 @@ def best(problem: SlotProblem, *, at_most: Ints) -> SlotFlow:
         if measure.any():
             network.minimize(used=measure.astype(np.int64))
     network.minimize(served=-weights([(rank.priority, rank.created) for rank in ranks]))
+    if problem.exposed.any():
+        network.minimize(used=problem.exposed)
     taken = network.taken()
     if problem_text := taken.problems(problem):
         raise SolverFailed(f"min-cost flow: {problem_text}")

@@ -6,9 +6,9 @@ whole or not at all. The result does not depend on the order of the input.
 Of all such assignments this one is the best, in this order: most claims in reservations, the higher priority
 first; most claims with held quota among them; fewest claims that wait; least on-demand cost; fewest lent
 slots; smallest instances; soonest-ending reservations; the older claim before the newer, where a gang is as
-old as its oldest claim. Own and unowned slots come first, within the share that `entitlements` leave each
-queue. Slots are lent afterwards: a claim that has a slot keeps one, though maybe another, and of all such
-assignments the best one follows, in the same order.
+old as its oldest claim; lent slots to lower priorities, since owners take them back. Own and unowned slots
+come first, within the share that `entitlements` leave each queue. Slots are lent afterwards: a claim that has
+a slot keeps one, though maybe another, and of all such assignments the best one follows, in the same order.
 
 A minimum-cost flow is exact unless gangs, borrowing or lending limits bind (`network`); then constraint
 programming is (`slot_model`). With more than 500 ways from claims to slots it is too slow for gangs: branch

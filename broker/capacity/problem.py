@@ -127,6 +127,17 @@ class SlotProblem:
         return bool(self.limits or self.kept is not None or self.lent.any())
 
     @cached_property
+    def exposed(self) -> Ints:
+        """What a lent slot costs on each arc: more for a reach of higher priority, since owners take slots
+        back.
+        """
+        strongest = np.full(self.reaches, max((bundle.rank.priority for bundle in self.bundles), default=0))
+        for bundle in self.bundles:
+            strongest[bundle.reach] = min(strongest[bundle.reach], bundle.rank.priority)
+        _, place = np.unique(-strongest, return_inverse=True)
+        return np.where(self.lent, place[self.arc_reach], 0)
+
+    @cached_property
     def equal_gangs(self) -> list[list[str]]:
         """Gangs of equal needs, in order of rank."""
         equal: dict[tuple[object, ...], list[str]] = defaultdict(list)

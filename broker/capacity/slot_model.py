@@ -2,7 +2,7 @@
 
 Invariant: a gang is whole or absent, no limit is exceeded, and each claim that keeps a slot has one. The
 levels are maximized one after another, and each is held from then on. A result that is proven is the best in
-the order of `levels`, then of age.
+the order of `levels`, then of age, then of who has lent slots.
 
 A variable counts the claims of a kind (equal but for their age) or the claims of a reach in a slot class; the
 first claims of a kind are the oldest. The solver is OR-tools' CP-SAT with one worker and a fixed seed, so
@@ -91,7 +91,7 @@ def solve(
 ) -> ModelledSlots:
     """The best assignment that is found from `start` on, in which these gangs launch."""
     model = _SlotModel(problem, start, launched, seconds, timer)
-    proven = model.maximize_levels() and model.prefer_older()
+    proven = model.maximize_levels() and model.prefer_older() and model.lend_to_weaker()
     return ModelledSlots(taken=model.taken(), launched=model.launched(), proven=proven)
 
 
@@ -268,6 +268,12 @@ class _SlotModel:
             self._close([ages[age] for age in [*terms][begun : begun + len(block)]], older)
             begun += len(block)
         return True
+
+    def lend_to_weaker(self) -> bool:
+        """Has claims of lower priority in lent slots rather than others; whether that is proven."""
+        exposed = self._problem.exposed
+        factors = {self._flow[arc]: -int(exposed[arc]) for arc in np.nonzero(exposed)[0]}
+        return self._maximize([_Term(factors, 0)])
 
     def _close(self, ages: Iterable[Sequence[int]], older: Mapping[int, Factors]) -> None:
         """Rules out younger claims of kinds of which an older claim cannot have a slot."""

@@ -173,7 +173,10 @@ def test_a_borrower_on_a_cordoned_node_gives_its_quota_back(cluster: Rooms) -> N
     cluster.client.patch(Node.KIND, "n0", {"spec": {"unschedulable": True}})
     pod(cluster, "owner", "b")
     cluster.until(lambda: cluster.evicted() == ["lent"], "an eviction")
-    assert cluster.get(Pod, "owner", "b").status.nominated_node_name in ("", "n1")
+    # The pod may have been read before the change of the node, which comes on another watch.
+    cluster.until(
+        lambda: cluster.get(Pod, "owner", "b").status.nominated_node_name in ("", "n1"), "no cordoned node"
+    )
     cluster.end_evicted()
     assert cluster.until_bound("owner", namespace="b") == ["n1"]
 

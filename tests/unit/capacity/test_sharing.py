@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -195,6 +196,39 @@ def test_owner_leaves_the_slot_that_a_borrower_can_use() -> None:
         "guest": "m5.large",
     }
     assert plan.solution.optimal and plan.solution.reserved == plan.solution.bound == 2
+
+
+@pytest.mark.covers("SAF-43", "CAP-09")
+@pytest.mark.parametrize(
+    "types", [("m5.large", "m5.large"), ("m5.large", "m5.large", "m5.xlarge")], ids=["alike", "unlike"]
+)
+@pytest.mark.parametrize("own", ["cr-1", "cr-9"], ids=["own-first", "own-last"])
+@pytest.mark.parametrize("modelled", [False, True], ids=["network", "model"])
+def test_the_claim_of_higher_priority_has_its_own_slot(
+    types: tuple[str, ...], own: str, modelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner takes back what it lent, and of borrowers the one of lower priority loses its slot."""
+    if modelled:
+        monkeypatch.setattr("broker.capacity.problem.SlotFlow.exceeds", lambda *_: True)
+    ids = [own, "cr-5"]
+    scenario = World(
+        inventory=inventory(*(odcr(id_, "m5.large") for id_ in ids), groups={GROUP: sorted(ids)}),
+        claims=(
+            claim("low", kinds=["reserved"], types=types[:1]),
+            claim(
+                "high", kinds=["reserved"], types=types[1:], priority=20, created=NOW + timedelta(minutes=1)
+            ),
+        ),
+        entitlements=Entitlements(
+            slot_pools={own: B, "cr-5": A},
+            availability=dict.fromkeys((A, B), SlotAvailability(quota=1, room=1, lendable=1)),
+            draws={"uid-low": "b", "uid-high": "b"},
+            borrow={B: 1},
+            peers={"b": frozenset({"a", "b"})},
+        ),
+    )
+    given = {item.claim.uid: item.option.pool.reservation for item in scenario.planned().assignments}
+    assert given == {"uid-high": own, "uid-low": "cr-5"}
 
 
 @pytest.mark.covers("SAF-43")
