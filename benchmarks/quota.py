@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVar
 
 from benchmarks.figures import Figure, run
 from benchmarks.quota_world import (
+    FLAVORS,
     KEY,
-    RULES,
     SECONDS,
+    WaitingHeads,
     admitted,
     heads,
     lent_slots,
@@ -30,14 +31,13 @@ from benchmarks.quota_world import (
 )
 from broker.quota.classical import preempt
 from broker.quota.cycle import HeadDecision, HeadOutcome, decide
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
 from broker.quota.order import Head
 from broker.quota.slot_model import Member, SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree
-from broker.quota.waiting import WaitingHeads
 
 T = TypeVar("T")
 NEEDED = frozenset((KEY,))
@@ -68,7 +68,7 @@ class Rounds:
             self.arrive()
             began = time.thread_time()
             taken = list(self.waiting.heads())
-            decisions = decide(self.ledger, taken, RULES)
+            decisions = decide(self.ledger, taken, FLAVORS)
             changed = [self.apply(decision) for decision in decisions]
             self.seconds += time.thread_time() - began
             if not any(changed):
@@ -104,7 +104,7 @@ class Rounds:
             )
         )
         self.heads[head.name] = head
-        cores = head.pod_sets[0].requests["cpu"] // 1000
+        cores = head.request.requests["cpu"] // 1000
         heapq.heappush(self.running, (self.now + SECONDS[cores], head.name, self.now))
         return True
 
@@ -217,14 +217,14 @@ def _seconds(ledger: QuotaLedger, many: int, *, held: QuotaLedger | None = None)
         Head(
             name=f"head-{number:04}",
             queue=name,
-            pod_sets=(PodSetRequest(requests={"cpu": (16_000, 24_000)[number % 2]}),),
+            request=FlavorRequest(requests={"cpu": (16_000, 24_000)[number % 2]}),
             priority=(50, 100, 200)[number % 3],
             queued=float(number % 7),
         )
         for number, name in enumerate(sorted(ledger.tree.queues)[:many])
     ]
     began = time.thread_time()
-    if len(decide(ledger, heads, RULES)) != many:
+    if len(decide(ledger, heads, FLAVORS)) != many:
         raise AssertionError("a head has no decision")
     return time.thread_time() - began
 

@@ -8,11 +8,11 @@ gets a small one every 0.1 s, a middling one every 0.5 s and a large one every 1
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from broker.quota.assign import SharingRules
-from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     AdmittedWorkload,
@@ -25,13 +25,57 @@ from broker.quota.model import (
 )
 from broker.quota.order import Head
 from broker.quota.slot_model import OwnedSlots, SlotHolder
-from broker.quota.tree import Tree
+from broker.quota.tree import QuotaNode, Tree
 
 KEY = FlavorResource("default", "cpu")
-RULES = SharingRules(flavors={"default": Flavor(name="default")})
+FLAVORS = {"default": Flavor(name="default")}
 # Cores, priority, seconds that one runs, seconds between two, share of ten.
 SHAPES = ((1, 50, 0.2, 0.1, 7), (5, 100, 0.5, 0.5, 2), (20, 200, 1.0, 1.2, 1))
 SECONDS = {shape[0]: shape[2] for shape in SHAPES}
+
+
+_Item = tuple[tuple[int, float, str], Head]
+
+
+class WaitingHeads:
+    """Every waiting workload, under the queues of a tree.
+
+    A head that could not be admitted is set aside until its cohort tree changes, so that those behind it have
+    their turn. The rule is Kueue's (pkg/cache/queue).
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._heaps: dict[str, list[_Item]] = {}
+        self._aside: dict[str, dict[str, Head]] = {}
+        # Queues with something set aside, by the root of their tree.
+        self._stuck: dict[QuotaNode, set[str]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._heaps.values())) + sum(map(len, self._aside.values()))
+
+    def push(self, head: Head) -> None:
+        heapq.heappush(self._heaps.setdefault(head.queue, []), (head.rank, head))
+
+    def heads(self) -> Iterator[Head]:
+        """Takes each queue's head out; the caller pushes it again, sets it aside, or drops it."""
+        for heap in self._heaps.values():
+            if heap:
+                yield heapq.heappop(heap)[1]
+
+    def set_aside(self, head: Head) -> None:
+        """Sets aside a head that could not be admitted."""
+        node = self._tree.queues.get(head.queue)
+        self._aside.setdefault(head.queue, {})[head.name] = head
+        if node is not None:
+            self._stuck.setdefault(node.root(), set()).add(head.queue)
+
+    def wake(self, queues: Iterable[str]) -> None:
+        """After quota was given back in these queues: tries all of their trees again."""
+        for root in dict.fromkeys(n.root() for name in sorted(queues) if (n := self._tree.queues.get(name))):
+            for name in sorted(self._stuck.pop(root, ())):
+                for head in self._aside.pop(name).values():
+                    self.push(head)
 
 
 def queues(cohorts: int, per_cohort: int, *, cores: int = 20) -> list[Queue]:
@@ -57,7 +101,7 @@ def heads(queues: Sequence[Queue], per_queue: int) -> Iterator[Head]:
                 yield Head(
                     name=f"{queue.name}-{number:04}",
                     queue=queue.name,
-                    pod_sets=(PodSetRequest(requests={"cpu": cores * 1000}),),
+                    request=FlavorRequest(requests={"cpu": cores * 1000}),
                     priority=priority,
                     queued=(turn + 1) * every,
                 )

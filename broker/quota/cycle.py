@@ -12,17 +12,16 @@ head waits for the next round, while Kueue would decide again in the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from broker.quota.assign import FlavorAssignment, SharingRules, Simulation, assign
+from broker.quota.assign import FlavorAssignment, Simulation, assign
 from broker.quota.candidates import fits
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import Flavor
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Amounts, FlavorResource, Mode, PreemptionTarget, Quota
 from broker.quota.order import Head, HeadEntry, classical
-from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode
 
 
@@ -70,7 +69,7 @@ class _Round:
             node.add(amounts)
 
 
-def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> list[HeadDecision]:
+def decide(ledger: QuotaLedger, heads: Iterable[Head], flavors: Mapping[str, Flavor]) -> list[HeadDecision]:
     """The decision about each head in this round, at most one a queue, in the order in which they were
     taken."""
     decisions: list[HeadDecision] = []
@@ -82,7 +81,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
                 raise ValueError(
                     f"queue {head.queue} has two heads, {before} and {head.name}; give one a round"
                 )
-            entry = _nominate(ledger, head, rules)
+            entry = _nominate(ledger, head, flavors)
             if isinstance(entry, HeadDecision):
                 decisions.append(entry)
             else:
@@ -96,33 +95,20 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
     return decisions
 
 
-def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> HeadEntry | HeadDecision:
+def _nominate(ledger: QuotaLedger, head: Head, flavors: Mapping[str, Flavor]) -> HeadEntry | HeadDecision:
     """The head's possible assignment now; a decision at once if no other head matters."""
     try:
         node = ledger.node(head.queue)
     except LookupError as error:
         return HeadDecision(head=head, outcome=HeadOutcome.WAIT, why=str(error.args[0]))
-    oracle = Simulation(ledger, head.queue, head.priority, head.queued, rules)
-
-    def attempt(pod_sets: Sequence[PodSetRequest]) -> HeadEntry | None:
-        given = assign(node, pod_sets, rules, oracle)
-        if given.mode is Mode.FIT:
-            return HeadEntry(head, node, given, ())
-        if given.mode is Mode.PREEMPT and (victims := oracle.targets(given.usage, given.needed)):
-            return HeadEntry(head, node, given, victims)
-        return None
-
-    whole = assign(node, head.pod_sets, rules, oracle)
-    if whole.mode is Mode.FIT:
-        return HeadEntry(head, node, whole, ())
-    victims = oracle.targets(whole.usage, whole.needed) if whole.mode is Mode.PREEMPT else ()
-    if not victims and (less := reduced(head.pod_sets, attempt)) is not None:
-        return less
-    if whole.mode is Mode.NO_FIT:
+    oracle = Simulation(ledger, head.queue, head.priority, head.queued)
+    given = assign(node, head.request, flavors, oracle)
+    if given.mode is Mode.NO_FIT:
         return HeadDecision(
-            head=head, outcome=HeadOutcome.WAIT, assignment=whole, why="; ".join(whole.reasons)
+            head=head, outcome=HeadOutcome.WAIT, assignment=given, why="; ".join(given.reasons)
         )
-    return HeadEntry(head, node, whole, victims)
+    victims = oracle.targets(given.usage, given.needed) if given.mode is Mode.PREEMPT else ()
+    return HeadEntry(head, node, given, victims)
 
 
 def _apply(this: _Round, entry: HeadEntry) -> HeadDecision:

@@ -12,15 +12,17 @@ would be two clusters. The same state gives the same result, since nothing is re
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from typing import Final
 
-from broker.quota.assign import SharingRules, assign
+from broker.quota.assign import assign
 from broker.quota.candidates import covered, fits
 from broker.quota.cycle import HeadDecision, HeadOutcome, decide
-from broker.quota.flavors import Expression, Flavor, PodSetRequest, misfit
+from broker.quota.flavors import Expression, Flavor, FlavorRequest, misfit
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     AdmittedWorkload,
@@ -35,7 +37,6 @@ from broker.quota.model import (
 )
 from broker.quota.order import Head
 from broker.quota.tree import QuotaNode, Tree
-from broker.quota.waiting import WaitingHeads
 
 # The most repetitions of a decision for requests that won and lost quota in it; the last one is returned.
 PASSES: Final = 4
@@ -45,12 +46,11 @@ _PIN = "#flavor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """A request for quota, or for more than is held. `pods.requests` is the total request, `pods.count`
-    is 1."""
+    """A request for quota, or for more than is held: `wants.requests` is the total."""
 
     name: str
     queue: str
-    pods: PodSetRequest
+    wants: FlavorRequest
     priority: int = 0
     queued: float = 0.0
 
@@ -120,7 +120,7 @@ def entitle(
     *,
     holders: Iterable[AdmittedWorkload],
     requests: Iterable[ClusterRequest],
-    rules: SharingRules,
+    flavors: Mapping[str, Flavor],
     claimed: Iterable[AdmittedWorkload] = (),
     nominated: Collection[str] = (),
 ) -> Entitled:
@@ -137,7 +137,7 @@ def entitle(
     held, claims, request_list = [*holders], [*claimed], [*requests]
     last: frozenset[str] = frozenset()
     for _ in range(PASSES):
-        decision = _AdmissionRound(queues, cohorts, held, rules)
+        decision = _AdmissionRound(queues, cohorts, held, flavors)
         entitled = decision.decide(request_list, claims, nominated=frozenset(nominated), last=last)
         if decision.outbid <= last:
             break
@@ -151,15 +151,11 @@ class _AdmissionRound:
         queues: Sequence[Queue],
         cohorts: Sequence[QuotaCohort],
         holders: Iterable[AdmittedWorkload],
-        rules: SharingRules,
+        flavors: Mapping[str, Flavor],
     ) -> None:
-        self._rules = replace(
-            rules,
-            flavors={
-                name: replace(flavor, labels={**flavor.labels, _PIN: name})
-                for name, flavor in rules.flavors.items()
-            },
-        )
+        self._flavors = {
+            name: replace(flavor, labels={**flavor.labels, _PIN: name}) for name, flavor in flavors.items()
+        }
         self._empty = Tree(queues, cohorts)
         self._before, self._now = Tree(queues, cohorts), Tree(queues, cohorts)
         self._later = QuotaLedger(Tree(queues, cohorts))
@@ -191,7 +187,7 @@ class _AdmissionRound:
     ) -> Entitled:
         self._nominated = nominated
         # Growth comes last: a growth that is taken back would take the earlier quota with it.
-        turns = {turn: WaitingHeads(self._later.tree) for turn in _Turn}
+        turns: dict[_Turn, list[Head]] = {turn: [] for turn in _Turn}
         for request in requests:
             if (held := self._held.get(request.name)) is not None and held.evicted:
                 continue  # it terminates first
@@ -199,11 +195,11 @@ class _AdmissionRound:
             if (never := self._never(request)) is not None:
                 self._decisions[request.name] = never
             elif request.name in nominated:
-                turns[_Turn.NOMINATED].push(self._head(request))
+                turns[_Turn.NOMINATED].append(self._head(request))
             elif request.name in last:
-                turns[_Turn.LAST].push(self._head(request))
+                turns[_Turn.LAST].append(self._head(request))
             else:
-                turns[_Turn.GROWTH if held else _Turn.NEW].push(self._head(request))
+                turns[_Turn.GROWTH if held else _Turn.NEW].append(self._head(request))
         self._claim(claim for claim in claimed if claim.name in nominated)
         for turn, waiting in turns.items():
             self._rounds(waiting)
@@ -220,48 +216,51 @@ class _AdmissionRound:
                     replace(claim, non_preemptible=claim.non_preemptible or claim.name in self._nominated)
                 )
 
-    def _rounds(self, waiting: WaitingHeads) -> None:
-        """Runs rounds until no head is left.
+    def _rounds(self, waiting: Iterable[Head]) -> None:
+        """Runs rounds, of one head of each queue, until none is left.
 
         A head that lost only to others of its round is decided again in the next one, before
         those behind it.
         """
+        queues: dict[str, list[tuple[tuple[int, float, str], Head]]] = defaultdict(list)
+        for head in waiting:
+            heapq.heappush(queues[head.queue], (head.rank, head))
         again: set[str] = set()
-        while heads := [*waiting.heads()]:
+        while heads := [heapq.heappop(heap)[1] for heap in queues.values() if heap]:
             staying = [head for head in heads if head.name not in self._evictions]
-            for decision in decide(self._later, staying, self._rules):
+            for decision in decide(self._later, staying, self._flavors):
                 self._apply(decision)
                 mode, name = decision.assignment.mode, decision.head.name
                 lost = decision.outcome is HeadOutcome.WAIT and mode is not Mode.NO_FIT
                 if lost and (mode is Mode.FIT or name not in again):
                     again.add(name)
-                    waiting.push(decision.head)
+                    heapq.heappush(queues[decision.head.queue], (decision.head.rank, decision.head))
 
     def _head(self, request: ClusterRequest) -> Head:
         held = self._held.get(request.name)
-        pods = request.pods if held is None else self._rest(request, held)
+        wants = request.wants if held is None else self._rest(request, held)
         return Head(
             name=request.name,
             queue=request.queue,
-            pod_sets=(pods,),
+            request=wants,
             priority=request.priority,
             queued=request.queued,
         )
 
-    def _rest(self, request: ClusterRequest, held: AdmittedWorkload) -> PodSetRequest:
+    def _rest(self, request: ClusterRequest, held: AdmittedWorkload) -> FlavorRequest:
         """The part of the request that is not held yet, in the held flavors."""
         has = held_of(held.usage)
         requests = {
             resource: value - has.get(resource, 0)
-            for resource, value in request.pods.requests.items()
+            for resource, value in request.wants.requests.items()
             if value > has.get(resource, 0)
         }
         own = {key.flavor for key in held.usage}
         groups = self._groups(request.queue)
         pinned = tuple(flavor for group in groups for flavor in ([f for f in group if f in own] or group))
         pin = Expression(_PIN, "In", pinned)
-        terms = request.pods.affinity or ((),)
-        return replace(request.pods, requests=requests, affinity=tuple((*term, pin) for term in terms))
+        terms = request.wants.affinity or ((),)
+        return replace(request.wants, requests=requests, affinity=tuple((*term, pin) for term in terms))
 
     def _groups(self, queue: str) -> list[tuple[str, ...]]:
         node = self._now.queues.get(queue)
@@ -275,17 +274,17 @@ class _AdmissionRound:
             return AdmissionDecision(phase=AdmissionPhase.NEVER, why=f"queue {request.queue}: {why}")
         head = self._head(request)
         held = self._held.get(request.name)
-        pods = head.pod_sets[0]
+        wants = head.request
         if held is not None:
             node.add(held.usage)
-        assignment = assign(node, (pods,), self._rules, lambda *_: (Possibility.NO_FIT, 0))
-        lacks = () if assignment.mode is Mode.FIT else tuple(self._shortfalls(node, pods, request))
+        assignment = assign(node, wants, self._flavors, lambda *_: (Possibility.NO_FIT, 0))
+        lacks = () if assignment.mode is Mode.FIT else tuple(self._shortfalls(node, wants, request))
         if held is not None:
             node.remove(held.usage)
         if assignment.mode is Mode.FIT:
             return None
         return AdmissionDecision(
-            phase=AdmissionPhase.NEVER, shortfalls=lacks, misfits=tuple(self._misfits(node, pods))
+            phase=AdmissionPhase.NEVER, shortfalls=lacks, misfits=tuple(self._misfits(node, wants))
         )
 
     def _apply(self, decision: HeadDecision) -> None:
@@ -368,46 +367,46 @@ class _AdmissionRound:
 
     def _waiting(self, decision: HeadDecision) -> AdmissionDecision:
         request, node = self._requests[decision.head.name], self._later.node(decision.head.queue)
-        pods = decision.head.pod_sets[0]
+        wants = decision.head.request
         return AdmissionDecision(
             phase=AdmissionPhase.WAITING,
-            shortfalls=tuple(self._shortfalls(node, pods, request)),
-            misfits=tuple(self._misfits(node, pods)),
+            shortfalls=tuple(self._shortfalls(node, wants, request)),
+            misfits=tuple(self._misfits(node, wants)),
             why=decision.why,
         )
 
     def _shortfalls(
-        self, node: QuotaNode, pods: PodSetRequest, request: ClusterRequest
+        self, node: QuotaNode, wants: FlavorRequest, request: ClusterRequest
     ) -> Iterable[Shortfall]:
         held = held_of(self._held[request.name].usage) if request.name in self._held else {}
         covered = {
             resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources
         }
-        for resource, value in pods.requests.items():
+        for resource, value in wants.requests.items():
             if resource not in covered:
                 yield Shortfall(FlavorResource("", resource), value, 0)
         for group in node.queue.groups if node.queue else ():
-            for flavor in self._matching_flavors(pods, group.flavors):
-                for resource in sorted(group.resources & pods.requests.keys()):
+            for flavor in self._matching_flavors(wants, group.flavors):
+                for resource in sorted(group.resources & wants.requests.keys()):
                     key = FlavorResource(flavor.name, resource)
                     most = max(0, node.available(key))
-                    if (value := pods.requests[resource]) > most:
+                    if (value := wants.requests[resource]) > most:
                         has = held.get(resource, 0)
                         yield Shortfall(key, value + has, most + has)
 
-    def _matching_flavors(self, pods: PodSetRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
-        known = (self._rules.flavors.get(name) for name in flavors)
-        return (flavor for flavor in known if flavor is not None and not misfit(pods, flavor))
+    def _matching_flavors(self, wants: FlavorRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
+        known = (self._flavors.get(name) for name in flavors)
+        return (flavor for flavor in known if flavor is not None and not misfit(wants, flavor))
 
-    def _misfits(self, node: QuotaNode, pods: PodSetRequest) -> Iterable[str]:
+    def _misfits(self, node: QuotaNode, wants: FlavorRequest) -> Iterable[str]:
         for group in node.queue.groups if node.queue else ():
-            if not group.resources & pods.requests.keys():
+            if not group.resources & wants.requests.keys():
                 continue
             for name in group.flavors:
-                known = self._rules.flavors.get(name)
+                known = self._flavors.get(name)
                 if known is None:
                     yield f"flavor {name} does not exist: create the ResourceFlavor"
-                elif why := misfit(pods, known):
+                elif why := misfit(wants, known):
                     yield why
 
 

@@ -1,7 +1,7 @@
-"""The flavors that a pod set may run in.
+"""The flavors that a request may have.
 
-Invariant: a flavor matches if the pod set (with the flavor's own tolerations) tolerates each of its
-NoSchedule and NoExecute taints. Its labels must also satisfy the pod set's node selector and required
+Invariant: a flavor matches if the request (with the flavor's own tolerations) tolerates each of its
+NoSchedule and NoExecute taints. Its labels must also satisfy the request's node selector and required
 node affinity, as far as these concern the flavor's own label keys. For other keys the scheduler decides.
 An affinity term without such a key admits the flavor, whatever the other terms require. The rule is
 Kueue's (pkg/scheduler/flavorassigner, checkFlavorForPodSets and flavorSelector).
@@ -85,31 +85,27 @@ class Flavor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSetRequest:
-    """Equal pods: `requests` is that of one pod, `affinity` its required terms, of which one suffices.
+class FlavorRequest:
+    """What a flavor must suit: the amounts by resource, and its pods' tolerations, selector and affinity.
 
-    Pod sets of one `group` take the same flavors. `min_count`: the fewest pods worth admitting.
+    `affinity`: the required terms, of which one suffices.
     """
 
-    name: str = "main"
-    count: int = 1
     requests: Mapping[str, int] = field(default_factory=dict)
     tolerations: tuple[FlavorToleration, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[tuple[Expression, ...], ...] = ()
-    group: str = ""
-    min_count: int | None = None
 
 
-def misfit(pods: PodSetRequest, flavor: Flavor) -> str:
-    """Why the pod set may not run in the flavor; empty if it may."""
-    tolerations = (*pods.tolerations, *flavor.tolerations)
+def misfit(request: FlavorRequest, flavor: Flavor) -> str:
+    """Why the pods may not run in the flavor; empty if it may."""
+    tolerations = (*request.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
         if taint.effect in _HARD and not any(toleration.tolerates(taint) for toleration in tolerations):
             return f"untolerated taint {taint} in flavor {flavor.name}"
-    if any(flavor.labels.get(key, value) != value for key, value in pods.selector.items()):
+    if any(flavor.labels.get(key, value) != value for key, value in request.selector.items()):
         return f"flavor {flavor.name} doesn't match the node selector"
-    if not _affine(pods.affinity, flavor.labels):
+    if not _affine(request.affinity, flavor.labels):
         return f"flavor {flavor.name} doesn't match node affinity"
     return ""
 

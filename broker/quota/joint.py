@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.quota.assign import SharingRules
 from broker.quota.entitled import (
     AdmissionDecision,
     AdmissionPhase,
@@ -25,6 +24,7 @@ from broker.quota.entitled import (
     Eviction,
     entitle,
 )
+from broker.quota.flavors import Flavor
 from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest, Victim
 from broker.quota.slots import SlotTree
@@ -43,7 +43,7 @@ class QuotaState:
 
     queues: Sequence[Queue]
     cohorts: Sequence[QuotaCohort]
-    rules: SharingRules
+    flavors: Mapping[str, Flavor]
     holders: Sequence[AdmittedWorkload]
     requests: Sequence[ClusterRequest]
 
@@ -193,7 +193,7 @@ def _by_quota(
             quota.cohorts,
             holders=quota.holders,
             requests=quota.requests,
-            rules=quota.rules,
+            flavors=quota.flavors,
             claimed=claimed,
             nominated=first,
         )

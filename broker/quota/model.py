@@ -19,8 +19,6 @@ _INT64: Final = (1 << 63) - 1
 
 Policy = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
 BorrowPolicy = Literal["Never", "LowerPriority"]
-Search = Literal["MayStopSearch", "TryNextFlavor"]
-Preference = Literal["", "BorrowingOverPreemption", "PreemptionOverBorrowing"]
 
 
 class FlavorResource(NamedTuple):
@@ -64,16 +62,6 @@ class Preemption:
     threshold: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fungibility:
-    """Whether the next flavor is tried if this one needs borrowing or preemption, and which of these is
-    better."""
-
-    when_can_borrow: Search = "MayStopSearch"
-    when_can_preempt: Search = "TryNextFlavor"
-    preference: Preference = ""
-
-
 @dataclass(frozen=True, slots=True)
 class FlavorGroup:
     """Resources that share one flavor, chosen from these in order."""
@@ -84,15 +72,13 @@ class FlavorGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A ClusterQueue. `strict`: StrictFIFO, in which a head that does not fit blocks the queue."""
+    """A ClusterQueue of Kueue's default strategy: BestEffortFIFO, and the first flavor that fits."""
 
     name: str
     cohort: str = ""
     groups: tuple[FlavorGroup, ...] = ()
     quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
     preemption: Preemption = Preemption()
-    fungibility: Fungibility = Fungibility()
-    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

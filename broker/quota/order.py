@@ -10,20 +10,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.quota.assign import FlavorAssignment
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import FlavorRequest
 from broker.quota.model import PreemptionTarget
 from broker.quota.tree import QuotaNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A workload that waits for quota, the first of its queue."""
+    """A request that waits for quota, the first of its queue."""
 
     name: str
     queue: str
-    pod_sets: tuple[PodSetRequest, ...]
+    request: FlavorRequest
     priority: int = 0
     queued: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Its place in its queue: the higher priority, then the longer wait, then by name."""
+        return -self.priority, self.queued, self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,4 @@ class HeadEntry:
 
 def classical(entries: Sequence[HeadEntry]) -> Iterator[HeadEntry]:
     """Shorter borrowing distance, higher priority, longer wait."""
-    return iter(sorted(entries, key=lambda entry: (entry.assignment.level, *_rank(entry))))
-
-
-def _rank(entry: HeadEntry) -> tuple[int, float, str]:
-    return -entry.head.priority, entry.head.queued, entry.head.name
+    return iter(sorted(entries, key=lambda entry: (entry.assignment.level, *entry.head.rank)))

@@ -20,7 +20,7 @@ from broker.apis.ome_clusters import (
 )
 from broker.apis.units import units
 from broker.quota import flavors
-from broker.quota.flavors import Expression, PodSetRequest
+from broker.quota.flavors import Expression, FlavorRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class ClusterDemand:
     priority_class: str = ""
 
     @property
-    def pods(self) -> PodSetRequest:
-        """The quota request: a single pod set, so that all of it gets one flavor."""
+    def wants(self) -> FlavorRequest:
+        """The request for quota: all of it gets one flavor."""
         required = (
             self.affinity.node_affinity.required_during_scheduling_ignored_during_execution
             if self.affinity.node_affinity
             else None
         )
-        return PodSetRequest(
+        return FlavorRequest(
             requests=self.requests,
             tolerations=tuple(
                 flavors.FlavorToleration(

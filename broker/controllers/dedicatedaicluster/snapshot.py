@@ -25,8 +25,8 @@ from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.preemption.claims import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
-from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
+from broker.quota.flavors import Flavor
 from broker.quota.joint import GROWTH, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.resolve import ReservationNames, UnresolvedName
@@ -72,7 +72,7 @@ class ClusterState:
         return ClusterRequest(
             name=self.cluster.name,
             queue=self.reserved.queue,
-            pods=self.demand.pods,
+            wants=self.demand.wants,
             priority=self.priority,
             queued=_queued(self.cluster),
         )
@@ -92,14 +92,13 @@ class ClusterSnapshot:
         """The refusal of a request that would not fit empty queues; None if it would fit."""
         if (request := state.request) is None:
             return None
-        result = entitle(queues(self.specs), (), holders=(), requests=(request,), rules=self._rules)
+        result = entitle(queues(self.specs), (), holders=(), requests=(request,), flavors=self._flavors)
         decision = result.decisions[request.name]
         return decision if decision.phase is AdmissionPhase.NEVER else None
 
     @property
-    def _rules(self) -> SharingRules:
-        flavors = {name: quota_flavor(flavor) for name, flavor in self.flavors.items()}
-        return SharingRules(flavors=flavors)
+    def _flavors(self) -> Mapping[str, Flavor]:
+        return {name: quota_flavor(flavor) for name, flavor in self.flavors.items()}
 
     def quota(
         self,
@@ -130,7 +129,7 @@ class ClusterSnapshot:
         return QuotaState(
             queues=queues(self.specs),
             cohorts=(),
-            rules=self._rules,
+            flavors=self._flavors,
             holders=[*clusters, *self.other_holders, *launching],
             requests=[request for state in self.clusters if (request := state.request) is not None],
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.quota.assign import SharingRules
-from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, FlavorGroup, FlavorResource, Queue, Quota, QuotaCohort
 from broker.quota.order import Head
@@ -14,7 +13,7 @@ from broker.quota.tree import Tree
 
 GPU = FlavorResource("h100", "gpu")
 SPOT = FlavorResource("spot", "gpu")
-RULES = SharingRules(flavors={"h100": Flavor(name="h100"), "spot": Flavor(name="spot")})
+FLAVORS = {"h100": Flavor(name="h100"), "spot": Flavor(name="spot")}
 
 
 def quota(nominal: int, borrow: int | None = None, lend: int | None = None) -> Quota:
@@ -44,7 +43,7 @@ def workload(name: str, queue: str, gpus: int, **rest: Any) -> AdmittedWorkload:
 
 
 def head(name: str, queue: str, gpus: int, **rest: Any) -> Head:
-    return Head(name=name, queue=queue, pod_sets=(PodSetRequest(requests={"gpu": gpus}),), **rest)
+    return Head(name=name, queue=queue, request=FlavorRequest(requests={"gpu": gpus}), **rest)
 
 
 def ledger(*given: Queue | QuotaCohort | AdmittedWorkload) -> QuotaLedger:

@@ -11,22 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from broker.quota.assign import Oracle, SharingRules
-from broker.quota.flavors import Expression, Flavor, FlavorTaint, FlavorToleration, PodSetRequest
+from broker.quota.assign import Oracle
+from broker.quota.flavors import Expression, Flavor, FlavorRequest, FlavorTaint, FlavorToleration
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     UNLIMITED,
     AdmittedWorkload,
     FlavorGroup,
     FlavorResource,
-    Fungibility,
     Possibility,
     Preemption,
     Queue,
     Quota,
     QuotaCohort,
     QuotaRequest,
-    Search,
     amount,
 )
 from broker.quota.tree import Tree
@@ -172,7 +170,6 @@ def queue(written: Row) -> Queue:
     quotas = {key(name): quota(value) for name, value in (written.get("quotas") or {}).items()}
     rule = written.get("preemption") or {}
     borrow = rule.get("borrowWithinCohort") or {}
-    search = written.get("flavorFungibility") or {}
     return Queue(
         name=written["name"],
         cohort=written.get("cohort") or "",
@@ -194,17 +191,7 @@ def queue(written: Row) -> Queue:
             borrow=borrow.get("policy") or "Never",
             threshold=borrow.get("max"),
         ),
-        fungibility=Fungibility(
-            when_can_borrow=_search(search.get("WhenCanBorrow") or "MayStopSearch"),
-            when_can_preempt=_search(search.get("WhenCanPreempt") or "TryNextFlavor"),
-            preference=search.get("Preference") or "",
-        ),
     )
-
-
-def _search(word: str) -> Search:
-    """v1beta1's Borrow and Preempt mean MayStopSearch."""
-    return "TryNextFlavor" if word == "TryNextFlavor" else "MayStopSearch"
 
 
 def cohort(written: Row) -> QuotaCohort:
@@ -253,10 +240,6 @@ def incoming_request(row: Row) -> tuple[QuotaRequest, frozenset[FlavorResource]]
     )
 
 
-def rules() -> SharingRules:
-    return SharingRules(flavors=FLAVORS)
-
-
 def oracle(row: Row) -> Oracle:
     """The table's stand-in for a simulation: its listed results, otherwise preemption in the queue."""
     results = {
@@ -265,13 +248,24 @@ def oracle(row: Row) -> Oracle:
     return lambda flavor_resource, _: results.get(flavor_resource, (Possibility.PREEMPT, 0))
 
 
-def pods(written: Row) -> PodSetRequest:
-    return PodSetRequest(
-        name=written["name"],
-        count=written["count"],
-        min_count=written.get("minCount"),
-        group=written.get("group") or "",
-        requests=written["request"],
+def expressible(row: Row) -> bool:
+    """Whether a reservation can express it: one request, in a queue of the default fungibility."""
+    (queue, *_), pod_sets = row["clusterQueues"], row["podSets"]
+    search = queue.get("flavorFungibility") or {}
+    return (
+        len(pod_sets) == 1
+        and pod_sets[0].get("minCount") is None
+        and (pod_sets[0]["count"] == 1 or not any("|pods" in key for key in queue.get("quotas") or ()))
+        and (search.get("WhenCanBorrow") or "MayStopSearch") in ("MayStopSearch", "Borrow")
+        and (search.get("WhenCanPreempt") or "TryNextFlavor") == "TryNextFlavor"
+        and not search.get("Preference")
+    )
+
+
+def request(written: Row) -> FlavorRequest:
+    """The request of all pods of a pod set."""
+    return FlavorRequest(
+        requests={resource: value * written["count"] for resource, value in written["request"].items()},
         tolerations=tuple(_toleration(toleration) for toleration in written.get("tolerations") or ()),
         selector=written.get("nodeSelector") or {},
         affinity=tuple(

@@ -1,64 +1,53 @@
-"""Flavor assignment by the letter: every flavor of a group is computed in full, then the first that ends
-the search, or the best. Belongs to `naive`, whose preemption stands in for the simulation."""
+"""Flavor assignment by the letter: every flavor of a group is computed in full, then the first that fits,
+or the best. Belongs to `naive`, whose preemption stands in for the simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.quota.assign import SharingRules
-from broker.quota.flavors import PodSetRequest
-from broker.quota.model import FlavorGroup, FlavorResource, Fungibility, Mode, Possibility, QuotaRequest
+from broker.quota.flavors import Flavor, FlavorRequest
+from broker.quota.model import FlavorGroup, FlavorResource, Mode, Possibility, QuotaRequest
 from tests.unit.quota.naive import World, preempt
 
 Offer = tuple[Possibility, int]  # the possibility, and how far it borrows
-Chosen = dict[str, tuple[str, Mode]]  # a pod set's flavor and mode by resource
+Chosen = dict[str, tuple[str, Mode]]  # the flavor and mode by resource
 
 
 class Assignment(NamedTuple):
-    pod_sets: list[Chosen]
-    modes: list[Mode]
+    choices: Chosen
+    mode: Mode
     level: int
 
 
 def assign(
-    world: World, request: QuotaRequest, pod_sets: Sequence[PodSetRequest], rules: SharingRules
+    world: World, request: QuotaRequest, wanted: FlavorRequest, flavors: Mapping[str, Flavor]
 ) -> Assignment:
     """`request` identifies the requester; its amounts are not used."""
-    assignment = Assignment([], [], 0)
-    taken: dict[FlavorResource, int] = {}
     queue = world.queues[request.queue]
-    for pods in pod_sets:
-        amounts = {resource: value * pods.count for resource, value in pods.requests.items()}
-        offers: dict[str, tuple[str, Offer]] = {}
-        lacking = [
-            resource
-            for resource, value in amounts.items()
-            if value and not any(resource in group.resources for group in queue.groups)
-        ]
-        for group in queue.groups:
-            group_amounts = {
-                resource: value for resource, value in amounts.items() if resource in group.resources
-            }
-            if not group_amounts:
-                continue
-            flavor, group_offers = _flavor(world, request, group, group_amounts, taken, rules)
-            if not flavor:
-                lacking += group_amounts
-            offers |= {resource: (flavor, offer) for resource, offer in group_offers.items()}
-        if lacking:
-            assignment.pod_sets.append({})
-            assignment.modes.append(Mode.NO_FIT)
-            break
-        assignment.pod_sets.append(
-            {resource: (flavor, offer[0].mode) for resource, (flavor, offer) in offers.items()}
-        )
-        assignment.modes.append(min((offer[0].mode for _, offer in offers.values()), default=Mode.FIT))
-        for resource, (flavor, (_, level)) in offers.items():
-            key = FlavorResource(flavor, resource)
-            taken[key] = taken.get(key, 0) + amounts[resource]
-            assignment = assignment._replace(level=max(assignment.level, level))
-    return assignment
+    offers: dict[str, tuple[str, Offer]] = {}
+    lacking = [
+        resource
+        for resource, value in wanted.requests.items()
+        if value and not any(resource in group.resources for group in queue.groups)
+    ]
+    for group in queue.groups:
+        amounts = {
+            resource: value for resource, value in wanted.requests.items() if resource in group.resources
+        }
+        if not amounts:
+            continue
+        flavor, group_offers = _flavor(world, request, group, amounts, flavors)
+        if not flavor:
+            lacking += amounts
+        offers |= {resource: (flavor, offer) for resource, offer in group_offers.items()}
+    if lacking:
+        return Assignment({}, Mode.NO_FIT, 0)
+    return Assignment(
+        {resource: (flavor, offer[0].mode) for resource, (flavor, offer) in offers.items()},
+        min((offer[0].mode for _, offer in offers.values()), default=Mode.FIT),
+        max((offer[1] for _, offer in offers.values()), default=0),
+    )
 
 
 def _flavor(
@@ -66,31 +55,27 @@ def _flavor(
     request: QuotaRequest,
     group: FlavorGroup,
     amounts: Mapping[str, int],
-    taken: Mapping[FlavorResource, int],
-    rules: SharingRules,
+    flavors: Mapping[str, Flavor],
 ) -> tuple[str, dict[str, Offer]]:
-    rule = world.queues[request.queue].fungibility
     candidates: list[tuple[Offer, str, dict[str, Offer]]] = []
     for flavor in group.flavors:
-        if flavor not in rules.flavors:
+        if flavor not in flavors:
             continue
-        offers = {}
-        for resource, value in amounts.items():
-            key = FlavorResource(flavor, resource)
-            offers[resource] = _offer(world, request, key, taken.get(key, 0) + value, rules)
-        worst = min([*offers.values(), (Possibility.FIT, 0)], key=lambda offer: _rank(offer, rule))
+        offers = {
+            resource: _offer(world, request, FlavorResource(flavor, resource), value)
+            for resource, value in amounts.items()
+        }
+        worst = min([*offers.values(), (Possibility.FIT, 0)], key=_rank)
         candidates.append((worst, flavor, offers))
     usable = [candidate for candidate in candidates if candidate[0][0] is not Possibility.NO_FIT]
     if not usable:
         return "", {}
-    ending = [candidate for candidate in usable if _ends(candidate[0], rule)]
-    _, flavor, offers = ending[0] if ending else max(usable, key=lambda candidate: _rank(candidate[0], rule))
+    fitting = [candidate for candidate in usable if candidate[0][0] is Possibility.FIT]
+    _, flavor, offers = fitting[0] if fitting else max(usable, key=lambda candidate: _rank(candidate[0]))
     return flavor, offers
 
 
-def _offer(
-    world: World, request: QuotaRequest, key: FlavorResource, value: int, rules: SharingRules
-) -> Offer:
+def _offer(world: World, request: QuotaRequest, key: FlavorResource, value: int) -> Offer:
     queue = world.queues[request.queue]
     if value > world.available(queue.name, key, empty=True):
         return Possibility.NO_FIT, 0
@@ -132,20 +117,7 @@ def _height(world: World, name: str) -> int:
     return max((1 + _height(world, child) for child in world.children(name)), default=0)
 
 
-def _rank(offer: Offer, rule: Fungibility) -> tuple[int, ...]:
+def _rank(offer: Offer) -> tuple[int, ...]:
     """A larger one is better."""
     possibility, level = offer
-    if possibility is Possibility.NO_FIT:
-        return (0,)
-    order = (-level, possibility) if rule.preference == "PreemptionOverBorrowing" else (possibility, -level)
-    return (1 if possibility is Possibility.NO_CANDIDATES else 2, *order)
-
-
-def _ends(offer: Offer, rule: Fungibility) -> bool:
-    possibility, level = offer
-    if possibility is Possibility.NO_CANDIDATES:
-        return False
-    preempts = possibility is not Possibility.FIT
-    return not (preempts and rule.when_can_preempt == "TryNextFlavor") and not (
-        level and rule.when_can_borrow == "TryNextFlavor"
-    )
+    return (0,) if possibility is Possibility.NO_FIT else (possibility, -level)

@@ -10,8 +10,6 @@ from typing import Final
 
 from tests.unit.quota.rows import Group, Row, pods, row
 
-TRY_BOTH: Final = {"WhenCanBorrow": "TryNextFlavor", "WhenCanPreempt": "TryNextFlavor"}
-STAY: Final = {"WhenCanBorrow": "MayStopSearch", "WhenCanPreempt": "MayStopSearch"}
 SPOT: Final = {"Key": "instance", "Operator": "corev1.TolerationOpExists"}
 ONE_TWO: Final[Group] = {"one": {"cpu": 3000}, "two": {"cpu": 3000}}
 FIT_ONE, FIT_TWO = {"cpu": "one Fit"}, {"cpu": "two Fit"}
@@ -19,57 +17,6 @@ PREEMPT_ONE, PREEMPT_TWO = {"cpu": "one Preempt"}, {"cpu": "two Preempt"}
 FULL: Final = {"one|cpu": 3000, "two|cpu": 3000}
 
 ROWS: Final[list[Row]] = [
-    # ---- pod sets one after another
-    row(
-        "the second pod set takes the next flavor if the first used the quota up",
-        [ONE_TWO],
-        [pods(name="a", cpu=2000), pods(name="b", cpu=2000)],
-        ("Fit", [FIT_ONE, FIT_TWO], 0),
-    ),
-    row(
-        "both pod sets together exceed the highest possible quota",
-        [{"one": {"cpu": 3000}}],
-        [pods(name="a", cpu=2000), pods(name="b", cpu=2000)],
-        ("NoFit", [FIT_ONE, {}], 0),
-    ),
-    row(
-        "both together borrow, although each alone does not",
-        [{"one": {"cpu": 3000}}],
-        [pods(name="a", cpu=2000), pods(name="b", cpu=2000)],
-        ("Fit", [FIT_ONE, FIT_ONE], 1),
-        peer={"one": {"cpu": 3000}},
-    ),
-    row(
-        "the first must preempt, the second fits elsewhere: as good as the worst",
-        [ONE_TWO],
-        [pods(name="a", on="one", cpu=2000), pods(name="b", on="two", cpu=2000)],
-        ("Preempt", [PREEMPT_ONE, FIT_TWO], 0),
-        used={"one|cpu": 3000},
-    ),
-    row(
-        "after a pod set that does not fit none is considered",
-        [{"one": {"cpu": 3000}}],
-        [pods(name="a", cpu=4000), pods(name="b", cpu=1000)],
-        ("NoFit", [{}], 0),
-    ),
-    row(
-        "a pod set's requests are of each of its pods",
-        [{"one": {"cpu": 3000}}],
-        pods(4, cpu=1000),
-        ("NoFit", [{}], 0),
-    ),
-    row(
-        "pod sets of one group take the flavor that holds both",
-        [{"one": {"cpu": 3000}, "two": {"cpu": 4000}}],
-        [pods(name="a", group="g", cpu=2000), pods(name="b", group="g", cpu=2000)],
-        ("Fit", [FIT_TWO, FIT_TWO], 0),
-    ),
-    row(
-        "pod sets of one group take a flavor that each of them may run in",
-        [ONE_TWO],
-        [pods(name="a", group="g", cpu=1000), pods(name="b", group="g", on="two", cpu=1000)],
-        ("Fit", [FIT_TWO, FIT_TWO], 0),
-    ),
     row(
         "a request of zero for an unknown resource needs no flavor",
         [ONE_TWO],
@@ -140,14 +87,6 @@ ROWS: Final[list[Row]] = [
         pods(cpu=1000, memory=5),
         ("Fit", [{"cpu": "two Fit", "memory": "two Fit"}], 0),
         used={"one|memory": 10},
-    ),
-    row(
-        "the flavor of a group is taken if the search may stop at preemption",
-        [{"one": {"cpu": 3000, "memory": 10}, "two": {"cpu": 3000, "memory": 10}}],
-        pods(cpu=1000, memory=5),
-        ("Preempt", [{"cpu": "one Fit", "memory": "one Preempt"}], 0),
-        used={"one|memory": 10},
-        fungibility=STAY,
     ),
     row(
         "a request of zero for a used-up resource fits",
@@ -224,21 +163,6 @@ ROWS: Final[list[Row]] = [
         ],
     ),
     row(
-        "a nearer flavor is better than a farther one",
-        [{"one": {"cpu": 1000}, "two": {"cpu": 1000}}],
-        pods(cpu=3000),
-        ("Fit", [FIT_TWO], 1),
-        cohort="near",
-        peer={"one": {"cpu": 5000}},
-        peer_cohort="far",
-        cohorts=[
-            {"name": "near", "parent": "root", "quotas": {"two|cpu": {"nominal": 5000}}},
-            {"name": "far", "parent": "root", "quotas": {}},
-            {"name": "root", "parent": None, "quotas": {}},
-        ],
-        fungibility=TRY_BOTH,
-    ),
-    row(
         "quota is lent out, and no workload may be preempted while borrowing",
         [{"one": {"cpu": 1000}}],
         pods(cpu=2000),
@@ -292,34 +216,6 @@ ROWS: Final[list[Row]] = [
         oracle={"one|cpu": ("Reclaim", 0)},
     ),
     row(
-        "the next flavor is tried rather than borrow after preempting, if the queue's rule allows that",
-        [ONE_TWO],
-        pods(cpu=2000),
-        ("Fit", [FIT_TWO], 0),
-        peer={"one": {"cpu": 1000}, "two": {"cpu": 0}},
-        used={"one|cpu": 4000},
-        oracle={"one|cpu": ("Preempt", 1)},
-        fungibility={"WhenCanBorrow": "TryNextFlavor", "WhenCanPreempt": "MayStopSearch"},
-    ),
-    row(
-        "borrowing a little of the one flavor is tried after the other, pods counted",
-        [{"one": {"pods": 10, "cpu": (10000, 1000)}, "two": {"pods": 10, "cpu": 10000}}],
-        pods(cpu=9000),
-        ("Fit", [{"cpu": "two Fit", "pods": "two Fit"}], 0),
-        peer={"one": {"cpu": 1000}},
-        used={"one|cpu": 2000},
-        fungibility={"WhenCanBorrow": "TryNextFlavor", "WhenCanPreempt": "MayStopSearch"},
-    ),
-    row(
-        "a flavor without candidates is worse than one with, and never ends the search",
-        [ONE_TWO],
-        pods(cpu=2000),
-        ("Preempt", [PREEMPT_TWO], 0),
-        used=FULL,
-        oracle={"one|cpu": ("NoCandidates", 0), "two|cpu": ("Preempt", 0)},
-        fungibility=STAY,
-    ),
-    row(
         "no candidates in any flavor: the first flavor",
         [ONE_TWO],
         pods(cpu=2000),
@@ -336,32 +232,12 @@ ROWS: Final[list[Row]] = [
         oracle={"one|cpu": ("NoCandidates", 1), "two|cpu": ("NoCandidates", 0)},
     ),
     row(
-        "a flavor that fits is better than one without candidates, borrowed or not",
-        [{"one": {"cpu": 3000}, "two": {"cpu": 1000}}],
-        pods(cpu=2000),
-        ("Fit", [FIT_TWO], 1),
-        peer={"two": {"cpu": 9000}},
-        used={"one|cpu": 3000},
-        oracle={"one|cpu": ("NoCandidates", 0)},
-        fungibility=TRY_BOTH | {"Preference": "PreemptionOverBorrowing"},
-    ),
-    row(
         "borrowing before preempting by default",
         [{"one": {"cpu": 1000}, "two": {"cpu": 3000}}],
         pods(cpu=2000),
         ("Fit", [FIT_ONE], 1),
         peer={"one": {"cpu": 9000}},
         used={"two|cpu": 3000},
-        fungibility=TRY_BOTH,
-    ),
-    row(
-        "preempting before borrowing if the queue prefers it",
-        [{"one": {"cpu": 1000}, "two": {"cpu": 3000}}],
-        pods(cpu=2000),
-        ("Preempt", [PREEMPT_TWO], 0),
-        peer={"one": {"cpu": 9000}},
-        used={"two|cpu": 3000},
-        fungibility=TRY_BOTH | {"Preference": "PreemptionOverBorrowing"},
     ),
     row(
         "the first that fits ends the search, the first that borrows as well",

@@ -18,25 +18,23 @@ def pods(
     *,
     name: str = "main",
     on: str = "",
-    group: str = "",
     tolerations: Sequence[Row] = (),
     **request: int,
 ) -> Row:
-    """`on`: the `type` in the node selector; `group`: the pod sets with the same flavors."""
+    """`on`: the `type` in the node selector."""
     return {
         "name": name,
         "count": count,
         "request": request,
         "tolerations": list(tolerations),
         "nodeSelector": {"type": on} if on else {},
-        "group": group,
     }
 
 
 def row(
     name: str,
     groups: Sequence[Group],
-    pod_sets: Sequence[Row] | Row,
+    pod_set: Row,
     expected: Expected,
     *,
     peer: Group | None = None,
@@ -45,7 +43,6 @@ def row(
     oracle: Mapping[str, tuple[str, int]] | None = None,
     reclaim: str = "Never",
     borrow: str = "",
-    fungibility: Mapping[str, str] | None = None,
     cohorts: Sequence[Row] = (),
     cohort: str = "",
     peer_cohort: str = "",
@@ -56,10 +53,10 @@ def row(
         "reclaimWithinCohort": reclaim,
         "borrowWithinCohort": {"policy": borrow, "max": None} if borrow else None,
     }
-    queues = [_queue(TEST, shared, groups, rule, fungibility)]
+    queues = [_queue(TEST, shared, groups, rule)]
     usage = [{"cq": TEST, "usage": dict(used or {})}]
     if peer is not None:
-        queues.append(_queue("peer", peer_cohort or shared, [peer], None, None))
+        queues.append(_queue("peer", peer_cohort or shared, [peer], None))
         usage.append({"cq": "peer", "usage": dict(peer_used or {})})
     mode, flavors, level = expected
     chosen = [
@@ -77,7 +74,7 @@ def row(
         "cohorts": list(cohorts),
         "usage": usage,
         "oracle": {key: list(result) for key, result in (oracle or {}).items()},
-        "podSets": [pod_sets] if isinstance(pod_sets, dict) else list(pod_sets),
+        "podSets": [pod_set],
         "want": {"mode": mode, "podSetFlavors": chosen, "borrowingLevel": level},
     }
 
@@ -87,7 +84,6 @@ def _queue(
     cohort: str | None,
     groups: Sequence[Group],
     rule: Row | None,
-    fungibility: Mapping[str, str] | None,
 ) -> Row:
     quotas = {
         f"{flavor}|{resource}": _quota(amount)
@@ -101,7 +97,7 @@ def _queue(
         "quotas": quotas,
         "flavorOrder": [list(group) for group in groups],
         "preemption": rule,
-        "flavorFungibility": fungibility,
+        "flavorFungibility": None,
     }
 
 

@@ -7,32 +7,27 @@ from typing import Any
 import pytest
 
 from broker.quota import classical
-from broker.quota.assign import SharingRules
 from broker.quota.cycle import HeadOutcome, decide
-from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     AdmittedWorkload,
     FlavorGroup,
     FlavorResource,
-    Fungibility,
-    Mode,
     Preemption,
     Queue,
     Quota,
     Reason,
 )
 from broker.quota.order import Head
-from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode, Tree
-from broker.quota.waiting import WaitingHeads
-from tests.unit.quota.builders import GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
+from tests.unit.quota.builders import FLAVORS, GPU, cohort, head, ledger, queue, quota, workload
 
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
 def outcomes(world: QuotaLedger, *heads: Head) -> list[tuple[str, str]]:
-    return [(decision.head.name, str(decision.outcome)) for decision in decide(world, heads, RULES)]
+    return [(decision.head.name, str(decision.outcome)) for decision in decide(world, heads, FLAVORS)]
 
 
 def test_heads_without_borrowing_come_first() -> None:
@@ -69,7 +64,7 @@ def test_one_victim_makes_room_for_one() -> None:
         queue("v", 0, "c"),
         workload("victim", "v", 8),
     )
-    first, second = decide(world, [head("x", "a", 4), head("y", "b", 4)], RULES)
+    first, second = decide(world, [head("x", "a", 4), head("y", "b", 4)], FLAVORS)
     assert (str(first.outcome), [target.workload.name for target in first.targets]) == ("Preempt", ["victim"])
     assert str(second.outcome) == "Wait"
     assert second.why == "workload victim makes room for another one; the next round decides"
@@ -126,8 +121,8 @@ def test_victims_are_searched_only_for_missing_resources() -> None:
         *(workload(f"b{index}", "b", 1) for index in (1, 2, 3)),
         workload("used", "idle", 2),
     )
-    pods = PodSetRequest(requests={"gpu": 2, "cpu": 0})
-    (decision,) = decide(world, [Head(name="h", queue="a", pod_sets=(pods,))], RULES)
+    pods = FlavorRequest(requests={"gpu": 2, "cpu": 0})
+    (decision,) = decide(world, [Head(name="h", queue="a", request=pods)], FLAVORS)
     assert [target.workload.name for target in decision.targets] == ["b1", "a1"]
 
 
@@ -143,7 +138,7 @@ def test_victim_that_was_not_enough_is_available_to_the_next_head() -> None:
     decisions = decide(
         world,
         [head("first", "x", 2), head("more", "y", 3, priority=5), head("less", "v", 2, priority=1)],
-        RULES,
+        FLAVORS,
     )
     assert [(decision.head.name, str(decision.outcome)) for decision in decisions] == [
         ("first", "Admit"),
@@ -156,50 +151,18 @@ def test_victim_that_was_not_enough_is_available_to_the_next_head() -> None:
 
 def test_idle_quota_of_a_cohort_is_lent() -> None:
     world = ledger(queue("a", quota(2, borrow=2), "c"), queue("b", 4, "c"))
-    (decision,) = decide(world, [head("x", "a", 4)], RULES)
+    (decision,) = decide(world, [head("x", "a", 4)], FLAVORS)
     assert (str(decision.outcome), decision.assignment.level) == ("Admit", 1)
-    (decision,) = decide(world, [head("x", "a", 5)], RULES)
+    (decision,) = decide(world, [head("x", "a", 5)], FLAVORS)
     assert (str(decision.outcome), decision.why) == (
         "Wait",
         "5 h100/gpu is more than the 4 the queue can ever have",
     )
 
 
-def test_next_flavor_is_tried_before_borrowing_if_fungibility_allows() -> None:
-    rule = Fungibility(when_can_borrow="TryNextFlavor")
-    world = ledger(
-        queue("a", 1, "c", more={SPOT: quota(2)}, fungibility=rule), queue("b", 1, "c", more={SPOT: quota(0)})
-    )
-    (decision,) = decide(world, [head("x", "a", 2)], RULES)
-    assert decision.assignment.usage == {SPOT: 2}
-
-
-@pytest.mark.parametrize(
-    ("preference", "flavor"), [("BorrowingOverPreemption", "h100"), ("PreemptionOverBorrowing", "spot")]
-)
-def test_the_preference_weighs_borrowing_against_preemption(preference: str, flavor: str) -> None:
-    rule = Fungibility(
-        when_can_borrow="TryNextFlavor",
-        when_can_preempt="TryNextFlavor",
-        preference="PreemptionOverBorrowing"
-        if preference.startswith("Preemption")
-        else "BorrowingOverPreemption",
-    )
-    world = ledger(
-        queue("a", 1, "c", more={SPOT: quota(2)}, fungibility=rule, preemption=ANY),
-        queue("b", 2, "c", more={SPOT: quota(0)}),
-    )
-    low = workload("low", "a", 0, priority=-1)
-    world.admit(type(low)(name="low", queue="a", usage={SPOT: 2}, priority=-1))
-    (decision,) = decide(world, [head("x", "a", 2)], RULES)
-    assert [choice.flavor for pods in decision.assignment.pod_sets for choice in pods.choices.values()] == [
-        flavor
-    ]
-
-
 def test_queue_in_a_cycle_waits_and_reports_the_cycle() -> None:
     world = QuotaLedger(Tree([queue("a", 1, "x")], [cohort("x", 0, "x")]))
-    (decision,) = decide(world, [head("h", "a", 1)], RULES)
+    (decision,) = decide(world, [head("h", "a", 1)], FLAVORS)
     assert (str(decision.outcome), decision.why) == (
         "Wait",
         "queue a: cohorts form a cycle: x → x; change a parent",
@@ -208,79 +171,7 @@ def test_queue_in_a_cycle_waits_and_reports_the_cycle() -> None:
 
 def test_two_heads_of_one_queue_are_refused() -> None:
     with pytest.raises(ValueError, match="queue a has two heads, x and y; give one a round"):
-        decide(ledger(queue("a", 9)), [head("x", "a", 1), head("y", "a", 1)], RULES)
-
-
-def test_fewer_pods_are_admitted_if_not_all_fit() -> None:
-    world = ledger(queue("a", 5))
-    partial_head = Head(
-        name="h",
-        queue="a",
-        pod_sets=(PodSetRequest(name="workers", count=8, min_count=2, requests={"gpu": 1}),),
-    )
-    (decision,) = decide(world, [partial_head], RULES)
-    assert (str(decision.outcome), decision.assignment.usage) == ("Admit", {GPU: 5})
-    assert [pod_set.count for pod_set in decision.assignment.pod_sets] == [5]
-    impossible = Head(
-        name="h", queue="a", pod_sets=(PodSetRequest(count=8, min_count=6, requests={"gpu": 1}),)
-    )
-    assert [decision.assignment.mode for decision in decide(world, [impossible], RULES)] == [Mode.NO_FIT]
-
-
-def test_pods_are_reduced_from_the_last_set_and_restored_if_they_fit() -> None:
-    """Two kinds of pods on separate capacity: only the kind that is short is cut."""
-
-    def attempt(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
-        counts = tuple(pod_set.count for pod_set in pods)
-        return counts if counts[0] <= 4 and counts[1] <= 10 else None
-
-    sets = [PodSetRequest(name="x", count=6, min_count=1), PodSetRequest(name="y", count=10, min_count=1)]
-    assert reduced(sets, attempt) == (4, 10)
-
-    def up_to(first: int, second: int, both: int) -> tuple[int, ...] | None:
-        def fit(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
-            counts = tuple(pod_set.count for pod_set in pods)
-            return counts if counts[0] <= first and counts[1] <= second and sum(counts) <= both else None
-
-        return reduced(sets, fit)
-
-    assert up_to(6, 10, 12) == (6, 6)
-    assert up_to(4, 2, 16) == (4, 2)
-    assert up_to(4, 10, 10) == (4, 6)
-    assert reduced([PodSetRequest(count=3)], lambda _: "never called") is None
-    assert reduced([PodSetRequest(count=3, min_count=2)], lambda _: None) is None
-
-
-def test_heads_come_by_priority_then_waiting_and_are_set_aside_until_something_changes() -> None:
-    tree = Tree([queue("a", 1, "c"), queue("b", 1, "c"), queue("far", 1)])
-    waiting = WaitingHeads(tree)
-    for waiting_head in (
-        head("young", "a", 1, queued=2),
-        head("old", "a", 1, queued=1),
-        head("urgent", "a", 1, priority=1, queued=3),
-    ):
-        waiting.push(waiting_head)
-    order = []
-    while heads := list(waiting.heads()):
-        order += [head.name for head in heads]
-        for waiting_head in heads:
-            waiting.set_aside(waiting_head)
-    assert order == ["urgent", "old", "young"]
-    waiting.wake(["far"])
-    assert list(waiting.heads()) == []
-    waiting.wake(["b"])
-    assert [head.name for head in waiting.heads()] == ["urgent"]
-    assert len(waiting) == 2
-
-
-def test_a_strict_queue_keeps_its_head_in_front() -> None:
-    waiting = WaitingHeads(Tree([queue("a", 1, strict=True)]))
-    waiting.push(head("first", "a", 9, queued=1))
-    waiting.push(head("second", "a", 1, queued=2))
-    for _ in range(2):
-        (first,) = waiting.heads()
-        assert first.name == "first"
-        waiting.set_aside(first)
+        decide(ledger(queue("a", 9)), [head("x", "a", 1), head("y", "a", 1)], FLAVORS)
 
 
 def test_round_over_many_queues_of_one_cohort_reads_each_head_a_few_times(
@@ -311,12 +202,12 @@ def test_round_over_many_queues_of_one_cohort_reads_each_head_a_few_times(
             Head(
                 name=f"h{number}",
                 queue=f"q{number:04}",
-                pod_sets=(PodSetRequest(requests={"cpu": 8 + number % 4}),),
+                request=FlavorRequest(requests={"cpu": 8 + number % 4}),
                 priority=number % 5,
             )
             for number in range(many)
         ]
-        rules = SharingRules(flavors={"default": Flavor(name="default")})
+        rules = {"default": Flavor(name="default")}
         decisions = decide(QuotaLedger(Tree(queues)), heads, rules)
         assert len(decisions) == many
     assert counts[1] <= 2.2 * counts[0]
@@ -339,6 +230,6 @@ def test_round_over_a_full_cohort_reads_few_workloads_for_each_head(monkeypatch:
         for number, name in enumerate(names):
             for index in range(6 if number % 2 else 2):
                 world.admit(workload(f"{name}-{index}", name, 1, priority=5))
-        decisions = decide(world, [head(f"h-{name}", name, 2) for name in names], RULES)
+        decisions = decide(world, [head(f"h-{name}", name, 2) for name in names], FLAVORS)
         assert any(decision.outcome is HeadOutcome.PREEMPT for decision in decisions)
     assert counts[1] <= 2.2 * counts[0]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled, Shortfall, entitle
-from broker.quota.flavors import Flavor, FlavorTaint, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest, FlavorTaint
 from broker.quota.model import (
     AdmittedWorkload,
     BorrowPolicy,
@@ -25,24 +24,26 @@ from broker.quota.model import (
 )
 from broker.quota.tree import Tree
 from tests.support.examples import examples
-from tests.unit.quota.builders import GPU, RULES, SPOT, queue, quota, workload
+from tests.unit.quota.builders import FLAVORS, GPU, SPOT, queue, quota, workload
 
 RECLAIM = Preemption(within="LowerPriority", reclaim="Any")
 MEMORY = FlavorResource("h100", "memory")
 
 
 def cluster_request(name: str, queue: str, gpus: int, **rest: object) -> ClusterRequest:
-    pods = PodSetRequest(requests={"gpu": gpus})
-    return ClusterRequest(**{"name": name, "queue": queue, "pods": pods, **rest})  # type: ignore[arg-type]
+    wants = FlavorRequest(requests={"gpu": gpus})
+    return ClusterRequest(**{"name": name, "queue": queue, "wants": wants, **rest})  # type: ignore[arg-type]
 
 
-def decided(*given: Queue | AdmittedWorkload | ClusterRequest, rules: SharingRules = RULES) -> Entitled:
+def decided(
+    *given: Queue | AdmittedWorkload | ClusterRequest, flavors: Mapping[str, Flavor] = FLAVORS
+) -> Entitled:
     return entitle(
         [item for item in given if isinstance(item, Queue)],
         [],
         holders=[item for item in given if isinstance(item, AdmittedWorkload)],
         requests=[item for item in given if isinstance(item, ClusterRequest)],
-        rules=rules,
+        flavors=flavors,
     )
 
 
@@ -101,12 +102,12 @@ def test_limits_are_by_flavor_and_resource() -> None:
 
     lender = both("lender", quota(8), quota(800))
     borrower = both("r", quota(8, borrow=8), quota(800, borrow=0))
-    pods = PodSetRequest(requests={"gpu": 16, "memory": 800})
-    assert phases(decided(lender, borrower, cluster_request("a", "r", 0, pods=pods))) == {"a": "Admitted"}
+    wants = FlavorRequest(requests={"gpu": 16, "memory": 800})
+    assert phases(decided(lender, borrower, cluster_request("a", "r", 0, wants=wants))) == {"a": "Admitted"}
     more = decided(
         lender,
         borrower,
-        cluster_request("a", "r", 0, pods=PodSetRequest(requests={"gpu": 16, "memory": 801})),
+        cluster_request("a", "r", 0, wants=FlavorRequest(requests={"gpu": 16, "memory": 801})),
     )
     assert more.decisions["a"].shortfalls == (Shortfall(MEMORY, 801, 800),)
 
@@ -224,10 +225,10 @@ def test_claim_covered_by_its_queues_quota_counts_even_if_others_hold_it() -> No
     queues = [queue("a", 2, "c", preemption=RECLAIM), queue("b", 2, "c")]
     held = [workload("borrows", "b", 4)]
     requests = [cluster_request("cluster", "a", 1)]
-    alone = entitle(queues, [], holders=held, requests=requests, rules=RULES)
+    alone = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS)
     assert (phases(alone), list(alone.evictions)) == ({"cluster": "Preempting"}, ["borrows"])
     claim = workload("claim", "a", 2)
-    beside = entitle(queues, [], holders=held, requests=requests, rules=RULES, claimed=[claim])
+    beside = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS, claimed=[claim])
     assert (phases(beside), list(beside.evictions)) == ({"cluster": "Waiting"}, [])
 
 
@@ -260,10 +261,8 @@ def test_cluster_takes_the_first_flavor_that_holds_all_of_it() -> None:
 
 
 def test_missing_and_untolerated_flavors_are_named() -> None:
-    tainted = SharingRules(
-        flavors={"h100": Flavor(name="h100", taints=(FlavorTaint(key="team", value="x"),))}
-    )
-    result = decided(queue("r", 8, more={SPOT: quota(8)}), cluster_request("a", "r", 1), rules=tainted)
+    tainted = {"h100": Flavor(name="h100", taints=(FlavorTaint(key="team", value="x"),))}
+    result = decided(queue("r", 8, more={SPOT: quota(8)}), cluster_request("a", "r", 1), flavors=tainted)
     assert phases(result) == {"a": "Never"}
     assert result.decisions["a"].misfits == (
         "untolerated taint team=x:NoSchedule in flavor h100",
@@ -273,7 +272,7 @@ def test_missing_and_untolerated_flavors_are_named() -> None:
 
 def test_a_resource_that_no_group_covers_is_named() -> None:
     result = decided(
-        queue("r", 8), cluster_request("a", "r", 0, pods=PodSetRequest(requests={"gpu": 1, "efa": 4}))
+        queue("r", 8), cluster_request("a", "r", 0, wants=FlavorRequest(requests={"gpu": 1, "efa": 4}))
     )
     assert result.decisions["a"].shortfalls == (Shortfall(FlavorResource("", "efa"), 4, 0),)
 
@@ -353,7 +352,7 @@ def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
 ) -> None:
     queues, holders, requests = world
-    result = entitle(queues, [], holders=holders, requests=requests, rules=RULES)
+    result = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
     admitted = {
         name: decision.usage
         for name, decision in result.decisions.items()
@@ -386,10 +385,10 @@ def test_input_order_changes_no_admission(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]], random: object
 ) -> None:
     queues, holders, requests = world
-    first = entitle(queues, [], holders=holders, requests=requests, rules=RULES)
+    first = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
     for items in (queues, holders, requests):
         random.shuffle(items)  # type: ignore[attr-defined]
-    second = entitle(queues, [], holders=holders, requests=requests, rules=RULES)
+    second = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
     assert (first.decisions, first.evictions) == (second.decisions, second.evictions)
 
 
@@ -401,7 +400,7 @@ def test_second_decision_evicts_nothing_that_the_first_admitted(
     queues, holders, requests = world
     held = {holder.name for holder in holders}
     requests = [request for request in requests if request.name not in held]
-    first = entitle(queues, [], holders=holders, requests=requests, rules=RULES)
+    first = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
     given = {
         n: decision for n, decision in first.decisions.items() if decision.phase is AdmissionPhase.ADMITTED
     }
@@ -419,5 +418,5 @@ def test_second_decision_evicts_nothing_that_the_first_admitted(
         if request.name in given
     ]
     rest = [request for request in requests if request.name not in given]
-    second = entitle(queues, [], holders=after, requests=rest, rules=RULES)
+    second = entitle(queues, [], holders=after, requests=rest, flavors=FLAVORS)
     assert not second.evictions.keys() & given.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.flavors import Expression, Flavor, FlavorTaint, FlavorToleration, PodSetRequest, misfit
+from broker.quota.flavors import Expression, Flavor, FlavorRequest, FlavorTaint, FlavorToleration, misfit
 
 SPOT = FlavorTaint(key="instance", value="spot")
 LABELS = {"type": "one", "size": "8"}
@@ -29,11 +29,11 @@ def test_taints_are_tolerated_as_the_scheduler_tolerates_them(
     toleration: FlavorToleration, fits: bool
 ) -> None:
     flavor = Flavor(name="f", taints=(SPOT,))
-    assert misfit(PodSetRequest(tolerations=(toleration,)), flavor) == (
+    assert misfit(FlavorRequest(tolerations=(toleration,)), flavor) == (
         "" if fits else "untolerated taint instance=spot:NoSchedule in flavor f"
     )
-    assert misfit(PodSetRequest(), Flavor(name="f", taints=(SPOT,), tolerations=(toleration,))) == misfit(
-        PodSetRequest(tolerations=(toleration,)), flavor
+    assert misfit(FlavorRequest(), Flavor(name="f", taints=(SPOT,), tolerations=(toleration,))) == misfit(
+        FlavorRequest(tolerations=(toleration,)), flavor
     )
 
 
@@ -44,17 +44,17 @@ def test_taints_are_tolerated_as_the_scheduler_tolerates_them(
 def test_a_taint_of_a_number_is_compared_with_the_toleration_s(operator: str, value: str, fits: bool) -> None:
     flavor = Flavor(name="f", taints=(FlavorTaint(key="failures", value="5"),))
     toleration = FlavorToleration(key="failures", operator=operator, value=value)
-    assert (misfit(PodSetRequest(tolerations=(toleration,)), flavor) == "") is fits
+    assert (misfit(FlavorRequest(tolerations=(toleration,)), flavor) == "") is fits
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 def test_hard_taint_excludes_pods_without_a_toleration(effect: str) -> None:
-    assert misfit(PodSetRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect=effect),)))
+    assert misfit(FlavorRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect=effect),)))
 
 
 def test_prefer_no_schedule_taint_excludes_no_pod() -> None:
     assert (
-        misfit(PodSetRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect="PreferNoSchedule"),)))
+        misfit(FlavorRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect="PreferNoSchedule"),)))
         == ""
     )
 
@@ -64,7 +64,7 @@ def test_prefer_no_schedule_taint_excludes_no_pod() -> None:
     [({"type": "one"}, True), ({"type": "two"}, False), ({"unknown": "x"}, True), ({}, True)],
 )
 def test_selector_applies_only_to_the_flavors_own_labels(selector: dict[str, str], fits: bool) -> None:
-    assert (misfit(PodSetRequest(selector=selector), Flavor(name="f", labels=LABELS)) == "") is fits
+    assert (misfit(FlavorRequest(selector=selector), Flavor(name="f", labels=LABELS)) == "") is fits
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_selector_applies_only_to_the_flavors_own_labels(selector: dict[str, str
     ],
 )
 def test_required_affinity(terms: list[list[Expression]], fits: bool) -> None:
-    pods = PodSetRequest(affinity=tuple(tuple(term) for term in terms))
+    pods = FlavorRequest(affinity=tuple(tuple(term) for term in terms))
     assert (misfit(pods, Flavor(name="f", labels=LABELS)) == "") is fits
 
 
 def test_an_unknown_operator_is_named() -> None:
     with pytest.raises(ValueError, match="node affinity type: operator Near is unknown; use In, NotIn"):
-        misfit(PodSetRequest(affinity=((Expression("type", "Near"),),)), Flavor(name="f", labels=LABELS))
+        misfit(FlavorRequest(affinity=((Expression("type", "Near"),),)), Flavor(name="f", labels=LABELS))

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled
-from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import (
     AdmittedWorkload,
@@ -167,13 +166,13 @@ class State:
                 for name, count in self.quota.items()
             ],
             cohorts=(),
-            rules=SharingRules(flavors={"f": Flavor(name="f")}),
+            flavors={"f": Flavor(name="f")},
             holders=holders,
             requests=[
                 ClusterRequest(
                     name=cluster.name,
                     queue=cluster.queue,
-                    pods=PodSetRequest(requests={GPU: EACH * cluster.requested}),
+                    wants=FlavorRequest(requests={GPU: EACH * cluster.requested}),
                     priority=cluster.priority,
                 )
                 for cluster in self.clusters

@@ -6,14 +6,16 @@ import copy
 
 import pytest
 
-from broker.quota.assign import SharingRules, Simulation, assign
+from broker.quota.assign import Simulation, assign
 from broker.quota.classical import preempt
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import FlavorRequest
 from broker.quota.model import BorrowPolicy, FlavorResource, Mode, Possibility, Preemption
-from tests.unit.quota import builders, cases, own, own_classical, rows
+from tests.unit.quota import builders, cases, own, own_classical
 from tests.unit.quota.cases import Row
 
-_ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
+_ASSIGN = [
+    row for row in [*cases.CASES, *own.ROWS] if row["suite"] == "TestAssignFlavors" and cases.expressible(row)
+]
 _PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"] + own_classical.ROWS
 
 
@@ -44,19 +46,16 @@ def test_assigned_flavors_equal_kueues(row: Row) -> None:
     for usage in row["usage"]:
         tree.queues[usage["cq"]].add(cases.amounts(usage["usage"]))
     node = tree.queues[row["clusterQueues"][0]["name"]]
-    pods = [cases.pods(pod_set) for pod_set in row["podSets"]]
+    (pod_set,) = row["podSets"]
 
-    assignment = assign(node, pods, cases.rules(), cases.oracle(row))
+    assignment = assign(node, cases.request(pod_set), cases.FLAVORS, cases.oracle(row))
 
-    chosen = [
-        {
-            resource: {"flavor": choice.flavor, "mode": str(choice.mode)}
-            for resource, choice in pods.choices.items()
-        }
-        for pods in assignment.pod_sets
-    ]
+    chosen = {
+        resource: {"flavor": choice.flavor, "mode": str(choice.mode)}
+        for resource, choice in assignment.choices.items()
+    }
     assert str(assignment.mode) == row["want"]["mode"]
-    assert chosen == row["want"]["podSetFlavors"]
+    assert [chosen] == row["want"]["podSetFlavors"]
     assert assignment.level == row["want"]["borrowingLevel"]
 
 
@@ -79,15 +78,13 @@ def test_simulated_preemption_decides_the_flavor(within: str, borrowed: str, tak
         {"name": "theirs", "cq": "b", "usage": {f"{borrowed}|cpu": 2}, **holder},
     ]
     world = cases.ledger({"clusterQueues": queues, "admitted": admitted})
-    rules = SharingRules(flavors=cases.FLAVORS)
     assignment = assign(
         world.node("a"),
-        [PodSetRequest(requests={"cpu": 2})],
-        rules,
-        Simulation(world, "a", 0, 0.0, rules),
+        FlavorRequest(requests={"cpu": 2}),
+        cases.FLAVORS,
+        Simulation(world, "a", 0, 0.0),
     )
-    (pods,) = assignment.pod_sets
-    assert (pods.choices["cpu"].flavor, assignment.mode) == (taken, Mode.PREEMPT)
+    assert (assignment.choices["cpu"].flavor, assignment.mode) == (taken, Mode.PREEMPT)
 
 
 @pytest.mark.parametrize(
@@ -111,32 +108,8 @@ def test_simulation_returns_victims_and_borrowing_distance(
         *(builders.workload(f"b{number}", "b", 1, priority=-2) for number in range(2)),
         builders.workload("firm", "d", own // 2, priority=9),
     )
-    simulation = Simulation(world, "a", priority, 0.0, builders.RULES)
+    simulation = Simulation(world, "a", priority, 0.0)
     assert simulation(builders.GPU, 2) == expected
-
-
-def test_search_resumes_after_the_last_tried_flavor() -> None:
-    row = rows.row(
-        "",
-        [{"one": {"cpu": 2}, "two": {"cpu": 2}}],
-        [],
-        ("Fit", [], 0),
-        used={"one|cpu": 2},
-        fungibility=own.STAY,
-    )
-    tree = cases.tree(row)
-    node = tree.queues[rows.TEST]
-    node.add(cases.amounts(row["usage"][0]["usage"]))
-
-    def choice(after: dict[tuple[str, str], int]) -> tuple[str, int]:
-        pods = [PodSetRequest(requests={"cpu": 2})]
-        assignment = assign(node, pods, cases.rules(), cases.oracle(row), after=after)
-        (chosen,) = assignment.pod_sets
-        return chosen.choices["cpu"].flavor, chosen.choices["cpu"].tried
-
-    assert choice({}) == ("one", 0)
-    assert choice({("main", "cpu"): 0}) == ("two", -1)  # the last one: the next search begins anew
-    assert choice({("main", "cpu"): -1}) == ("one", 0)
 
 
 @pytest.mark.parametrize(

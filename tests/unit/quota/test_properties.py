@@ -10,29 +10,26 @@ from typing import get_args
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from broker.quota.assign import SharingRules, Simulation, assign
+from broker.quota.assign import Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.cycle import HeadOutcome
 from broker.quota.cycle import decide as decide_round
-from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     AdmittedWorkload,
     BorrowPolicy,
     FlavorGroup,
     FlavorResource,
-    Fungibility,
     Policy,
     Preemption,
     PreemptionTarget,
-    Preference,
     Queue,
     Quota,
     QuotaCohort,
     QuotaRequest,
     Reason,
-    Search,
 )
 from broker.quota.order import Head
 from broker.quota.tree import Tree
@@ -188,49 +185,26 @@ GROUPS = st.sampled_from(
         (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("b", "a"))),
     )
 )
-_search = st.sampled_from(get_args(Search))
-FUNGIBILITY = st.builds(
-    Fungibility,
-    when_can_borrow=_search,
-    when_can_preempt=_search,
-    preference=st.sampled_from(get_args(Preference)),
-)
-PODS = st.builds(
-    PodSetRequest,
-    count=st.integers(min_value=0, max_value=2),
+REQUESTS = st.builds(
+    FlavorRequest,
     requests=st.fixed_dictionaries({"gpu": _amount}, optional={"cpu": _amount, "none": st.just(0)}),
 )
 
 
 @examples(30)
-@given(
-    case=cases(),
-    groups=GROUPS,
-    fungibility=FUNGIBILITY,
-    requested=st.lists(PODS, min_size=1, max_size=2),
-)
+@given(case=cases(), groups=GROUPS, wanted=REQUESTS)
 def test_flavors_equal_those_of_the_naive_rules(
-    case: Case,
-    groups: tuple[FlavorGroup, ...],
-    fungibility: Fungibility,
-    requested: list[PodSetRequest],
+    case: Case, groups: tuple[FlavorGroup, ...], wanted: FlavorRequest
 ) -> None:
-    queues = [replace(queue, groups=groups, fungibility=fungibility) for queue in case.queues]
-    case = replace(case, queues=queues)
+    case = replace(case, queues=[replace(queue, groups=groups) for queue in case.queues])
     ledger, request = case.ledger(), case.request
-    rules = SharingRules(flavors=FLAVORS)
-    pod_sets = [replace(pod_set, name=f"pods-{index}") for index, pod_set in enumerate(requested)]
 
-    simulation = Simulation(ledger, request.queue, request.priority, request.queued, rules)
-    assignment = assign(ledger.node(request.queue), pod_sets, rules, simulation)
+    simulation = Simulation(ledger, request.queue, request.priority, request.queued)
+    assignment = assign(ledger.node(request.queue), wanted, FLAVORS, simulation)
 
-    expected = naive_assign.assign(case.world(), request, pod_sets, rules)
-    assert [
-        {resource: (choice.flavor, choice.mode) for resource, choice in pods.choices.items()}
-        for pods in assignment.pod_sets
-    ] == expected.pod_sets
-    assert [pod_set.mode for pod_set in assignment.pod_sets] == expected.modes
-    assert (assignment.mode, assignment.level) == (min(expected.modes), expected.level)
+    choices, mode, level = naive_assign.assign(case.world(), request, wanted, FLAVORS)
+    assert {name: (choice.flavor, choice.mode) for name, choice in assignment.choices.items()} == choices
+    assert (assignment.mode, assignment.level) == (mode, level)
 
 
 @given(case=cases())
@@ -315,13 +289,13 @@ def test_round_grants_no_quota_twice(case: Case, sizes: list[int]) -> None:
         Head(
             name=f"new-{queue.name}",
             queue=queue.name,
-            pod_sets=(PodSetRequest(requests={"gpu": size}),),
+            request=FlavorRequest(requests={"gpu": size}),
             priority=1,
         )
         for queue, size in zip(queues, sizes, strict=False)
     ]
     before = used(ledger.tree)
-    decisions = decide_round(ledger, heads, SharingRules(flavors=FLAVORS))
+    decisions = decide_round(ledger, heads, FLAVORS)
     assert used(ledger.tree) == before
     assert sorted(decision.head.name for decision in decisions) == [head.name for head in heads]
     victims = [target.workload.name for decision in decisions for target in decision.targets]

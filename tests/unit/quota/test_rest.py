@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from broker.apis import names
-from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, entitle
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.model import Preemption, Queue
 from broker.quota.slot_model import PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 from tests.support.examples import times
-from tests.unit.quota.builders import RULES, queue, quota, workload
+from tests.unit.quota.builders import FLAVORS, queue, quota, workload
 from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
 from tests.unit.quota.rules import check
 from tests.unit.quota.test_slots import holder, member, owned_slots
@@ -60,8 +60,8 @@ def at(world: World) -> dict[str, str]:
 
 
 def cluster_request(name: str, queue: str, gpus: int, **more: object) -> ClusterRequest:
-    pods = PodSetRequest(requests={"gpu": gpus})
-    return ClusterRequest(**{"name": name, "queue": queue, "pods": pods, **more})  # type: ignore[arg-type]
+    wants = FlavorRequest(requests={"gpu": gpus})
+    return ClusterRequest(**{"name": name, "queue": queue, "wants": wants, **more})  # type: ignore[arg-type]
 
 
 RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")
@@ -99,7 +99,7 @@ def test_request_is_admitted_if_its_only_victims_got_quota_in_the_same_decision(
         cluster_request("b0", "b", 8, priority=1),
         cluster_request("b1", "b", 8),
     ]
-    result = entitle(queues, [], holders=(), requests=requests, rules=RULES)
+    result = entitle(queues, [], holders=(), requests=requests, flavors=FLAVORS)
     assert {name: decision.phase for name, decision in result.decisions.items()} == {
         "a0": AdmissionPhase.WAITING,
         "b0": AdmissionPhase.ADMITTED,
@@ -123,7 +123,7 @@ def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decis
         cluster_request("b0", "b", 8, priority=1),
         cluster_request("b1", "b", 8),
     ]
-    result = entitle(queues, [], holders=held, requests=requests, rules=RULES)
+    result = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS)
     phases = {name: decision.phase for name, decision in result.decisions.items()}
     assert phases["b0"] is AdmissionPhase.ADMITTED
     assert {eviction.preemptor for eviction in result.evictions.values()} <= {
@@ -285,14 +285,16 @@ def test_nominated_request_comes_before_one_of_higher_priority() -> None:
     terminating = workload("v", "b", 8, evicted=True)
     requests = [cluster_request("x", "a", 8), cluster_request("y", "a", 8, priority=9)]
 
-    def phases(rules: SharingRules, nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
+    def phases(flavors: Mapping[str, Flavor], nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
         for held in ([terminating], []):
-            result = entitle(queues, [], holders=held, requests=requests, rules=rules, nominated=nominated)
+            result = entitle(
+                queues, [], holders=held, requests=requests, flavors=flavors, nominated=nominated
+            )
             assert result.evictions == {}
         return {name: decision.phase for name, decision in result.decisions.items()}
 
-    assert phases(RULES, ("x",))["x"] is AdmissionPhase.ADMITTED
-    assert phases(RULES, ())["y"] is AdmissionPhase.ADMITTED
+    assert phases(FLAVORS, ("x",))["x"] is AdmissionPhase.ADMITTED
+    assert phases(FLAVORS, ())["y"] is AdmissionPhase.ADMITTED
 
 
 @pytest.mark.covers("SAF-35")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quota_world import RULES, admitted, lent_slots, queues
+from benchmarks.quota_world import FLAVORS, admitted, lent_slots, queues
 from broker.quota.cycle import decide
-from broker.quota.flavors import PodSetRequest
+from broker.quota.flavors import FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Preemption
 from broker.quota.order import Head
@@ -47,7 +47,7 @@ def heads(ledger: QuotaLedger) -> list[Head]:
         Head(
             name=f"head-{number:04}",
             queue=name,
-            pod_sets=(PodSetRequest(requests={"cpu": (16_000, 24_000)[number // 2 % 2]}),),
+            request=FlavorRequest(requests={"cpu": (16_000, 24_000)[number // 2 % 2]}),
             priority=(50, 100, 200)[number % 3],
             queued=float(number % 7),
         )
@@ -61,7 +61,7 @@ def test_round_grows_with_its_queues(full: bool) -> None:
     def work(many: int) -> int:
         ledger = admitted(1, many, 20 * many) if full else QuotaLedger(Tree(queues(1, many)))
         waiting = heads(ledger)
-        return calls(lambda: decide(ledger, waiting, RULES))
+        return calls(lambda: decide(ledger, waiting, FLAVORS))
 
     assert work(MANY) < LINEAR * work(FEW)
 
