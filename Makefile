@@ -16,18 +16,18 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 
 .DEFAULT_GOAL := help
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock pyproject.toml local/pyproject.toml
 	@echo "Installing the packages of requirements.lock into $(VENV), once: about a minute."
 ifdef UV
 	@test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV)
 	uv pip sync --quiet --python $(BIN)/python requirements.lock
-	uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	uv pip install --quiet --python $(BIN)/python --no-deps --editable . --editable local
 else
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
 	  echo "No virtual environment could be made: install python3-venv (apt-get install python3-venv) or uv."; exit 1; }
 	@{ $(BIN)/pip install --require-hashes --requirement requirements.lock || echo FAILED; } | awk \
 	  '/^Collecting/ && ++n % 10 == 0 {print "  " n " packages"; fflush()} $$0 == "FAILED" {failed = 1} END {exit failed}'
-	$(BIN)/pip install --quiet --no-deps --editable .
+	$(BIN)/pip install --quiet --no-deps --editable . --editable local
 endif
 	@touch $@
 
@@ -84,7 +84,7 @@ lint: $(VENV)/.installed ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: $(VENV)/.installed ## mypy, strict
-	$(BIN)/mypy broker providers tests benchmarks
+	$(BIN)/mypy broker providers local tests benchmarks
 
 contracts: $(VENV)/.installed ## The arrows between packages
 	$(BIN)/lint-imports
@@ -110,7 +110,7 @@ koordinator: controlplane ## koord-scheduler as released, which the tests run be
 	sh tests/peers/koordinator/build.sh
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --extra local --group dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml local/pyproject.toml --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --custom-compile-command "make lock" --quiet --output-file requirements.lock
 
 clean: ## What the other targets made

@@ -34,12 +34,12 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
-from broker.apiserver import ApiServer, Cluster
-from broker.apiserver.wire import ApiRequest, Response
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
+from local.aws import LocalAws
+from local.kube import ApiServer, Cluster
+from local.kube.wire import ApiRequest, Response
 from providers.aws import AwsProvider
-from providers.local import LocalAws
 from providers.model import Odcr
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, POOL, REGION, Account

@@ -31,8 +31,8 @@ from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
 from broker.memory import collect_seldom
 from broker.settings import Settings
-from providers.local import LocalAws
-from providers.local.control import Control
+from local.aws import LocalAws
+from local.aws.control import Control
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, Account
 

@@ -107,7 +107,7 @@ def program(*arguments: str, environment: Mapping[str, str] | None = None) -> It
 @contextmanager
 def local_aws() -> Iterator[tuple[Program, str]]:
     """Local AWS in a process of its own, and its endpoint."""
-    with program("-m", "providers.local", "--port", "0") as child:
+    with program("-m", "local.aws", "--port", "0") as child:
         yield child, child.wait_for_output(r"AWS_ENDPOINT_URL=(\S+)")
 
 
@@ -116,7 +116,7 @@ def kubernetes_api() -> Iterator[tuple[Program, Path]]:
     """An API server in a process of its own, and a kubeconfig for it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kubeconfig"
-        with program("-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(file)) as child:
+        with program("-m", "local.kube", "--port", "0", "--kubeconfig", str(file)) as child:
             child.wait_for_output(r"serving on (\S+)")
             yield child, file
 

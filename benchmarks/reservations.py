@@ -24,7 +24,6 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -44,6 +43,7 @@ from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from broker.wiring.reservation_controllers import reservation_controllers
 from broker.wiring.reservations import watch_status
+from local.kube import Cluster
 
 SAMPLE = 10
 CHANGES = 10

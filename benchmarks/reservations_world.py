@@ -20,10 +20,10 @@ from broker.apis.kueue import (
 )
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark, queue_name
+from local.kube import Cluster
 from tests.kueue.definitions import definitions
 
 Json = dict[str, Any]

@@ -22,15 +22,15 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.memory import collect_seldom
 from broker.settings import Settings
+from local.aws import LocalAws
+from local.aws.control import Control
+from local.kube import Cluster
 from providers.aws import AwsProvider
-from providers.local import LocalAws
-from providers.local.control import Control
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, Account
 from tests.cluster.clocks import HastyClock, MovableClock

@@ -18,10 +18,10 @@ import typer
 
 from broker import memory
 from broker.commands import oncall_commands, verb_commands
+from broker.commands.examples import are_examples, local
 from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
 from broker.commands.verb_commands import CLUSTER, Output
-from broker.demo import command as demo_command
 from broker.options import options, region_of
 from broker.settings import Settings
 
@@ -172,7 +172,8 @@ def run_command(settings: Settings) -> None:
     serve(settings, client, provider, registries=[aws])
 
 
-demo_command.register(app)
+if (register_demo := local("demo")) is not None:
+    register_demo(app)
 
 
 @app.command("plan", cls=Command)
@@ -182,9 +183,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     nothing. Classes, claims, reservations, flavors and cohorts are those of the cluster; those in the files
     replace them. Claims that wait in the cluster take part; a claim that already runs is not planned again.
     """
-    from broker.demo.examples import are_examples, example_account
-
-    if not are_examples(filename):
+    example_account = local("example-account") if are_examples(filename) else None
+    if example_account is None:
         raise typer.Exit(_plan(settings, filename, output, lambda: _client(settings)))
     with example_account(settings) as (example_settings, fill):
         raise typer.Exit(_plan(example_settings, filename, output, _no_cluster, fill))

@@ -97,10 +97,14 @@ def record(version: str, commit: str) -> None:
 
 
 def build(version: str) -> list[Path]:
-    """The wheel, the packages of both charts, the bill of materials and the checksums, in dist/."""
+    """The wheels of the broker and of its local parts, the packages of both charts, the bill of materials and
+    the checksums, in dist/.
+    """
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(DIST))
+    for project in (ROOT, ROOT / "local"):
+        build_wheel = ("hatchling", "build", "--target", "wheel", "--directory", str(DIST))
+        run(sys.executable, "-m", *build_wheel, cwd=project)
     helm = run("sh", "deploy/helm.sh", "--find").strip()
     for chart in CHARTS:
         run(helm, "package", f"deploy/chart/{chart}", "--destination", str(DIST))
@@ -113,13 +117,13 @@ def build(version: str) -> list[Path]:
 
 
 def try_wheel(version: str) -> None:
-    """Runs the demo from the wheel, in a new environment beside the locked packages of this one."""
-    (wheel,) = DIST.glob("*.whl")
+    """Runs the demo from the wheels, in a new environment beside the locked packages of this one."""
+    wheels = sorted(map(str, DIST.glob("*.whl")))
     packages = run(sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "venv", folder)
         python = str(Path(folder) / "bin" / "python")
-        run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel))
+        run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", *wheels)
         own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         (Path(own) / "locked.pth").write_text(packages + "\n")
         program = str(Path(folder) / "bin" / "capacity-broker")

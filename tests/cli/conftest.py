@@ -11,11 +11,11 @@ import boto3
 import pytest
 import structlog
 
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import ApiServer, Cluster
 from tests.support.direct import local_aws_here
 
 from .kit import REGION, World

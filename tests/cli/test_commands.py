@@ -26,8 +26,8 @@ from broker.commands import manifests, troubles
 from broker.commands.crds import install
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound, Unavailable
+from local.aws import LocalAws
 from providers.aws import errors
-from providers.local import LocalAws
 from providers.model import ErrorClass, ProviderError
 from tests.kueue import definitions as kueue
 

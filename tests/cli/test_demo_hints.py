@@ -7,8 +7,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from broker.demo import account as demo_account
-from broker.demo.stage import hints
+from local.demo import account as demo_account
+from local.demo.stage import hints
 
 
 def test_lines_to_paste_name_the_demos_cluster() -> None:

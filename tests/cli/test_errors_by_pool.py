@@ -17,7 +17,6 @@ from rich.console import Console
 from broker.apis import names
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
-from broker.apiserver import ApiServer, Cluster
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.commands import problems
 from broker.commands.crds import install
@@ -29,6 +28,7 @@ from broker.kube.client import Client
 from broker.kube.conditions import timestamp
 from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
+from local.kube import ApiServer, Cluster
 from providers.model import ErrorClass
 
 from .kit import claim, run

@@ -20,7 +20,6 @@ from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import ApiServer, Cluster
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands import watch
@@ -38,6 +37,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import Unavailable
 from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
+from local.kube import ApiServer, Cluster
 from providers.model import CapacityType, ErrorClass
 
 from .kit import claim, main, run

@@ -15,11 +15,11 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apiserver import ApiServer, Cluster
 from broker.commands.crds import install
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.text import decode_time, format_time
+from local.kube import ApiServer, Cluster
 
 from .kit import World, claim, files, node_class, run
 

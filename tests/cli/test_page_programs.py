@@ -10,8 +10,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from broker.apiserver import ApiServer
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import ApiServer
 from tests.cli.kit import ACCOUNT, REGION
 from tests.controlplane.server import free_port
 from tests.docs.blocks import ROOT

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.examples import are_examples, example_account, examples
+from broker.commands.examples import are_examples, examples
 from broker.settings import Settings
+from local.demo.examples import example_account
 from tests.docs.blocks import ROOT
 from tests.docs.commands import commands
 from tests.docs.owners import PLAN_TEST, owner, plain
@@ -81,7 +82,7 @@ def account(shared_account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
             fill,
         )
 
-    monkeypatch.setattr("broker.demo.examples.example_account", here)
+    monkeypatch.setattr("local.demo.examples.example_account", here)
 
 
 @pytest.mark.covers("USR-24")
@@ -137,7 +138,7 @@ def test_a_file_elsewhere_is_no_example(tmp_path: Path) -> None:
 def test_an_edited_example_is_planned_on_the_user_s_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.demo.examples.examples", lambda: tmp_path)
+    monkeypatch.setattr("broker.commands.examples.examples", lambda: tmp_path)
     path = tmp_path / "mine.yaml"
     text = (examples() / "reservation-by-id.yaml").read_text()
     path.write_text(text)

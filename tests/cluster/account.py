@@ -11,8 +11,8 @@ import boto3
 from botocore.awsrequest import AWSRequest
 
 from broker.apis import names
-from providers.local.control import Control
-from providers.local.ec2_responses.pipeline import NOW
+from local.aws.control import Control
+from local.aws.ec2_responses.pipeline import NOW
 from tests.cluster.objects import PROFILE
 
 REGION = "us-east-1"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Transport
 from broker.kube.transports import HttpTransport, InProcessTransport
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import ApiServer, Cluster
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api
 from tests.kueue.definitions import install, ready, uninstall

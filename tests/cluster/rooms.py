@@ -23,7 +23,6 @@ from broker.apis.koordinator import KoordinatorReservation, KoordinatorReservati
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Kind, Object
 from broker.apis.nos import CAPACITY, CompositeElasticQuota, ElasticQuota, ElasticQuotaStatus
-from broker.apiserver import Cluster
 from broker.controllers.provisioning.pending import provisionable
 from broker.kube.client import Client, Transport
 from broker.kube.conditions import owner_reference
@@ -31,6 +30,7 @@ from broker.kube.errors import AlreadyExists, NotFound
 from broker.kube.transports import InProcessTransport
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.cluster.clocks import MovableClock
 from tests.cluster.taps import Tap
 from tests.support.definitions import defined, group_definition

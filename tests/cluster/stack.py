@@ -27,13 +27,13 @@ from broker.apis.kueue import PriorityClass
 from broker.apis.meta import Condition, Object, condition, is_true
 from broker.app import Broker
 from broker.controllers.nodeclaim.status import instance_id
-from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client, Transport
 from broker.kube.errors import ApiError, Forbidden, NotFound
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.aws import LocalAws
+from local.demo.kubelets import Kubelets
 from providers.aws import AwsProvider
-from providers.local import LocalAws
 from providers.model import InstanceType
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, Account

@@ -19,11 +19,11 @@ from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER
 from broker.controllers.provisioning.pool_status import WITHIN_LIMITS
 from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.report import FAILED, NOMINATED
-from broker.demo import kubelets
 from broker.kube.client import Request
 from broker.kube.conditions import owner_reference
 from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY
+from local.demo import kubelets
 from tests.cluster import objects
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED

@@ -19,7 +19,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.commands import leftovers_kube
 from broker.commands.leftovers import Removal, RemovalPlan, apply
 from broker.commands.uninstall import account_of, find
@@ -31,6 +30,7 @@ from broker.kube.clock import SystemClock
 from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import Forbidden, Unavailable
 from broker.scheduler import SCHEDULER_LEASE
+from local.kube import Cluster
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
 from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms

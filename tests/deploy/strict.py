@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
-from broker.apiserver import ApiRequest, Cluster
+from local.kube import ApiRequest, Cluster
 
 Json = dict[str, Any]
 # Method, path, query and body of a request; status and body of its answer.

@@ -16,9 +16,9 @@ from broker import cli
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.meta import Kind
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
+from local.kube import ApiServer, Cluster
 from tests.deploy import helm
 from tests.docs.blocks import DOCS, blocks
 from tests.docs.commands import Command, commands

@@ -11,12 +11,12 @@ from broker.apis.core import Node, Pod
 from broker.apis.godel import INDEX, PLACEHOLDER_UID, RESERVATION
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.workloads import NativePodGroup, NativeWorkload, SchedulingPodGroup
-from broker.apiserver import Cluster
 from broker.kube.client import Client, Transport
 from broker.kube.identity import NAMESPACE
 from broker.kube.transports import InProcessTransport
 from broker.run import lead_scheduler
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.cluster.clocks import MovableClock
 from tests.cluster.rooms import Rooms, rooms
 from tests.cluster.taps import status_of

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.docs.blocks import ROOT
 
-CODE_ROOTS = ("broker", "providers", "tests", "benchmarks")
+CODE_ROOTS = ("broker", "providers", "local", "tests", "benchmarks")
 PAGE_ROOTS = ("docs", "terraform", "deploy")
 PERSONS = frozenset(("nobody", "somebody", "whoever", "whose", "who"))
 SPEECH = frozenset(("told", "tells", "says", "said"))

@@ -23,12 +23,12 @@ from broker.apis.core import ConfigMap, Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import AWS_REQUESTS, KARPENTER_AWS
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import ApiServer, Collector
 from broker.commands import manifests
-from broker.demo import account as demo_account
-from broker.demo.kubelets import Kubelets
 from broker.kube import identity
 from broker.kube.transports import InProcessTransport
+from local.demo import account as demo_account
+from local.demo.kubelets import Kubelets
+from local.kube import ApiServer, Collector
 from tests.cluster import karpenter, objects
 from tests.cluster.account import REGION, A
 from tests.cluster.stack import Provider, Stack

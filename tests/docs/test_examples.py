@@ -15,9 +15,9 @@ import pytest
 
 from broker.apis.crds import load as load_crds
 from broker.apis.kueue import VERSIONS
-from broker.apiserver import Cluster
-from broker.apiserver.cluster import NAMESPACES
-from providers.local import control
+from local.aws import control
+from local.kube import Cluster
+from local.kube.cluster import NAMESPACES
 from tests.controlplane.server import free_port
 from tests.deploy import strict
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps

@@ -48,7 +48,7 @@ def test_empty_names_are_found_wherever_a_name_is_bound() -> None:
 
 def test_class_names_are_unique() -> None:
     modules: dict[str, list[str]] = defaultdict(list)
-    for top in ("broker", "providers"):
+    for top in ("broker", "providers", "local"):
         for path in sorted((ROOT / top).rglob("*.py")):
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):

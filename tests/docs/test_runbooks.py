@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.oncall import rules
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import ApiServer, Cluster
 from tests.cluster.stack import Stack
 from tests.cluster.test_prometheus import led
 from tests.docs.blocks import DOCS, Step, steps

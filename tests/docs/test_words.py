@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import typer
 
-from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.cli import app
 from broker.kube.client import Client
@@ -24,6 +23,7 @@ from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.kube import Cluster
 from providers.aws import errors
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps
 from tests.support.clock import FakeClock
@@ -67,7 +67,7 @@ def test_every_room_is_shown() -> None:
     page_text = (DOCS / "contribute/architecture.md").read_text()
     rooms = [
         f"`{p.relative_to(ROOT)}/`"
-        for top in ("broker", "providers")
+        for top in ("broker", "providers", "local")
         for p in (ROOT / top).iterdir()
         if (p / "__init__.py").exists()
     ]

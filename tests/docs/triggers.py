@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -15,6 +14,7 @@ from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal, Watches
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 
 # What calls the handlers that `Watches.on` registers.

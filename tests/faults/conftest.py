@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.controllers.nodeclaim import waves
-from providers.local import LocalAws
+from local.aws import LocalAws
 from tests.cluster.conftest import local_aws
 from tests.faults.walk import World, account, share_clients
 from tests.support.service_models import models_read_once

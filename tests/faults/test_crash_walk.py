@@ -16,7 +16,7 @@ import pytest
 from broker.apis import names
 from broker.controllers.nodeclaim import calls as open_calls
 from broker.controllers.nodeclaim import waves
-from providers.local import LocalAws
+from local.aws import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.faults.walk import (

@@ -11,7 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Event
 from broker.reservations.moves import MOVED
-from providers.local import LocalAws
+from local.aws import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import MANAGE, P5

@@ -25,7 +25,7 @@ from broker.controllers.odcr.executor import OdcrExecutor
 from broker.controllers.odcr.provisioner import OdcrProvisioner, ProvisioningState
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
-from providers.local import LocalAws
+from local.aws import LocalAws
 from providers.model import owned_prefix
 from tests.cluster.account import A, B, C, tags
 from tests.cluster.ome import bought

@@ -13,9 +13,9 @@ from botocore.exceptions import ClientError
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
+from local.aws import LocalAws
 from providers.aws import AwsProvider, clients
 from providers.launch import Override, Template
-from providers.local import LocalAws
 from providers.model import ProviderError, Selector, owned_prefix
 from tests.aws import iam
 from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard

@@ -15,7 +15,7 @@ from broker.apis.ome import CapacityReservation
 from broker.kube.identity import NAMESPACE
 from broker.quota.usage import Reserved
 from broker.reservations.purchases import LEDGER
-from providers.local import LocalAws
+from local.aws import LocalAws
 from tests.cluster.account import A
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, MANAGE, P5

@@ -34,9 +34,9 @@ from broker.kube.identity import NAMESPACE
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
+from local.aws import LocalAws
+from local.aws.control import Control
 from providers.aws import clients
-from providers.local import LocalAws
-from providers.local.control import Control
 from providers.model import Odcr
 from tests.cluster import objects
 from tests.cluster.account import A, Account

@@ -25,5 +25,5 @@ def test_moto_passes_its_own_tests_with_local_aws_installed() -> None:
     result = compare()
 
     assert not result.broken, "\n\n".join(f"{name}\n{text}" for name, text in result.broken.items())
-    assert result.ec2_backend.startswith("providers.local."), "the tests ran on plain moto, not on local AWS"
+    assert result.ec2_backend.startswith("local.aws."), "the tests ran on plain moto, not on local AWS"
     assert result.ran > 1000, f"only {result.ran} tests were found: moto's tests must have moved"

@@ -31,13 +31,13 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands import crds
-from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
+from local.aws.control import Control
+from local.demo.kubelets import Kubelets
 from providers.aws import AwsProvider
 from providers.aws.provider import CatalogSources
-from providers.local.control import Control
 from providers.model import Instance
 from tests.cluster.account import CLUSTER, REGION, Account
 from tests.controlplane import server
@@ -116,7 +116,7 @@ class Stage:
         with self._exits:
             self._exits.enter_context(_own_credentials())
             self._folder = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="peers-")))
-            aws = self._start("local-aws", [sys.executable, "-m", "providers.local", "--port", "0"])
+            aws = self._start("local-aws", [sys.executable, "-m", "local.aws", "--port", "0"])
             self.plane = self._exits.enter_context(ControlPlane(users=(KARPENTER, BROKER)))
             self.plane.scheduler()
             self.client = self._client()

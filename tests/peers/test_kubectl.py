@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.apiserver import ApiServer, Cluster, Collector
+from local.kube import ApiServer, Cluster, Collector
 from tests.unit.apiserver.objects import DEFINITIONS, definition
 
 KUBECTL = shutil.which("kubectl")

@@ -10,7 +10,7 @@ from kubernetes import client
 from kubernetes import watch as untyped
 from kubernetes.client.exceptions import ApiException
 
-from broker.apiserver import ApiServer, Cluster
+from local.kube import ApiServer, Cluster
 from tests.unit.apiserver.objects import Clock, definition, widget
 
 Watch: Any = untyped.Watch

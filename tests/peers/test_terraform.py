@@ -15,9 +15,9 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.kube.transports import InProcessTransport
+from local.aws import LocalAws
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES
-from providers.local import LocalAws
 from tests.aws.iam import POLICY
 from tests.cluster.ome.reserved import GPU, flavors_alone
 from tests.cluster.stack import Stack

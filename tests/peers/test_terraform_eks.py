@@ -13,8 +13,8 @@ import yaml
 
 from broker.run import discovered
 from broker.settings import Settings
+from local.aws import LocalAws
 from providers.aws import AwsProvider
-from providers.local import LocalAws
 from tests.aws.iam import POLICY
 from tests.deploy import helm
 from tests.deploy.test_chart import environment

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 
-from broker.apiserver import Cluster
 from broker.commands.crds import text
 from broker.kube.transports import InProcessTransport
+from local.kube import Cluster
 from tests.cluster.stack import Stack
 from tests.releases.world import FOLDER, live, record
 from tests.simulation.world import ENVIRONMENT

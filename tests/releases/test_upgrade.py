@@ -14,12 +14,12 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.commands import crd_skew, crds
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import Cluster
 from tests.cluster.ome.reserved import reservation_status
 from tests.cluster.stack import Stack
 from tests.cluster.test_rest import tick

@@ -17,11 +17,11 @@ import yaml
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
-from broker.apiserver import Cluster
 from broker.commands.crds import MARK
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
-from providers.local import LocalAws
+from local.aws import LocalAws
+from local.kube import Cluster
 from tests.cluster.account import A, Account
 from tests.cluster.ome.reserved import flavors_alone, reserve, until_state
 from tests.cluster.stack import Stack

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
-from providers.local.ec2.world import world
+from local.aws.ec2.world import world
 from tests.simulation.wire import AWS_READS
 
 REST_READS = ("list-group-resources", "get-group", "get-group-configuration")

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.apis.meta import Kind
-from broker.apiserver.store import Compacted
 from broker.app import LEASE, Broker
 from broker.kube.client import Client
 from broker.kube.controller import Controller
@@ -26,6 +25,7 @@ from broker.kube.panics import guarded
 from broker.kube.singleton import Singleton
 from broker.kube.tenure import Candidate
 from broker.scheduler import SCHEDULER_LEASE, Scheduler
+from local.kube.store import Compacted
 from providers.aws.listings import ListOperation
 from tests.cluster.stack import Provider
 from tests.simulation.chance import SimulatedClock

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import boto3
 import orjson
 
-from broker.apiserver import Cluster, wire
-from broker.apiserver.watch import WatchStream
 from broker.kube.client import READS, Reply, Request, Stream
 from broker.kube.errors import Unavailable, from_reply
+from local.kube import Cluster, wire
+from local.kube.watch import WatchStream
 from providers.aws import clients
 from tests.simulation.chance import Time
 

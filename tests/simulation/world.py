@@ -30,14 +30,14 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
-from broker.apiserver.collector import Collector
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
+from local.aws import LocalAws
+from local.aws.control import Control
+from local.aws.ec2.world import world as aws_world
+from local.kube.collector import Collector
 from providers.aws import clients
-from providers.local import LocalAws
-from providers.local.control import Control
-from providers.local.ec2.world import world as aws_world
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A, Account
 from tests.cluster.stack import Provider

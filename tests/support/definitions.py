@@ -8,9 +8,9 @@ from typing import Any
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.meta import Kind
-from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
+from local.kube import Cluster
 
 
 def defined(*files: str, **options: Any) -> Cluster:

@@ -21,7 +21,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.handlers import BUILTIN_HANDLERS
 
-from providers.local import LocalAws
+from local.aws import LocalAws
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 
 from broker.apis.meta import Kind, Object
-from broker.apiserver.patches import merge
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError, Expired, Unavailable
 from broker.kube.informer import Informer
+from local.kube.patches import merge
 
 Json = dict[str, Any]
 

@@ -106,7 +106,7 @@ def real(real_api: Api) -> Iterator[Api]:
 
 @contextmanager
 def over_embedded() -> Iterator[Api]:
-    from broker.apiserver import ApiServer, Cluster
+    from local.kube import ApiServer, Cluster
 
     cluster = Cluster()
     server = ApiServer(cluster).start()

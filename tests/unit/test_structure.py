@@ -17,7 +17,7 @@ LONG_MODULES: Final = {
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    for folder in ("broker", "providers"):
+    for folder in ("broker", "providers", "local"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             yield file.relative_to(ROOT).as_posix(), file.read_text()
 

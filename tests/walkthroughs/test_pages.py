@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from broker.apis.kueue import Namespace
-from broker.apiserver import ApiServer, Collector
-from broker.demo.deployments import Deployments, machine
+from local.demo.deployments import Deployments, machine
+from local.kube import ApiServer, Collector
 from tests.cluster.rooms import GODEL, KOORDINATOR, NOS, Rooms, rooms
 from tests.walkthroughs.pages import Shown, follow, run, steps
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from providers.local import Control, LocalAws, install
+from local.aws import Control, LocalAws, install
 from tests.aws.local.kit import Aws
 
 

@@ -12,7 +12,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from providers.local import Control
+from local.aws import Control
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.local.control import ControlError
+from local.aws.control import ControlError
 from tests.aws.local.kit import ONLY, Aws, free, instances, refused, run, seen, to_id
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)

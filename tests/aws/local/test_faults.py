@@ -119,7 +119,7 @@ def test_faults_of_any_action_and_of_any_request_field(aws: Aws, ec2: Any) -> No
 
 def test_a_slow_call(aws: Aws, ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("providers.local.faults.time.sleep", slept.append)
+    monkeypatch.setattr("local.aws.faults.time.sleep", slept.append)
     aws.control.fault(action="DescribeCapacityReservations", delay_s=7.5)
     ec2.describe_capacity_reservations()
     assert slept == [7.5]

@@ -9,8 +9,8 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.ec2.models import EC2Backend
 
-from providers.local import Control, install
-from providers.local.ec2.lookups import QuickLookups
+from local.aws import Control, install
+from local.aws.ec2.lookups import QuickLookups
 from tests.aws.local.kit import LINUX, Aws, run
 
 AL2023 = "/aws/service/eks/optimized-ami/1.33/amazon-linux-2023"

@@ -10,8 +10,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from providers.local.control import ControlError
-from providers.local.ec2_responses.pipeline import NOW
+from local.aws.control import ControlError
+from local.aws.ec2_responses.pipeline import NOW
 from tests.aws.local.kit import (
     LINUX,
     OTHER_ZONE,

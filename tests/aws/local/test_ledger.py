@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from providers.local.ec2 import changes, matching
-from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, CapacityTarget, LaunchNeeds
-from providers.local.ec2.reservations import Ec2Reservation, Occupant, PoolKey
-from providers.local.ec2.world import AwsWorld
+from local.aws.ec2 import changes, matching
+from local.aws.ec2.errors import Ec2Error
+from local.aws.ec2.launch_needs import ON_DEMAND, CapacityTarget, LaunchNeeds
+from local.aws.ec2.reservations import Ec2Reservation, Occupant, PoolKey
+from local.aws.ec2.world import AwsWorld
 
 ACCOUNT, REGION, ZONE = "123456789012", "us-east-1", "us-east-1a"
 TYPES = ("m5.large", "c5.large")

@@ -12,8 +12,8 @@ import boto3
 import pytest
 from moto.core.authorization import enable_iam_authentication
 
-from providers.local.iam.operators import BadPolicy
-from providers.local.iam.policies import UnknownOperator, allows
+from local.aws.iam.operators import BadPolicy
+from local.aws.iam.policies import UnknownOperator, allows
 from tests.aws.iam import MEMBERS
 from tests.aws.local.kit import (
     ONCE,

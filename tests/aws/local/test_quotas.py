@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from providers.local.control import ControlError
+from local.aws.control import ControlError
 from tests.aws.local.kit import (
     LINUX,
     TYPE,

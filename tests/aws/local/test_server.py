@@ -14,10 +14,10 @@ from typing import Any
 import boto3
 import pytest
 
-from providers.local import Control, LocalAws
+from local.aws import Control, LocalAws
 from tests.aws.local.kit import ONCE, REGION, TYPE, ZONE
 
-COMMAND = [sys.executable, "-m", "providers.local"]
+COMMAND = [sys.executable, "-m", "local.aws"]
 
 
 @pytest.fixture

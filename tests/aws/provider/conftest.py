@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from providers.local import LocalAws
+from local.aws import LocalAws
 from tests.support.direct import local_aws_here
 from tests.support.service_models import models_read_once
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import boto3
 import pytest
 
+from local.aws import LocalAws
 from providers.aws import AwsProvider
-from providers.local import LocalAws
 from providers.model import ErrorClass, ProviderError
 
 REGION = "us-east-1"

@@ -6,6 +6,7 @@ from typing import Any
 
 import boto3
 
+from local.aws import LocalAws
 from providers.aws import AwsProvider
 from providers.launch import (
     LaunchRequest,
@@ -15,7 +16,6 @@ from providers.launch import (
     Template,
     TemplateRef,
 )
-from providers.local import LocalAws
 from tests.unit.providers.aws.support import ManualClock
 
 REGION = "us-east-1"

@@ -12,8 +12,8 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import manifests
-from broker.demo import account as demo_account
-from broker.demo.kubelets import Kubelets
+from local.demo import account as demo_account
+from local.demo.kubelets import Kubelets
 from tests.cluster.stack import Stack
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "reservations"

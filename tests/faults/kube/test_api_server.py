@@ -12,13 +12,13 @@ import orjson
 import pytest
 
 from broker.apis.core import Node
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client, Reply, Request, Stream
 from broker.kube.controller import Controller, Result
 from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue
 from broker.kube.transports import HttpTransport, InProcessTransport
+from local.kube import ApiServer, Cluster
 from tests.support.clock import FakeClock
 from tests.support.kube_server import Server, Thing, thing
 from tests.support.scripted_http import Web, begin_stream, chunk, respond

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kubernetes.client import Configuration
 
 from broker.apis.core import Node
-from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.kube.informer import Informer
 from broker.kube.transports import HttpTransport, InProcessTransport
+from local.kube import ApiServer, Cluster
 from tests.support.clock import FakeClock
 
 NAMES = st.sampled_from("abcd")

@@ -19,7 +19,7 @@ _order: dict[str, list[str]] = {}  # by worker: the tests as they ran
 
 def pytest_configure(config: pytest.Config) -> None:
     if EXTENDED:
-        from providers.local import install
+        from local.aws import install
 
         install()
     for name in ("aws_verified", "network", "requires_docker", "requires_clean_slate"):

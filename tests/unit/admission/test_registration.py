@@ -13,9 +13,9 @@ from broker.admission.certificates import CA_LIFE, SERVING_LIFE, read, write
 from broker.admission.registration import NAME, SECRET, Foreign, WebhookRegistration
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.meta import Kind
-from broker.apiserver import Cluster
 from broker.kube.client import Client, Request
 from broker.kube.transports import InProcessTransport
+from local.kube import Cluster
 from tests.cluster.taps import Tap, writes_of
 from tests.support.clock import FakeClock
 

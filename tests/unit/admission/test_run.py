@@ -15,11 +15,11 @@ import pytest
 from broker import logs, run
 from broker.admission.registration import NAME
 from broker.apis.admission import ValidatingWebhookConfiguration
-from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 
 SETTINGS = Settings(

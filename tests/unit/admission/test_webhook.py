@@ -23,10 +23,10 @@ from broker.apis.admission import Secret
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.errors import Invalid
 from broker.kube.transports import InProcessTransport
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.unit.admission.reviews import Json, group, reservation, review
 

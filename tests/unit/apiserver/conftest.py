@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.apiserver import Cluster
+from local.kube import Cluster
 
 from .objects import Clock
 

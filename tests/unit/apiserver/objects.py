@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from broker.apiserver import ApiRequest, Cluster, Response
+from local.kube import ApiRequest, Cluster, Response
 
 Obj = dict[str, Any]
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import ApiRequest, Cluster
+from local.kube import ApiRequest, Cluster
 
 from .objects import CONFIGMAPS, DEFINITIONS, NODES, PODS, WIDGETS, Clock, configmap, definition, pod, widget
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import Cluster, Collector, StatusError
+from local.kube import Cluster, Collector, StatusError
 
 from .objects import CONFIGMAPS, PODS, configmap, events, names, pod, send
 

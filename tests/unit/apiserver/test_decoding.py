@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.decode import Mismatch, decode
-from broker.apiserver.duplicates import duplicates
-from broker.apiserver.shape import builtin
+from local.kube.decode import Mismatch, decode
+from local.kube.duplicates import duplicates
+from local.kube.shape import builtin
 
 Obj = dict[str, Any]
 

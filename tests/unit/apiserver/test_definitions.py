@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import Cluster, StatusError
+from local.kube import Cluster, StatusError
 
 from .objects import DEFINITIONS, WIDGETS, definition, send, widget, with_widgets
 

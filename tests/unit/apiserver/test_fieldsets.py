@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.apply.compare import compare, fields_of
-from broker.apiserver.apply.fields import Fields, difference, intersection, paths, union
-from broker.apiserver.shape import Shape, builtin
+from local.kube.apply.compare import compare, fields_of
+from local.kube.apply.fields import Fields, difference, intersection, paths, union
+from local.kube.shape import Shape, builtin
 
 Path = tuple[str, ...]
 paths_given = st.frozensets(

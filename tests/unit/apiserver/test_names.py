@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import Cluster, StatusError, names
-from broker.apiserver.ids import Ids
+from local.kube import Cluster, StatusError, names
+from local.kube.ids import Ids
 
 from .objects import CONFIGMAPS, configmap
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import StatusError
-from broker.apiserver.patches import json_patch, merge
+from local.kube.errors import StatusError
+from local.kube.patches import json_patch, merge
 
 
 # The examples of RFC 7396, appendix A.

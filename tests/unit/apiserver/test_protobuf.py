@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import Cluster, StatusError
-from broker.apiserver.protobuf import MAGIC, decode
+from local.kube import Cluster, StatusError
+from local.kube.protobuf import MAGIC, decode
 
 from .objects import send
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver.crd import rules
+from local.kube.crd import rules
 
 Obj = dict[str, Any]
 NONE = object()

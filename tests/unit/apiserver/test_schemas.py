@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.crd import lists, schema, structural
-from broker.apiserver.crd.formats import CHECKS
+from local.kube.crd import lists, schema, structural
+from local.kube.crd.formats import CHECKS
 
 Obj = dict[str, Any]
 

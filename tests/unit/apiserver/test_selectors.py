@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import StatusError
-from broker.apiserver.selectors import fields, labels, matches, path_reader
+from local.kube.errors import StatusError
+from local.kube.selectors import fields, labels, matches, path_reader
 
 
 def selects(text: str, have: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import urllib3
 import yaml
 
-from broker.apiserver import ApiServer, Cluster
+from local.kube import ApiServer, Cluster
 
 from .objects import CONFIGMAPS, PODS, configmap, pod
 
@@ -150,7 +150,7 @@ def test_a_kubeconfig_points_to_the_server(server: ApiServer) -> None:
 
 def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    command = [sys.executable, "-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(config)]
+    command = [sys.executable, "-m", "local.kube", "--port", "0", "--kubeconfig", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().removeprefix("serving on ").strip()
@@ -164,7 +164,7 @@ def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
 
 def test_command_reports_a_taken_port(server: ApiServer) -> None:
     port = server.url.rpartition(":")[2]
-    command = [sys.executable, "-m", "broker.apiserver", "--port", port]
+    command = [sys.executable, "-m", "local.kube", "--port", port]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr

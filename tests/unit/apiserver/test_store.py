@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.apiserver.store import Compacted, Key, Store, encode
+from local.kube.store import Compacted, Key, Store, encode
 
 Obj = dict[str, Any]
 keys = st.tuples(st.sampled_from(["", "ns1", "ns2"]), st.sampled_from("abc"))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import StatusError
-from broker.apiserver.shape import builtin
-from broker.apiserver.strategic import strategic
+from local.kube.errors import StatusError
+from local.kube.shape import builtin
+from local.kube.strategic import strategic
 
 Obj = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import ApiRequest, Cluster, StatusError
+from local.kube import ApiRequest, Cluster, StatusError
 
 from .objects import CONFIGMAPS, NODES, PODS, Clock, configmap, events, names, pod, send, waiting
 

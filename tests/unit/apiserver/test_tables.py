@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import Cluster
-from broker.apiserver.jsonpath import compiled
-from broker.apiserver.podstatus import summary
+from local.kube import Cluster
+from local.kube.jsonpath import compiled
+from local.kube.podstatus import summary
 
 from .objects import NODES, NOW, PODS, Clock, configmap, pod, send
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.durations import age, human, span
-from broker.apiserver.quantity import amount, canonical
-from broker.apiserver.times import canonical as canonical_time
-from broker.apiserver.times import canonical_micro, parse, stamp
+from local.kube.durations import age, human, span
+from local.kube.quantity import amount, canonical
+from local.kube.times import canonical as canonical_time
+from local.kube.times import canonical_micro, parse, stamp
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import yaml
 
 from broker.apis import crds
 from broker.apis.pod_fields import METADATA, PRESERVE, WORKLOADS, Schema
-from broker.apiserver.data import load
 from broker.commands import manifests
+from local.kube.data import load
 from tests.unit.apis import test_karpenter_fidelity as fidelity
 
 ARN = {"capacityReservationSpecs": {"capacityReservationTarget": {"capacityReservationId": "cr-1"}}}

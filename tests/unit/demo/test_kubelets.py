@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from broker.apis.core import Node
-from broker.apiserver import Cluster
-from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
+from local.demo.kubelets import Kubelets
+from local.kube import Cluster
 from providers.model import Instance, InstanceType
 from tests.support.clock import FakeClock
 

@@ -11,7 +11,6 @@ import pytest
 
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
-from broker.apiserver import Cluster
 from broker.kube import client as client_module
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists, ApiError, Conflict, Expired, Invalid, NotFound
@@ -19,6 +18,7 @@ from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.lease import Elector
 from broker.kube.transports import HttpTransport, InProcessTransport
+from local.kube import Cluster
 from tests.controlplane.client import Api
 from tests.support.clock import FakeClock
 from tests.support.servers import REAL

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.meta import Condition, ConditionUpdate
-from broker.apiserver.patches import merge
 from broker.kube.conditions import (
     add_finalizer,
     changed,
@@ -22,6 +21,7 @@ from broker.kube.conditions import (
     set_conditions,
     timestamp,
 )
+from local.kube.patches import merge
 from tests.support.kube_server import Thing, thing
 
 THEN = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)

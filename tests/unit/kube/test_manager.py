@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Node
-from broker.apiserver import Cluster
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -17,6 +16,7 @@ from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from broker.apis.core import Node
-from broker.apiserver.cluster import Cluster
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
 from broker.kube.removal import remove
 from broker.kube.transports import InProcessTransport
+from local.kube.cluster import Cluster
 
 
 @pytest.fixture

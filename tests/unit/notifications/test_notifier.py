@@ -15,7 +15,6 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.notifications import record
@@ -26,6 +25,7 @@ from broker.options import problems
 from broker.settings import Settings
 from broker.text import decode_time
 from broker.webpage.live import LiveState
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.unit.webpage.world import odcr, state
 

@@ -21,7 +21,6 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind, condition
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apiserver import Cluster
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -42,6 +41,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.support.dependencies import dependencies

@@ -14,7 +14,6 @@ from broker.apis.meta import ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import JudgedSpec, judge
 from broker.apis.units import MOST
-from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.related_objects import (
     remaining,
@@ -40,6 +39,7 @@ from broker.reservations.conditions import (
 from broker.reservations.desired import FlavorCount
 from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_failures, remedies
 from broker.reservations.ownership import Ownership, ReservationProblem
+from local.kube import Cluster
 from providers.model import Odcr
 from tests.support.clock import FakeClock
 

@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
-from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
@@ -28,6 +27,7 @@ from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
 from broker.reservations.reading import ParsedReservation, read
+from local.kube import Cluster
 from providers.model import UNCHANGED, ErrorClass, Odcr, ProviderError, ReservationGroup
 from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr

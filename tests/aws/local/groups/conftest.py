@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from providers.local.groups import reservations
+from local.aws.groups import reservations
 from tests.aws.local.groups.world import FakeEc2
 from tests.aws.local.kit import Aws
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from providers.local import groups
+from local.aws import groups
 from tests.aws.local.groups.test_membership import POOL, make_pool
 from tests.aws.local.groups.world import FakeEc2
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from providers.local import groups
+from local.aws import groups
 from tests.aws.local.groups.world import ACCOUNT, REGION, FakeEc2, arn
 
 POOL: list[dict[str, Any]] = [

@@ -15,7 +15,6 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.spelling import misspelt
-from broker.apiserver import Cluster
 from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter, user_annotations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -23,6 +22,7 @@ from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 
 KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]

@@ -15,7 +15,6 @@ from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apiserver import Cluster
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
@@ -28,6 +27,7 @@ from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.wiring.reservation_controllers import reservation_controllers
+from local.kube import Cluster
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.controller import ReservationController
 from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
@@ -13,6 +12,7 @@ from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.support.dependencies import dependencies
 

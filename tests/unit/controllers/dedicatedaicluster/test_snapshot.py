@@ -9,7 +9,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
@@ -26,6 +25,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
+from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 

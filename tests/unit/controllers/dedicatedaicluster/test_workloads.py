@@ -9,7 +9,6 @@ import pytest
 
 from broker.apis.kueue import PODS_READY, CheckState, ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState
 from broker.controllers.dedicatedaicluster.status import ClusterEviction, ClusterStatus
@@ -24,6 +23,7 @@ from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import held
 from broker.reservations.kueue_objects import mark
+from local.kube import Cluster
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
 from tests.support.clock import FakeClock

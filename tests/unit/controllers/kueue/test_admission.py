@@ -25,7 +25,6 @@ from broker.apis.kueue import (
     Workload,
 )
 from broker.apis.meta import Kind
-from broker.apiserver import Cluster
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
@@ -41,6 +40,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
+from local.kube import Cluster
 from providers.model import Gpu, InstanceType, Odcr
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue

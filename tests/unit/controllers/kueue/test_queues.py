@@ -23,7 +23,6 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.related_objects import (
     queue_state,
     remaining_queues,
@@ -39,6 +38,7 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
+from local.kube import Cluster
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue

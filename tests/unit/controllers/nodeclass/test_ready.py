@@ -12,7 +12,6 @@ from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apiserver import Cluster
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
@@ -21,6 +20,7 @@ from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
+from local.kube import Cluster
 from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet
 from tests.cluster.taps import Tap
 from tests.support.clock import FakeClock

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import pytest
 
 from broker.apis.core import ConfigMap
-from broker.apiserver import Cluster
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
@@ -17,6 +16,7 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
+from local.kube import Cluster
 from tests.unit.capacity.builders import NOW, minutes
 
 TEAM = Reserved("ml", "training")

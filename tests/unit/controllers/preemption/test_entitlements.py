@@ -12,7 +12,6 @@ from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apiserver import Cluster
 from broker.controllers.assumed import CONVERGENCE, AssumptionStore
 from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
@@ -26,6 +25,7 @@ from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import inventory, odcr

@@ -9,7 +9,6 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
-from broker.apiserver import Cluster
 from broker.capacity.entitlement import NominatedSlot, SlotPool
 from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplaced
 from broker.capacity.requirements import Requirements
@@ -25,6 +24,7 @@ from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.model import Reason
 from broker.quota.slot_model import CLAIM
+from local.kube import Cluster
 from tests.support.clock import FakeClock
 
 SPEC = {"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}, "requirements": []}

@@ -1,0 +1,99 @@
+"""Simulates a cluster's machines: a node joins for each running instance, and goes with it.
+
+It reads EC2 as cloud-controller-manager does and writes Nodes as a kubelet does; the broker cannot see a
+difference. New nodes carry the taint of the unregistered and are not ready at first, as real ones are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.label_names import RENAMED
+from broker.apis.meta import condition
+from broker.capacity.types import type_labels, zone_labels
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import timestamp
+from broker.kube.removal import remove
+from local.demo.simulated import Simulated
+from providers.base import CapacityProvider
+from providers.model import Instance, InstanceType
+
+
+class Kubelets(Simulated):
+    """One thread for all nodes; `step` is one round, for tests."""
+
+    def __init__(
+        self, client: Client, provider: CapacityProvider, *, clock: Clock, every: float = 0.2
+    ) -> None:
+        super().__init__("kubelets", clock=clock, every=every)
+        self._client, self._provider = client, provider
+        self._joined: set[str] = set()
+
+    def step(self) -> None:
+        """Nodes for instances that run, none for those that do not. Raises ApiError, ProviderError."""
+        # Nodes first: one that is let go once its instance has ended would be made again otherwise.
+        nodes = {node.name: node for node in map(Node.decode, self._client.list(Node.KIND)[0])}
+        running = {_node_name(i): i for i in self._provider.instances() if i.state == "running"}
+        types = self._provider.instance_types()
+        for name, instance in running.items():
+            if name not in nodes:
+                self._joined.add(name)
+                self._client.create(Node.KIND, _node(name, instance, types[instance.instance_type]))
+            elif (ready := condition(nodes[name].status.conditions, names.READY)) and ready.status != "True":
+                self._client.patch(
+                    Node.KIND, name, {"status": {"conditions": [self._ready()]}}, subresource="status"
+                )
+        for name, node in nodes.items():
+            if name not in running and (names.REGISTERED in node.labels or name in self._joined):
+                remove(self._client, Node.KIND, node)
+
+    def _ready(self) -> dict[str, Any]:
+        return {
+            "type": names.READY,
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "kubelet is posting ready status",
+            "lastTransitionTime": timestamp(self._clock.now()),
+            "lastHeartbeatTime": timestamp(self._clock.now()),
+        }
+
+
+def _node_name(instance: Instance) -> str:
+    return instance.private_dns_name or f"{instance.id}.ec2.internal"
+
+
+def _labels(name: str, instance: Instance, type_: InstanceType) -> dict[str, str]:
+    """The labels that the kubelet, the cloud controller and the EBS driver write, under all their names."""
+    labels = type_labels(type_) | zone_labels(instance.zone, instance.zone_id)
+    own = {key: value for key, value in labels.items() if not key.startswith(f"{names.KARPENTER_AWS}/")} | {
+        names.HOSTNAME: name
+    }
+    return own | {old: own[new] for old, new in RENAMED.items()}
+
+
+def _node(name: str, instance: Instance, type_: InstanceType) -> dict[str, Any]:
+    resources: Mapping[str, str] = {
+        "cpu": str(type_.vcpus),
+        "memory": f"{int(type_.memory_mib * 0.92)}Mi",
+        "pods": str(type_.max_pods),
+        **{f"{g.manufacturer.lower()}.com/gpu": str(g.count) for g in type_.gpus},
+        **({"vpc.amazonaws.com/efa": str(type_.efa_interfaces)} if type_.efa_interfaces else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": _labels(name, instance, type_)},
+        "spec": {
+            "providerID": f"aws:///{instance.zone}/{instance.id}",
+            "taints": [{"key": names.UNREGISTERED_TAINT, "effect": "NoExecute"}],
+        },
+        "status": {
+            "capacity": dict(resources),
+            "allocatable": dict(resources),
+            "conditions": [{"type": names.READY, "status": "False", "reason": "KubeletNotReady"}],
+        },
+    }
