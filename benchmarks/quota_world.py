@@ -193,7 +193,7 @@ def plain_admit(workloads: Sequence[AdmittedWorkload], queues: Sequence[Queue], 
     members = {queue.name for queue in queues if queue.cohort == cohort}
     used = sum(workload.usage[KEY] for workload in workloads if workload.queue in members)
     quota = sum(queue.quotas[KEY].nominal for queue in queues if queue.cohort == cohort)
-    return used + head.pod_sets[0].requests["cpu"] <= quota
+    return used + head.request.requests["cpu"] <= quota
 
 
 def lent_slots(many: int) -> tuple[list[OwnedSlots], list[SlotHolder]]:

@@ -64,7 +64,7 @@ def test_a_field_of_the_cluster_replaces_the_profiles() -> None:
     assert inherited.node_selector == {"a": "1", "b": "2"}
     assert [toleration.key for toleration in inherited.tolerations] == ["x"]
     assert inherited.priority_class == "low"
-    assert [key.key for term in inherited.pods.affinity for key in term] == ["topology.kubernetes.io/zone"]
+    assert [key.key for term in inherited.wants.affinity for key in term] == ["topology.kubernetes.io/zone"]
     own = demand_of(
         cluster(
             profile="p",
@@ -78,7 +78,7 @@ def test_a_field_of_the_cluster_replaces_the_profiles() -> None:
     assert own.node_selector == {"b": "3"}
     assert [toleration.key for toleration in own.tolerations] == ["y"]
     assert own.priority_class == "high"
-    assert own.pods.affinity == ()
+    assert own.wants.affinity == ()
 
 
 @pytest.mark.covers("OME-077")

@@ -138,7 +138,7 @@ def test_older_names_of_labels_choose_the_machine_as_present_ones() -> None:
     sized = sizes({"h100": flavor}, {}, types, Settings())(None)("h100", {GPU: 8})
     assert isinstance(sized, SizedQuota) and sized.count == 1
     demand = ClusterDemand(requests={GPU: 8}, node_selector={next(iter(older)): "m5.large"})
-    assert "node selector" in misfit(demand.pods, quota_flavor(flavor))
+    assert "node selector" in misfit(demand.wants, quota_flavor(flavor))
 
 
 @pytest.mark.parametrize(
