@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from benchmarks.figures import Figure, run
 from broker.apis import names
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects

@@ -19,16 +19,15 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.advisor.accepted import AcceptedSpecController
 from broker.controllers.advisor.controller import Advisor
 from broker.controllers.advisor.definition import DefinitionController
+from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.disruption.controller import DisruptionController
 from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.instances import InstanceView
 from broker.controllers.interruption.notices import NoticeResponder
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.instances import InstanceView
-from broker.controllers.nodeclaim.takeover import TakeOver
-from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.lifecycle.takeover import TakeOver
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
@@ -53,6 +52,7 @@ from broker.memory import give_back
 from broker.oncall import state
 from broker.oncall.journal import Journal, forget_class
 from broker.oncall.metrics import REGISTRY, clear_tables, forget_object
+from broker.placement.waiting import waiting_since
 from broker.settings import Settings
 from broker.wiring.claims import (
     AT_LIMIT,

@@ -17,10 +17,10 @@ from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
 from broker.commands.situation import published_shortages
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.published import read_odds
+from broker.controllers.launch.published import read_odds
 from broker.controllers.preemption.claims import cluster_of
 from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.preemption.preemptor import REASONS

@@ -26,7 +26,7 @@ from broker.commands.explain_options import ClaimForecast, blocking, forecast_cl
 from broker.commands.output import shortage_name, shortage_row
 from broker.commands.prices import usd_hour
 from broker.commands.situation import concerned, happened, listed, published_shortages, unknown
-from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
+from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.journal import attempt_id, recorded

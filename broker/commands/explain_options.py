@@ -32,7 +32,7 @@ from broker.capacity.shortages import Shortage, Shortages
 from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
 from broker.commands.plan import PlanInputs, considered
-from broker.controllers.nodeclaim.planning import in_gangs
+from broker.controllers.launch.planning import in_gangs
 from providers.base import CapacityProvider
 
 

@@ -31,9 +31,9 @@ from broker.commands.crds import MARK as DEFINITION_MARK
 from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan
 from broker.controllers.advisor.controller import LIST
 from broker.controllers.advisor.terms import Record, load, split
-from broker.controllers.nodeclaim.calls import RECORDS
-from broker.controllers.nodeclaim.published import NAME as SHORTAGES
-from broker.controllers.nodeclaim.registration import MARK
+from broker.controllers.launch.calls import RECORDS
+from broker.controllers.launch.published import NAME as SHORTAGES
+from broker.controllers.lifecycle.registration import MARK
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import NotFound

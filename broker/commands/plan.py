@@ -26,11 +26,9 @@ from broker.capacity.solve import SECONDS
 from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
-from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.status import instance_id
-from broker.controllers.nodeclaim.template import template_key
-from broker.controllers.nodeclaim.translate import BadClaim, planned
-from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.claim_status import instance_id
+from broker.controllers.launch.planning import in_gangs
+from broker.controllers.launch.template import template_key
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
@@ -41,6 +39,8 @@ from broker.controllers.nodeclass.resolve import (
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.waiters import is_brokers
+from broker.placement.claims import BadClaim, planned
+from broker.placement.waiting import waiting_since
 from broker.quota.slot_model import CLAIM
 from broker.text import abridged, counted, plain
 from providers.base import CapacityProvider

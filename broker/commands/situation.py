@@ -23,7 +23,7 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
-from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.launch.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, facts_of_claims, idle_matches, idle_slots

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.context import ControllerContext
 from broker.settings import Settings

@@ -18,7 +18,7 @@ from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
 from broker.capacity.shortages import Scope
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
 from broker.oncall.state import launch_state

@@ -7,28 +7,28 @@ from functools import partial
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
-from broker.controllers.nodeclaim.abandoned import AbandonedNodes
-from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
-from broker.controllers.nodeclaim.losses import LossDetector
-from broker.controllers.nodeclaim.planning import Planner
-from broker.controllers.nodeclaim.published import PublishedShortages
-from broker.controllers.nodeclaim.recovery import Recovery
-from broker.controllers.nodeclaim.registration import Registration
-from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.results import LaunchHooks, LaunchResults
-from broker.controllers.nodeclaim.template import NodeBootstrap
-from broker.controllers.nodeclaim.termination import Termination
-from broker.controllers.nodeclaim.terminations import Terminations
-from broker.controllers.nodeclaim.trial import LaunchTrials
-from broker.controllers.nodeclaim.waves import FleetWaves
-from broker.controllers.nodeclaim.writers import WriterPool
+from broker.controllers.claim_caches import ClaimCaches, Ec2State
+from broker.controllers.launch.execute import Executor
+from broker.controllers.launch.launcher import Launcher, LaunchSteps
+from broker.controllers.launch.planning import Planner
+from broker.controllers.launch.published import PublishedShortages
+from broker.controllers.launch.recovery import Recovery
+from broker.controllers.launch.report import Reporter
+from broker.controllers.launch.results import LaunchHooks, LaunchResults
+from broker.controllers.launch.template import NodeBootstrap
+from broker.controllers.launch.trial import LaunchTrials
+from broker.controllers.launch.waves import FleetWaves
+from broker.controllers.lifecycle.abandoned import AbandonedNodes
+from broker.controllers.lifecycle.losses import LossDetector
+from broker.controllers.lifecycle.registration import Registration
+from broker.controllers.lifecycle.termination import Termination
+from broker.controllers.lifecycle.terminations import Terminations
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nominations import nominate
 from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.context import ControllerContext
+from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
 from broker.settings import Settings
 from broker.wiring.claims import ClaimControllers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
+from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.odcr.endings import EndingController
 from broker.controllers.odcr.instance_labels import InstanceLabelController

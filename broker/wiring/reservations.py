@@ -18,8 +18,8 @@ from broker.apis.meta import Object
 from broker.controllers.annotations.reporter import DRAWING, Key, user_annotations
 from broker.controllers.capacityreservation.related_objects import status_inputs
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
+from broker.controllers.instances import InstanceView
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.informers import Informers
 from broker.kube.cache import Cache

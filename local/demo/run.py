@@ -23,7 +23,7 @@ from broker.capacity.model import Outcome
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.commands.output import table
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import recorded
 from broker.settings import Settings

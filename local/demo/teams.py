@@ -16,7 +16,7 @@ from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.commands.output import table
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.settings import Settings
 from local.demo import account
 from local.demo.story import Scene, open_scene

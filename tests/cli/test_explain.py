@@ -18,7 +18,7 @@ from broker.capacity.model import Attempt, Outcome, Pool
 from broker.capacity.shortages import Scope, Shortages
 from broker.commands import explain
 from broker.commands.crds import install
-from broker.controllers.nodeclaim.published import PublishedShortages
+from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump
 from providers.model import CapacityType, ErrorClass

@@ -26,7 +26,7 @@ from broker.commands import watch
 from broker.commands.advice import advice
 from broker.commands.crds import install
 from broker.commands.situation import Situation, read
-from broker.controllers.nodeclaim.published import PublishedShortages
+from broker.controllers.launch.published import PublishedShortages
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore

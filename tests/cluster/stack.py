@@ -26,7 +26,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import PriorityClass
 from broker.apis.meta import Condition, Object, condition, is_true
 from broker.app import Broker
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client, Transport
 from broker.kube.errors import ApiError, Forbidden, NotFound
 from broker.scheduler import Scheduler

@@ -10,7 +10,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.errors import Invalid
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND

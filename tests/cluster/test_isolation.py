@@ -20,7 +20,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.nodeclaim.registration import REGISTRATION_TIMEOUT
+from broker.controllers.lifecycle.registration import REGISTRATION_TIMEOUT
 from broker.kube import cache, controller, lean, singleton
 from broker.kube.controller import ReconcileOutcome, Result, attempt
 from broker.kube.errors import ApiError

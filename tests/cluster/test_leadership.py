@@ -14,7 +14,7 @@ from broker import run
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
 from broker.app import LEASE, Broker
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
 from tests.cluster.stack import Stack

@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import ZONE
-from broker.controllers.nodeclaim.published import read_odds
+from broker.controllers.launch.published import read_odds
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews
 from tests.cluster.account import A, B

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.losses import too_many
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
+from broker.controllers.lifecycle.losses import too_many
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack

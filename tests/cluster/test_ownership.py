@@ -9,8 +9,8 @@ import pytest
 from broker.apis import names
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.ownership import DURATION
 from broker.kube.conditions import micro_timestamp
+from broker.kube.lease_holders import DURATION
 from broker.webpage.live import live_state
 from tests.cluster.account import CLUSTER, tags
 from tests.cluster.objects import ON_DEMAND

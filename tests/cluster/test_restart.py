@@ -12,7 +12,7 @@ from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Outcome
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.oncall.journal import recorded
 from tests.cluster.account import A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT

@@ -6,7 +6,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND

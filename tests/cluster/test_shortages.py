@@ -13,7 +13,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import FIRST
 from broker.commands import explain, situation
 from broker.commands.explain_options import ClaimForecast
-from broker.controllers.nodeclaim import published
+from broker.controllers.launch import published
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE

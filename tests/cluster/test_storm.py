@@ -13,7 +13,7 @@ import pytest
 
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import READS
 from broker.kube.errors import NotFound
 from tests.cluster.account import A, B

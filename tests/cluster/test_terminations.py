@@ -6,7 +6,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 

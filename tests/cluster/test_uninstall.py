@@ -23,7 +23,7 @@ from broker.commands import leftovers_kube
 from broker.commands.leftovers import Removal, RemovalPlan, apply
 from broker.commands.uninstall import account_of, find
 from broker.controllers.advisor.terms import Record, tag_key
-from broker.controllers.nodeclaim.registration import MARK
+from broker.controllers.lifecycle.registration import MARK
 from broker.kube import identity
 from broker.kube.client import Client, Request
 from broker.kube.clock import SystemClock

@@ -9,7 +9,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.app import Broker
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.identity import cluster_uid
 from broker.kube.transports import InProcessTransport

@@ -14,8 +14,8 @@ import yaml
 from broker.admission.registration import SECRET
 from broker.apis import names
 from broker.app import LEASE
-from broker.controllers.nodeclaim import published
-from broker.controllers.nodeclaim.calls import RECORDS
+from broker.controllers.launch import published
+from broker.controllers.launch.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
 from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.options import problems

@@ -27,8 +27,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
-from broker.controllers.nodeclaim.calls import RECORDS
-from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.launch.calls import RECORDS
+from broker.controllers.launch.published import read_shortages
 from broker.controllers.odcr.mirror import MANAGED_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.controllers.nodeclaim.report import limit
+from broker.controllers.launch.report import limit
 from broker.text import format_time, plain
 from broker.webpage.heat import heat_map
 from providers.model import ErrorClass

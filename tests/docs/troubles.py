@@ -15,7 +15,7 @@ from broker.apis.core import ConfigMap, Event, Node
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.capacityreservation import facts
-from broker.controllers.nodeclaim.losses import MASS_LOSS
+from broker.controllers.lifecycle.losses import MASS_LOSS
 from broker.kube import identity
 from broker.kube.errors import NotFound
 from broker.kube.isolation import REASON as LEFT_OUT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.controllers.nodeclaim import waves
+from broker.controllers.launch import waves
 from local.aws import LocalAws
 from tests.cluster.conftest import local_aws
 from tests.faults.walk import World, account, share_clients

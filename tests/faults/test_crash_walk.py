@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.apis import names
-from broker.controllers.nodeclaim import calls as open_calls
-from broker.controllers.nodeclaim import waves
+from broker.controllers.launch import calls as open_calls
+from broker.controllers.launch import waves
 from local.aws import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED

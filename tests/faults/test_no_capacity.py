@@ -12,7 +12,7 @@ from datetime import datetime
 import pytest
 
 from broker.capacity.shortages import CAP
-from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.launch.published import read_shortages
 from broker.kube.client import Client
 from tests.cluster.account import A, B, pools
 from tests.cluster.objects import ON_DEMAND, RESERVED

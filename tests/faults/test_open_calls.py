@@ -14,7 +14,7 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.controllers.nodeclaim.calls import RECORDS
+from broker.controllers.launch.calls import RECORDS
 from broker.kube.errors import NotFound, Unavailable
 from broker.kube.identity import NAMESPACE
 from tests.cluster.account import B, pools

@@ -24,8 +24,8 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
-from broker.controllers.nodeclaim.calls import RECORDS
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
+from broker.controllers.launch.calls import RECORDS
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
 from broker.kube.controller import Controller

@@ -23,7 +23,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.commands.output import console, table
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from tests.cluster.account import CLUSTER, REGION, A, B, C
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects

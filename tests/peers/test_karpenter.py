@@ -18,7 +18,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import is_true
 from broker.commands import crds
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
 from tests.cluster.account import CLUSTER, A, B
 from tests.cluster.objects import reservation_spec

@@ -15,7 +15,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
 from broker.commands import crd_skew, crds
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws

@@ -39,49 +39,50 @@ class Mutant:
     pools: bool = False
 
 
-_CLAIMS = "broker.controllers.nodeclaim"
+_LAUNCH = "broker.controllers.launch"
+_LIFECYCLE = "broker.controllers.lifecycle"
 _KUBE = "broker.kube"
 _PROVISIONING = "broker.controllers.provisioning"
 MUTANTS: Sequence[Mutant] = (
     Mutant(
         "claim without a finalizer",
-        f"{_CLAIMS}.status",
+        "broker.controllers.claim_status",
         '    return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}',
         "    return {}",
     ),
     Mutant(
         "claim released before its instance ended",
-        f"{_CLAIMS}.termination",
+        f"{_LIFECYCLE}.termination",
         "            if self._alive(claim, nodes):\n                return Result(requeue_after=RECHECK)\n",
         "            self._alive(claim, nodes)\n",
     ),
     Mutant(
         "no drain before the end",
-        f"{_CLAIMS}.termination",
+        f"{_LIFECYCLE}.termination",
         "if any(self._drain(claim, node) for node in nodes):",
         "if False:",
     ),
     Mutant(
         "fleet calls are not recorded",
-        f"{_CLAIMS}.execute",
+        f"{_LAUNCH}.execute",
         "            self.calls.record(call)\n",
         "            pass\n",
     ),
     Mutant(
         "instances without a claim never end",
-        f"{_CLAIMS}.instances",
+        "broker.controllers.instances",
         "i for i in orphans if now - self._unclaimed_since.get(i.id, now) >= self._grace.total_seconds()",
         "i for i in orphans if False",
     ),
     Mutant(
         "every instance counts as without a claim",
-        f"{_CLAIMS}.instances",
+        "broker.controllers.instances",
         "        claimed_ids = {instance_id(claim) for claim in claims}\n",
         "        claimed_ids = set()\n",
     ),
     Mutant(
         "launched claims are launched again",
-        f"{_CLAIMS}.launch",
+        f"{_LAUNCH}.launcher",
         "if not c.status.provider_id and not c.deleting",
         "if not c.deleting",
     ),
@@ -99,13 +100,13 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a call's answer is given to claims twice",
-        f"{_CLAIMS}.execute",
+        f"{_LAUNCH}.execute",
         "if i.alive and i.id not in claimed_ids)",
         "if True)",
     ),
     Mutant(
         "launches are not written on their claims",
-        f"{_CLAIMS}.execute",
+        f"{_LAUNCH}.execute",
         '{"annotations": {names.LAUNCH: launch}}',
         "{}",
     ),
@@ -184,27 +185,27 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "nodes stay without their claims' labels",
-        f"{_CLAIMS}.registration",
+        f"{_LIFECYCLE}.registration",
         '"labels": {**claim.labels, names.REGISTERED: "true"},',
         '"labels": {},',
     ),
     Mutant(
         "machines that are gone keep their claims",
-        f"{_CLAIMS}.instances",
+        "broker.controllers.instances",
         "ended=tuple(claim for id_, claim in suspects.items() if alive_by_id.get(id_) is False),",
         "ended=(),",
     ),
     Mutant(
         "another cluster's instances may be ended",
-        f"{_CLAIMS}.instances",
+        "broker.controllers.instances",
         '.ownership == "owned"',
         '.ownership != ""',
         2,
     ),
     Mutant(
         "Karpenter's claims are the broker's",
-        f"{_CLAIMS}.ownership",
-        "return claim.spec.node_class_ref.group in groups",
+        f"{_LIFECYCLE}.takeover",
+        "return group == names.BROKER",
         "return True",
     ),
     Mutant(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches
 from broker.kube.cache import Cache
 
 

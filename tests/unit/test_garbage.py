@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.controllers.nodeclaim.writers import MANY, WriterPool
 from broker.kube.controller import attempt
 from broker.kube.errors import Forbidden
 from broker.kube.for_each import for_each
 from broker.kube.panics import guarded
+from broker.kube.writers import MANY, WriterPool
 from providers.aws import retry
 from providers.model import ErrorClass, ProviderError
 from tests.support.clock import FakeClock

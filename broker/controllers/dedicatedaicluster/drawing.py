@@ -15,8 +15,8 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import units
-from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.snapshot import Snapshot
+from broker.placement.claims import priority_of
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
 from broker.quota.usage import ReservationHolder, Reserved

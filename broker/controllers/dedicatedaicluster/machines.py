@@ -19,13 +19,13 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.label_names import by_present_names, stable
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.nodeclaim.ownership import KIND
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
 from broker.quota.usage import Reserved
@@ -166,7 +166,7 @@ def claim(
             "ownerReferences": [owner_reference(cluster, block=False)],
         },
         "spec": {
-            "nodeClassRef": {"group": names.BROKER, "kind": KIND, "name": node_class},
+            "nodeClassRef": {"group": names.BROKER, "kind": EC2NodeClass.KIND.kind, "name": node_class},
             "requirements": requirements,
             "taints": [taint, *(node_taint.wire() for node_taint in flavor.spec.node_taints)],
             "expireAfter": "Never",

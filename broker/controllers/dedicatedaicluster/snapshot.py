@@ -17,11 +17,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError, cluster_demand
 from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
-from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.preemption.claims import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache

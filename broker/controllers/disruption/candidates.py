@@ -12,9 +12,9 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.claim_status import since
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.nodeclaim.status import since
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker, reschedulable

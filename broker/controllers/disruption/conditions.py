@@ -17,9 +17,9 @@ from broker.apis.hashes import VERSION, class_stamp, pool_stamp
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.future_labels import class_labels
+from broker.controllers.claim_status import since
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.nodeclaim.status import since
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.conditions import timestamp
 from broker.placement.disruption_pods import active, owned_by

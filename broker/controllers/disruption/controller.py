@@ -15,6 +15,8 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import instance_id, patch, write
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.methods import DisruptionMethods
@@ -22,8 +24,6 @@ from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.status import instance_id, patch, write
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.returning import ReturnCandidate
+from broker.controllers.claim_status import since
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.nodeclaim.status import since
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.gangs import gang_of, unknown_sizes
 

@@ -18,6 +18,8 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition, is_true
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import replaces
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.assumed import after_endings, assumed_on, place_on_others
 from broker.controllers.disruption.candidates import (
@@ -51,9 +53,7 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import disrupted, is_ready
-from broker.controllers.nodeclaim.status import replaces
+from broker.controllers.lifecycle.registration import disrupted, is_ready
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger

@@ -25,13 +25,13 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import observe_response, replaces, since, write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import disrupted
-from broker.controllers.nodeclaim.status import observe_response, replaces, since, write
+from broker.controllers.lifecycle.registration import disrupted
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove

@@ -22,13 +22,12 @@ from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.assumed import moving_pods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.from_pool import pool_claim
-from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.provisioning.claims import narrowed, total_requests
+from broker.controllers.provisioning.from_pool import pool_claim
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import MachineMaker
 from broker.controllers.provisioning.pools import required_by, template_labels
@@ -39,6 +38,7 @@ from broker.controllers.provisioning.usage import (
     pool_limits,
     unreadable,
 )
+from broker.placement.claims import priority_of
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys

@@ -25,6 +25,7 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.replacements import (
@@ -36,8 +37,7 @@ from broker.controllers.disruption.replacements import (
 )
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.planning import in_gangs
+from broker.controllers.launch.planning import in_gangs
 from broker.controllers.nodeclass.resolve import LINUX
 from broker.controllers.provisioning.observe import launchable
 from broker.placement.packing_model import MachineOption

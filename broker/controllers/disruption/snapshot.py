@@ -16,10 +16,10 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import is_ready, nodes_of
-from broker.controllers.nodeclaim.status import replaces
-from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import replaces
+from broker.controllers.lifecycle.registration import is_ready, nodes_of
+from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes

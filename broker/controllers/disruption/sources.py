@@ -12,7 +12,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
-from broker.controllers.nodeclaim.caches import Ec2State
+from broker.controllers.claim_caches import Ec2State
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads

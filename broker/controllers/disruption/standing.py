@@ -16,6 +16,8 @@ from functools import cached_property
 from typing import Final
 
 from broker.apis import names
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import assumed_on, moving_pods, place_on_others
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
@@ -27,9 +29,7 @@ from broker.controllers.disruption.candidates import (
 from broker.controllers.disruption.gangs import RunningGangs
 from broker.controllers.disruption.returning import consolidates
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import is_ready
-from broker.controllers.nodeclaim.status import since
+from broker.controllers.lifecycle.registration import is_ready
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import structlog
 
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.unused import ended_unused, recorded
 from broker.kube.context import ControllerContext

@@ -19,15 +19,15 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.status import instance_id
-from broker.controllers.nodeclaim.translate import required_tenancy
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import instance_id
+from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
+from broker.placement.claims import required_tenancy
 from providers.model import Notice, NoticeKind, QueueMessage
 
 BY_INSTANCE = "instanceID"

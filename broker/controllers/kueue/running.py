@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.kueue import KUEUE, OF_POD_GROUP, OF_WORKLOAD, Workload
-from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
-from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions

@@ -15,10 +15,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import NominatedSlot
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.registration import nodes_of
-from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.lifecycle.registration import nodes_of
+from broker.controllers.lifecycle.termination import BY_NODE
+from broker.placement.claims import priority_of
 from broker.quota.slot_model import SlotRequest
 from broker.quota.usage import Reserved
 

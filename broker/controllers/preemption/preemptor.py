@@ -23,7 +23,7 @@ from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.nodeclaim.status import write
+from broker.controllers.claim_status import write
 from broker.controllers.preemption.claims import cluster_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client

@@ -15,11 +15,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.status import since
-from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.claims import cluster_of, nominated_requests, non_preemptible
 from broker.controllers.preemption.cluster_slots import (
     ClusterHolding,
@@ -31,6 +30,7 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.clock import Clock
+from broker.placement.claims import priority_of
 from broker.quota import part
 from broker.quota.joint import SlotState
 from broker.quota.model import Preemption, QuotaCohort

@@ -17,7 +17,7 @@ from broker.apis.label_names import stable
 from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
+from broker.controllers.provisioning.from_pool import listed_types, one_of, pool_claim
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.reservation_rules import keys_read, reservation_rules
 from broker.placement.model import PodInfo

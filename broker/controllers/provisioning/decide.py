@@ -22,8 +22,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import NodeClass
-from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.launch.planning import in_gangs
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
@@ -41,6 +40,7 @@ from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
+from broker.placement.waiting import waiting_since
 
 Entitle = Callable[[Mapping[str, NodeClaim], Ec2Supply], Entitlements]
 

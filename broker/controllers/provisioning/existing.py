@@ -15,8 +15,8 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
-from broker.controllers.nodeclaim.registration import EPHEMERAL
-from broker.controllers.nodeclaim.status import replaces
+from broker.controllers.claim_status import replaces
+from broker.controllers.lifecycle.registration import EPHEMERAL
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.placement.daemons import DaemonOverhead

@@ -15,12 +15,12 @@ from broker.capacity.entitlement import RECLAIMING, Entitlements, SlotPool
 from broker.capacity.model import Claim, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
-from broker.controllers.nodeclaim.template import template_key
-from broker.controllers.nodeclaim.translate import BadClaim, planned
-from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.launch.template import template_key
 from broker.controllers.provisioning.offers import Ec2Supply, placeholder_uid
 from broker.controllers.provisioning.pools import ServedPool
+from broker.placement.claims import BadClaim, planned
 from broker.placement.packing_model import PendingPod
+from broker.placement.waiting import waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
 _WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})

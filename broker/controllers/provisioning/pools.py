@@ -14,15 +14,16 @@ from typing import Final
 from broker.apis import names
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import NodeClass
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.provisioning.usage import unreadable
 from broker.placement.future_nodes import requirements_of
 
+_KIND: Final = EC2NodeClass.KIND.kind
 VALIDATION: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
 SERVED: Final = "Served"
@@ -72,11 +73,11 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     """The pool as packing needs it. Raises PoolNotServed; Unresolved if its class is ready in a moment."""
     spec = pool.spec.template.spec
     ref = spec.node_class_ref
-    if ref.kind != KIND:
+    if ref.kind != _KIND:
         raise PoolNotServed(
             VALIDATION,
             "NodeClassKindUnknown",
-            f"spec.template.spec.nodeClassRef.kind is {ref.kind!r}: the broker serves kind {KIND} only",
+            f"spec.template.spec.nodeClassRef.kind is {ref.kind!r}: the broker serves kind {_KIND} only",
         )
     if pool.spec.replicas is not None:
         raise PoolNotServed(

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from broker.capacity.shortages import Shortages
-from broker.controllers.nodeclaim.planning import SlotPolicy
+from broker.controllers.launch.planning import SlotPolicy
 from broker.reservations.drawing import DrawRights
 
 

@@ -22,11 +22,9 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
-from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.ownership import LeaseHolders
-from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.status import patch
-from broker.controllers.nodeclaim.writers import WriterPool
+from broker.controllers.claim_caches import ClaimCaches, Ec2State
+from broker.controllers.claim_status import patch
+from broker.controllers.launch.planning import in_gangs
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import preempting, try_nomination
@@ -68,7 +66,9 @@ from broker.controllers.provisioning.usage import LargestMachines, pool_limits, 
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
+from broker.kube.lease_holders import LeaseHolders
 from broker.kube.removal import remove
+from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
 from broker.placement.packing_model import PendingPod
 from broker.quota.resolve import UnresolvedName

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim, pods_of
-from broker.controllers.nodeclaim.registration import EPHEMERAL
+from broker.controllers.lifecycle.registration import EPHEMERAL
 from broker.placement.model import PodInfo
 from broker.placement.reading import node_taints
 from broker.placement.taints import tolerates_all

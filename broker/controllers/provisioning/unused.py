@@ -21,7 +21,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import ConditionUpdate, condition
-from broker.controllers.nodeclaim.status import since
+from broker.controllers.claim_status import since
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.doubling import doubled
 from broker.oncall.metrics import GaugeTable

@@ -21,7 +21,7 @@ from broker.capacity.model import ANY_CLASS, NodeClass
 from broker.capacity.options import TYPE_KEYS, tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import capacity, type_labels
-from broker.controllers.nodeclaim.status import replaces
+from broker.controllers.claim_status import replaces
 from broker.placement.future_nodes import requirements_of
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
 from broker.text import InvalidText, quantities

@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import units
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.claim_status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World

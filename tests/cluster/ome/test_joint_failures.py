@@ -11,7 +11,7 @@ import pytest
 from broker.apis.core import Event
 from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import facts
-from broker.controllers.nodeclaim import planning
+from broker.controllers.launch import planning
 from broker.controllers.odcr import provisioner
 from broker.controllers.preemption import controller, slots
 from broker.kube.isolation import REASON

@@ -6,7 +6,7 @@ import pytest
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Selection
-from broker.controllers.nodeclaim.translate import planned as translated
+from broker.placement.claims import planned as translated
 
 from .builders import (
     CAPACITY_TYPE,

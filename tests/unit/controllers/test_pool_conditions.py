@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.launch.report import Reporter
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext

@@ -11,8 +11,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import distribute
 from broker.capacity.model import Attempt, NodeClass, Selection
-from broker.controllers.nodeclaim.bind import Binder
-from broker.controllers.nodeclaim.launch_pass import FleetResult
+from broker.controllers.launch.bind import Binder
+from broker.controllers.launch.launch_pass import FleetResult
 from broker.history.entries import of_attempt, reservations
 from broker.kube.cache import Cache
 from broker.kube.clock import SystemClock

@@ -12,8 +12,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
+from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client

@@ -9,8 +9,8 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
+from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.preemption.claims import borrows, non_preemptible
 from broker.kube.cache import Cache
 from broker.quota.usage import Reserved

@@ -13,7 +13,7 @@ from broker.capacity.entitlement import NominatedSlot, SlotPool
 from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplaced
 from broker.capacity.requirements import Requirements
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.nodeclaim.status import write
+from broker.controllers.claim_status import write
 from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.client import Client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.controllers.nodeclaim.from_pool import MOST_TYPES, listed_types
+from broker.controllers.provisioning.from_pool import MOST_TYPES, listed_types
 
 
 def test_types_beyond_the_limit_are_listed_if_min_values_needs_them() -> None:

@@ -12,7 +12,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.kueue import OF_POD_GROUP
-from broker.controllers.nodeclaim.drain import remaining
+from broker.controllers.lifecycle.drain import remaining
 from broker.controllers.provisioning.claims import manifest
 from broker.controllers.provisioning.pending import incomplete, pending_pod
 from broker.controllers.provisioning.report import FAILED, PodReporter

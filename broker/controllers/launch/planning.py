@@ -1,0 +1,167 @@
+"""Plans the waiting claims within a time limit, and reports how the plan was solved.
+
+Invariant: every plan logs how it was solved. A plan that is not proven optimal is counted, and is logged as a
+warning with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+import prometheus_client
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Claim, Inventory, Plan
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.launch.launch_pass import LaunchPass
+from broker.controllers.launch.unchanged import PassInputs
+from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.kube.bisection import bisected
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.oncall.metrics import REGISTRY
+from providers.model import InstanceType
+
+_SECONDS = prometheus_client.Histogram(
+    "capacity_broker_plan_solve_seconds",
+    "Seconds to assign the slots of a plan, by solver.",
+    ["solver"],
+    registry=REGISTRY,
+)
+_UNPROVEN = prometheus_client.Counter(
+    "capacity_broker_plan_not_proven_total",
+    "Plans that were not proven optimal, by solver.",
+    ["solver"],
+    registry=REGISTRY,
+)
+_GAP = prometheus_client.Gauge(
+    "capacity_broker_plan_gap",
+    "Share of claims in reservations that the last plan may lack at most; 0 if it is optimal.",
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("plan")
+
+
+class SlotPolicy(Protocol):
+    """Decides which claims may take which reserved slots."""
+
+    def begin(self) -> bool:
+        """Whether ownership of the slots is known. Earlier launches are written by now."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """The entitlements for a plan of these claims, by uid."""
+
+    def planned(self, plan_: Plan) -> None:
+        """Records the plan's launches and nominations."""
+
+
+class Planner:
+    """Plans the waiting claims of a pass, within `seconds`."""
+
+    def __init__(
+        self,
+        claims: Cache[NodeClaim],
+        inventory: InventoryCache,
+        slots: SlotPolicy,
+        *,
+        seconds: float,
+        clock: Clock,
+    ) -> None:
+        self.slots = slots
+        self._claims = claims
+        self._inventory = inventory
+        self._seconds = seconds
+        self._clock = clock
+
+    def plan(self, work: LaunchPass, shortages: Shortages, inventory: Inventory, now: datetime) -> Plan:
+        """Raises CulpritFound with the claim at fault."""
+        waiting = {uid: work.objects[uid] for uid in work.waiting}
+        with self.slots.exclusive():
+            gangs, entitlements = self.gangs(), self.slots.entitlements(waiting, inventory, work.types)
+
+            def solve(claims: Sequence[Claim]) -> Plan:
+                return plan(
+                    claims,
+                    work.plans,
+                    work.types,
+                    inventory,
+                    shortages,
+                    now,
+                    launched=gangs,
+                    entitlements=entitlements,
+                    seconds=self._seconds,
+                    timer=self._clock.monotonic,
+                )
+
+            result = bisected(solve, [*work.waiting.values()])
+            _report(result)
+            self.slots.planned(result)
+        return result
+
+    def inputs(
+        self,
+        waiting: Mapping[str, NodeClaim],
+        classes: Mapping[str, LaunchClass | Hashable],
+        types: Mapping[str, InstanceType],
+        shortages: Shortages,
+    ) -> PassInputs:
+        """All inputs of a pass's decisions."""
+        inventory = self._inventory.snapshot()
+        return PassInputs(
+            waiting=waiting,
+            classes=classes,
+            types=types,
+            inventory=inventory,
+            shortages=shortages,
+            gangs=self.gangs(),
+            entitlements=self.slots.entitlements(waiting, inventory, types),
+        )
+
+    def gangs(self) -> Mapping[str, int]:
+        return in_gangs(self._claims.list())
+
+
+def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
+    """The number of claims of each gang that have their instance."""
+    return Counter(
+        gang
+        for claim in claims
+        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG))
+    )
+
+
+def _report(plan_: Plan) -> None:
+    solution = plan_.solution
+    _SECONDS.labels(solution.solver).observe(solution.seconds)
+    _GAP.set(0.0 if solution.optimal else solution.gap)
+    if not solution.optimal:
+        _UNPROVEN.labels(solution.solver).inc()
+    log = _log.info if solution.optimal else _log.warning
+    log(
+        "planned",
+        solver=solution.solver,
+        optimal=solution.optimal,
+        gap=round(solution.gap, 4) if not solution.optimal else 0.0,
+        seconds=round(solution.seconds, 4),
+        launches=len(plan_.assignments),
+        reserved=solution.reserved,
+        waiting=len(plan_.unplaced),
+        bundles=solution.bundles,
+        pairs=solution.pairs,
+        **({"note": solution.note} if solution.note else {}),
+        **({"gaps": dict(solution.gaps)} if solution.gaps else {}),
+    )

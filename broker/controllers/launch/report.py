@@ -1,0 +1,205 @@
+"""Reports attempts, and the planner's reasons for none, to a claim, its pods, its class and its pool.
+
+Conditions: Launched is Unknown, with one reason for each class of refusal; it is never False, since the claim
+keeps waiting. CapacityReservation is LimitExceeded while reservations cannot serve, and Available after the
+next launch into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from broker.apis import names
+from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.meta import ConditionUpdate, condition
+from broker.capacity.model import Attempt, Outcome, Skipped
+from broker.capacity.shortages import BACKING_OFF
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import instance_id, patch, write
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.pool_conditions import write_conditions
+from broker.kube.context import ControllerContext
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.events import EventType
+from broker.oncall.journal import attempt_id, dump, recorded
+from broker.placement.future_nodes import future_node
+from broker.placement.quantities import amounts
+from broker.placement.reading import pod_info
+from providers.model import ErrorClass
+
+AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
+# The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
+FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
+MOST_PODS = 10
+
+_SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
+_log = structlog.get_logger("launch")
+
+
+def limit(attempt: Attempt) -> ConditionUpdate | None:
+    """The condition about reservations after an attempt; None if the attempt shows nothing about them."""
+    reserved = attempt.pool.reserved
+    if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
+        return ConditionUpdate(
+            type=names.CAPACITY_RESERVATION,
+            status="True",
+            reason=AVAILABLE,
+            message=f"{attempt.pool.shown} took {attempt.claim}",
+        )
+    short = (
+        attempt.outcome is Outcome.SPILLED
+        or (attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES)
+        or (attempt.outcome is Outcome.SKIPPED and _full(attempt.code, attempt.class_))
+    )
+    if reserved and short:
+        return ConditionUpdate(
+            type=names.CAPACITY_RESERVATION,
+            status="False",
+            reason=LIMIT_EXCEEDED,
+            message=": ".join(filter(None, (attempt.pool.shown, attempt.code, attempt.message))),
+        )
+    return None
+
+
+def reservations_full(skipped: Iterable[Skipped]) -> bool:
+    """Whether a reservation was skipped only because it has no free slots."""
+    return any(skip.pool.reserved and _full(skip.reason, skip.class_) for skip in skipped)
+
+
+def _full(reason: str, class_: ErrorClass | None) -> bool:
+    return reason in FULL and (class_ is None or class_ in _SHORT_CLASSES)
+
+
+class Reporter:
+    """Writes to claims, pods' events and pools. A failed write does not stop the others."""
+
+    def __init__(
+        self, context: ControllerContext, caches: ClaimCaches, nodeclasses: NodeClassController
+    ) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._pools, self._pods = caches.claims, caches.pools, caches.pods
+        self._nodeclasses = nodeclasses
+
+    def waiting(
+        self,
+        claim: NodeClaim,
+        *,
+        reason: str,
+        message: str,
+        attempts: Iterable[Attempt] = (),
+        skipped: Iterable[Skipped] = (),
+        quiet: bool = False,
+    ) -> bool:
+        """Reports why the claim could not be launched now, `quiet` without an event.
+
+        False if the reason could not be written.
+        """
+        written = True
+        attempts = list(attempts)
+        before = condition(claim.status.conditions, names.LAUNCHED)
+        changes = [ConditionUpdate(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
+        limits = self.limits(attempts)
+        if not limits and reservations_full(skipped):
+            limits = [
+                ConditionUpdate(
+                    type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message
+                )
+            ]
+        try:
+            current = self._remember(claim, attempts)
+            write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
+        except NotFound:
+            return True
+        except ApiError as error:
+            _log.warning("claim status not written", claim=claim.name, reason=reason, error=str(error))
+            written = False
+        changed = before is None or (before.reason, before.message) != (reason, message[:1000])
+        if not quiet and (changed or attempts):
+            self.record_event(claim, "Warning", reason, message, attempts)
+        return written
+
+    def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
+        """The annotation with the claim's last attempts."""
+        return {names.ATTEMPTS: dump([*recorded(claim), *attempts])}
+
+    def limits(self, attempts: Iterable[Attempt]) -> list[ConditionUpdate]:
+        """The condition of the last attempt that shows something about reservations."""
+        return [change for attempt in attempts if (change := limit(attempt))][-1:]
+
+    def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
+        if not attempts:
+            return claim
+        return patch(
+            self._client, self._claims, claim, lambda now: {"annotations": self.remembered(now, attempts)}
+        )
+
+    def record_event(
+        self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
+    ) -> None:
+        """Records an event on the claim, and a warning also on its pods, with the AWS request ids."""
+        attempts = list(attempts)
+        ids = sorted({a.request_id for a in attempts if a.request_id})
+        text = f"{message} (AWS request {', '.join(ids)})" if ids else message
+        marks = {names.ATTEMPT_IDS: ",".join(map(attempt_id, attempts)), names.AWS_REQUESTS: ",".join(ids)}
+        marks = {key: value for key, value in marks.items() if value}
+        type_: EventType = "Normal" if kind == "Normal" else "Warning"
+        self._recorder.event(claim, type_, reason, text, annotations=marks)
+        if kind == "Normal":
+            return
+        for pod in self._pods_for(claim):
+            # Without the ids, which differ with each attempt: the same cause is written once.
+            about_claim = f"NodeClaim {claim.name}: {message}"
+            self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks, topic=reason)
+
+    def lost(self, claim: NodeClaim, cause: str) -> None:
+        """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""
+        try:
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        except ApiError as error:
+            _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
+            return
+        _log.warning(
+            "claim ends: its instance is gone", claim=claim.name, instance=instance_id(claim), why=cause
+        )
+
+    def _pods_for(self, claim: NodeClaim) -> list[Pod]:
+        """The pods named on the claim; if none are named, the waiting pods that it would take."""
+        if named := pods_of(claim):
+            return [pod for key in named if (pod := self._pods.find(key))]
+        return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
+
+    def limit(self, attempt: Attempt) -> None:
+        """Writes the attempt's result about reservations to its class and its NodePool."""
+        change, claim = limit(attempt), self._claims.get(attempt.claim)
+        if change is None:
+            return
+        self._nodeclasses.limit(attempt.node_class, change)
+        pool = self._pools.get(claim.labels.get(names.NODEPOOL, "")) if claim is not None else None
+        if pool is None:
+            return
+        # The message names the latest claim; only a changed status or reason is worth a write.
+        known = condition(pool.status.conditions, change.type)
+        if known is not None and (known.status, known.reason) == (change.status, change.reason):
+            return
+        try:
+            write_conditions(self._client, self._pools, pool, change, now=self._clock.now())
+        except ApiError as error:
+            _log.warning("pool status not written", nodepool=pool.name, error=str(error))
+
+
+def would_take(claim: NodeClaim, pod: Pod) -> bool:
+    """Whether an unschedulable pod would fit the claim's node."""
+    scheduled = pod.scheduled
+    if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
+        return False
+    try:
+        node, info = future_node(claim.spec, claim.labels), pod_info(pod)
+        room = amounts(claim.spec.resources.requests)
+    except ValueError:
+        return False
+    return node.accepts(info) and all(
+        amount <= room.get(name, amount) for name, amount in info.requests.items()
+    )

@@ -1,0 +1,60 @@
+"""Ends nodes after their claim is gone without ending them: its finalizer was removed by hand.
+
+Invariant: only nodes that the broker registered are touched, and none while its instance runs. A claim adopts
+such an instance, or the launch loop terminates it, and its node follows it. A Node that is Ready has an
+instance, whatever EC2 lists.
+"""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.lifecycle.registration import BY_PROVIDER_ID, MARK, is_ready
+from broker.controllers.lifecycle.terminations import Terminations
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.conditions import remove_finalizer
+from broker.kube.controller import Result
+from broker.kube.errors import NotFound
+
+RECHECK = 30.0
+
+
+def release(client: Client, nodes: Cache[Node], node: Node) -> None:
+    """Removes the broker's finalizer from the node, and deletes it if needed. Raises ApiError."""
+    body = remove_finalizer(node, names.TERMINATION_FINALIZER)
+    try:
+        if body is not None:
+            nodes.observe(client.patch(Node.KIND, node.name, body))
+        if not node.deleting:
+            client.delete(Node.KIND, node.name, uid=node.uid)
+    except NotFound:
+        return
+
+
+class AbandonedNodes:
+    """Reconciles nodes by name."""
+
+    def __init__(self, client: Client, caches: ClaimCaches, terminations: Terminations) -> None:
+        self._client = client
+        self._claims, self._nodes = caches.claims, caches.nodes
+        self._terminations = terminations
+
+    def reconcile(self, name: str) -> Result | None:
+        """Raises ApiError."""
+        node = self._nodes.get(name)
+        if node is None or MARK not in node.annotations:
+            return None
+        left_out_ids = {partial.provider_id for partial in self._claims.left_out}
+        if node.spec.provider_id in left_out_ids or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
+            return None
+        id_ = node.spec.provider_id.rpartition("/")[2]
+        seen = self._terminations.watch(id_)
+        if seen is None:
+            return Result(requeue_after=RECHECK)  # or sooner, when EC2 has answered
+        self._terminations.forget(id_)
+        if not seen.gone or (seen.instance is None and is_ready(node)):
+            return Result(requeue_after=RECHECK)
+        release(self._client, self._nodes, node)
+        return None

@@ -1,0 +1,278 @@
+"""Takes a launched claim to a node that accepts pods: Registered, then Initialized, in Karpenter's order.
+
+Registered: exactly one Node has the claim's providerID. It gets the claim's labels, taints, finalizer and
+owner, and loses the taint that kept pods off. Initialized: it is ready, its startup and ephemeral taints are
+gone, and it has the resources that the claim requests (karpenter pkg/controllers/nodeclaim/lifecycle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node, Taint
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition, is_true
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import (
+    ConditionWriter,
+    missing_finalizer,
+    no_node_yet,
+    patch,
+    write,
+)
+from broker.kube.cache import Cache
+from broker.kube.conditions import changed, owner_reference
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.partial import PartialObject
+from broker.text import quantities
+
+BY_PROVIDER_ID = "providerID"
+# On each node that the broker registered: the name of its class.
+MARK = f"{names.BROKER}/nodeclass"
+# The reason to keep a claim: its Node is left out of the cache.
+NODE_LEFT_OUT = "NodeLeftOut"
+REGISTRATION_TIMEOUT = timedelta(minutes=15)
+REGISTRATION_TIMED_OUT = "RegistrationTimeout"
+RECHECK = 60.0  # seconds, for a Node that is left out
+# Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
+EPHEMERAL = frozenset(
+    {
+        (names.NODE_NOT_READY_TAINT, "NoSchedule"),
+        (names.NODE_NOT_READY_TAINT, "NoExecute"),
+        (names.NODE_UNREACHABLE_TAINT, "NoSchedule"),
+        (names.CLOUD_UNINITIALIZED_TAINT, "NoSchedule"),
+        (names.UNREGISTERED_TAINT, "NoExecute"),
+    }
+)
+
+
+class Registration:
+    """The steps between launch and readiness of one claim.
+
+    `nominate` makes a node that joins the expected node of the claim's pods.
+    """
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        *,
+        nominate: Callable[[NodeClaim, str], None],
+    ) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes = caches.claims, caches.nodes
+        self._set = ConditionWriter(context, caches.claims).set
+        self._nominate = nominate
+        self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
+
+    def reconcile(self, claim: NodeClaim) -> Result | None:
+        """Takes the claim as far as its node allows. Raises ApiError."""
+        claim = self._mend(claim)
+        if (first := first_of(self._claims, claim)).uid != claim.uid:
+            self._reject_second(claim, first)
+            return None
+        nodes, left_out = nodes_of(self._nodes, claim)
+        if len(nodes) != 1:
+            return self._without_node(claim, nodes, left_out)
+        if nodes[0].deleting:
+            # A user deleted the Node: its claim ends with it, and drains it first.
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+            return None
+        self._missed.pop(claim.uid, None)
+        if not is_true(claim, names.REGISTERED_CONDITION):
+            self._nominate(claim, nodes[0].name)
+        node = self._adopt(claim, nodes[0])
+        if not is_true(claim, names.REGISTERED_CONDITION):
+            claim = self._set(claim, names.REGISTERED_CONDITION, "True", "Registered", nodeName=node.name)
+            self._recorder.event(claim, "Normal", "Registered", f"node {node.name} joined")
+        if is_true(claim, names.INITIALIZED_CONDITION):
+            return None
+        reason, message = _uninitialized(claim, node)
+        if reason:
+            self._set(claim, names.INITIALIZED_CONDITION, "Unknown", reason, message)
+            return None  # the node's next change wakes the claim
+        self._patch_node(node, {"labels": {names.INITIALIZED: "true"}})
+        self._set(claim, names.INITIALIZED_CONDITION, "True", "Initialized")
+        self._recorder.event(claim, "Normal", "Initialized", f"node {node.name} takes pods")
+        return None
+
+    def _mend(self, claim: NodeClaim) -> NodeClaim:
+        """Restores the finalizer and the Launched condition, if a user removed them."""
+        claim = patch(self._client, self._claims, claim, missing_finalizer)
+        if is_true(claim, names.LAUNCHED):
+            return claim
+        return self._set(claim, names.LAUNCHED, "True", "Launched")
+
+    def _reject_second(self, claim: NodeClaim, first: NodeClaim) -> None:
+        message = (
+            f"status.providerID {claim.status.provider_id} is NodeClaim {first.name}'s too, which is "
+            "older: delete one of the two"
+        )
+        self._set(claim, names.REGISTERED_CONDITION, "False", "InstanceTaken", message)
+
+    def _without_node(
+        self, claim: NodeClaim, nodes: list[Node], left_out: PartialObject | None
+    ) -> Result | None:
+        if is_true(claim, names.REGISTERED_CONDITION):
+            return None  # `losses` notices the end of the instance
+        if left_out is not None:
+            self._missed.pop(claim.uid, None)  # it has joined
+            message = (
+                f"node {left_out.name} is left out, so that it cannot be registered: the claim is kept until "
+                f"the broker can read the Node: {left_out.error}"
+            )
+            self._set(claim, names.REGISTERED_CONDITION, "Unknown", NODE_LEFT_OUT, message)
+            return Result(requeue_after=RECHECK)  # a left-out Node may go without an event
+        if nodes:
+            message = (
+                f"nodes {', '.join(sorted(n.name for n in nodes))} all have providerID "
+                f"{claim.status.provider_id}: delete those that are not the instance's"
+            )
+            claim = self._set(claim, names.REGISTERED_CONDITION, "False", "MultipleNodesFound", message)
+        else:
+            waits = no_node_yet(claim.status.provider_id)
+            claim = write(self._client, self._claims, claim, waits, now=self._clock.now())
+        # By this process's own clock: another clock dated the launch, and may be hours off.
+        waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())
+        remaining = REGISTRATION_TIMEOUT.total_seconds() - waited
+        if remaining > 0:
+            return Result(requeue_after=remaining)
+        message = (
+            f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"
+        )
+        # Read for the health of its NodePool.
+        self._set(claim, names.REGISTERED_CONDITION, "False", REGISTRATION_TIMED_OUT, message)
+        self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, message)
+        self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        return None
+
+    def _adopt(self, claim: NodeClaim, node: Node) -> Node:
+        """Gives the node the metadata of its claim; writes nothing if the node has all of it."""
+        owner = owner_reference(claim, controller=False)
+        desired: dict[str, Any] = {
+            "labels": {**claim.labels, names.REGISTERED: "true"},
+            "annotations": _annotations(claim),
+            "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
+            # One claim owns a node: an earlier claim lost the instance to this one.
+            "ownerReferences": [
+                *(r.wire() for r in node.metadata.owner_references if r.kind != NodeClaim.KIND.kind),
+                owner,
+            ],
+        }
+        registered = is_true(claim, names.REGISTERED_CONDITION)
+        taints = None if registered else _taints(claim, node)
+        have = {
+            "labels": node.labels,
+            "annotations": node.annotations,
+            "finalizers": sorted(node.metadata.finalizers),
+            "ownerReferences": [r.wire() for r in node.metadata.owner_references],
+        }
+        if not changed(have, desired) and (taints is None or taints == _wire(node.spec.taints)):
+            return node
+        return self._patch_node(node, desired, taints=taints)
+
+    def _patch_node(
+        self, node: Node, metadata: Mapping[str, Any], *, taints: list[dict[str, Any]] | None = None
+    ) -> Node:
+        body: dict[str, Any] = {"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}
+        if taints is not None:
+            body["spec"] = {"taints": taints}
+        answer = self._client.patch(Node.KIND, node.name, body)
+        self._nodes.observe(answer)
+        return Node.decode(answer)
+
+
+def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
+    """The oldest claim with the providerID, if a user gave it to two."""
+    having = [c for c in claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
+    return min(having, key=_age, default=claim)
+
+
+def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
+    """The claim's Nodes, and the one that is left out of the cache."""
+    return nodes_at(nodes, claim.status.provider_id, name=claim.status.node_name)
+
+
+def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], PartialObject | None]:
+    """The Nodes with this providerID, and the one that is left out of the cache.
+
+    Of a Node that is left out, the broker does not know whether it is Ready or deleted, nor whether its pods
+    may go. The left-out Nodes are read before and after the Nodes, since a Node may be left out or readmitted
+    meanwhile.
+    """
+    before = _left_out(nodes, id_, name)
+    matching = nodes.by(BY_PROVIDER_ID, id_ or "-")
+    return matching, before or _left_out(nodes, id_, name)
+
+
+def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
+    """By the providerID, or by the name if the Node's providerID cannot be read."""
+    return next(
+        (
+            partial
+            for partial in nodes.left_out
+            if (partial.provider_id == id_ if partial.provider_id else partial.name == name)
+        ),
+        None,
+    )
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the kubelet reports the node as ready."""
+    return is_true(node, names.READY)
+
+
+def disrupted(node: Node) -> bool:
+    """Whether the node's taint keeps new pods off it, because it is about to end."""
+    return any(taint.key == names.DISRUPTED_TAINT for taint in node.spec.taints)
+
+
+def _age(claim: NodeClaim) -> tuple[datetime, str]:
+    return claim.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), claim.name
+
+
+def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
+    """The node's taints without the unregistered one; with the claim's, unless the node opts out."""
+    kept = [t for t in node.spec.taints if t.key != names.UNREGISTERED_TAINT]
+    if node.labels.get(names.DO_NOT_SYNC_TAINTS) != "true":
+        present = {(t.key, t.effect) for t in kept}
+        kept += [
+            t for t in (*claim.spec.taints, *claim.spec.startup_taints) if (t.key, t.effect) not in present
+        ]
+    return _wire(kept)
+
+
+def _annotations(claim: NodeClaim) -> dict[str, str]:
+    """The claim's annotations without those of the broker and kubectl, with the broker's mark."""
+    copied = {
+        key: value
+        for key, value in claim.annotations.items()
+        if not key.startswith((f"{names.BROKER}/", "kubectl.kubernetes.io/"))
+    }
+    return copied | {MARK: claim.spec.node_class_ref.name}
+
+
+def _wire(taints: list[Taint] | tuple[Taint, ...]) -> list[dict[str, Any]]:
+    return [taint.wire() for taint in taints]
+
+
+def _uninitialized(claim: NodeClaim, node: Node) -> tuple[str, str]:
+    """The reason why the node does not accept the claim's pods yet; empty if it does."""
+    ready = condition(node.status.conditions, names.READY)
+    if ready is None or ready.status != "True":
+        return "NodeNotReady", f"node {node.name} is not ready" + (f": {ready.message}" if ready else "")
+    startup = {(t.key, t.effect) for t in claim.spec.startup_taints}
+    for taint in node.spec.taints:
+        if (taint.key, taint.effect) in startup:
+            return "StartupTaintsExist", f"node {node.name} still has startup taint {taint.key}"
+        if (taint.key, taint.effect) in EPHEMERAL or taint.key.startswith(names.READINESS_TAINTS):
+            return "KnownEphemeralTaintsExist", f"node {node.name} still has taint {taint.key}"
+    have = quantities(node.status.allocatable)
+    for resource, requested in quantities(claim.spec.resources.requests).items():
+        if requested and not have.get(resource):
+            return "ResourceNotRegistered", f"node {node.name} does not offer {resource} yet"
+    return "", ""

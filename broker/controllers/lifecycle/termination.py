@@ -1,0 +1,258 @@
+"""Ends a claim: drains the node, terminates the instance, then releases the claim.
+
+Invariant: the claim's finalizer stays until EC2 no longer shows the instance alive, so an instance never
+outlives its claim unseen. Draining uses the Eviction API, so PodDisruptionBudgets hold. It ends early only
+when the claim's terminationGracePeriod expires. It waits for a Node that is left out of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
+from broker.controllers.instances import LISTING_LAG
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.lifecycle import drain
+from broker.controllers.lifecycle.abandoned import release
+from broker.controllers.lifecycle.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
+from broker.controllers.lifecycle.terminations import Sighting, Terminations
+from broker.kube.conditions import remove_finalizer
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import NotFound, TooManyRequests
+from broker.kube.partial import PartialObject
+from broker.placement.disruption_pods import NO_SCHEDULE
+from broker.text import InvalidText, counted, decode_duration
+from providers.model import ProviderError
+
+BY_NODE = "nodeName"
+RECHECK = 2.0
+REFUSED = "TerminationRefused"
+
+
+class Termination:
+    """Handles a claim from its deletionTimestamp on."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        terminations: Terminations,
+        inventory: InventoryCache,
+        *,
+        launching: Callable[[str], bool],
+        freed: Callable[[], None],
+    ) -> None:
+        """`freed` is called when the slot of an ended instance is free again."""
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
+        self._set = ConditionWriter(context, caches.claims).set
+        self._terminations = terminations
+        self._inventory = inventory
+        self._launching = launching
+        self._freed = freed
+
+    def reconcile(self, claim: NodeClaim) -> Result | None:
+        """Makes one step towards the end. Raises ApiError."""
+        if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
+            return None
+        if self._launching(claim.uid):
+            return Result(requeue_after=RECHECK)  # EC2 may be about to give it an instance
+        if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
+            self._release_claim(claim)  # the instance lives on with another claim
+            return None
+        nodes, left_out = nodes_of(self._nodes, claim)
+        if left_out is not None and self._unread(claim, left_out):
+            return Result(requeue_after=RECHECK)
+        if any(self._drain(claim, node) for node in nodes):
+            return Result(requeue_after=RECHECK)
+        if claim.status.provider_id:
+            if self._alive(claim, nodes):
+                return Result(requeue_after=RECHECK)
+            self._terminations.forget(instance_id(claim))
+        for node in nodes:
+            release(self._client, self._nodes, node)
+        self._release_claim(claim)
+        return None
+
+    def _unread(self, claim: NodeClaim, node: PartialObject) -> bool:
+        """Whether to wait for a Node that is left out: its pods may still run, and may not be evicted."""
+        seen = self._terminations.watch(instance_id(claim))
+        ended = seen is not None and seen.instance is not None and not seen.instance.alive
+        if ended or self._late(claim):
+            return False
+        message = (
+            f"node {node.name} is left out, so that it cannot be drained: the instance is kept until "
+            f"the broker can read the Node, or the claim's terminationGracePeriod is over: {node.error}"
+        )
+        self._set(claim, names.DRAINED, "Unknown", NODE_LEFT_OUT, message)
+        return True
+
+    def _late(self, claim: NodeClaim) -> bool:
+        deadline = _deadline(claim)
+        return deadline is not None and self._clock.now() >= deadline
+
+    def _drain(self, claim: NodeClaim, node: Node) -> bool:
+        """Evicts the pods that may go. True while the drain waits for pods."""
+        self._close(node)
+        remaining = self._remaining_pods(node)
+        late = self._late(claim)
+        gone = bool(remaining) and not late and self._gone(claim, node)
+        if remaining and not late and not gone:
+            for pod in drain.evictable(remaining, self._clock.now()):
+                self._evict(claim, pod)
+            message = f"{counted(len(remaining), 'pod')} left on node {node.name}, {self._first(remaining)}"
+            self._set(claim, names.DRAINED, "Unknown", "Draining", message)
+            return True
+        reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if remaining else "Drained"
+        ended = counted(len(remaining), "pod ends with its instance", "pods end with their instance")
+        self._set(claim, names.DRAINED, "True", reason, ended if remaining else "")
+        return False
+
+    def _first(self, remaining: list[Pod]) -> str:
+        if drain.kept(remaining[0], self._clock.now()):
+            return f"{remaining[0].key} carries {names.DO_NOT_DISRUPT}, so the drain waits for it"
+        return f"{remaining[0].key} first"
+
+    def _remaining_pods(self, node: Node) -> list[Pod]:
+        """The pods that hold up the drain.
+
+        The cache may lack the newest pods: an empty result is confirmed by the API server.
+        """
+        now = self._clock.now()
+        if known := drain.remaining(self._pods.by(BY_NODE, node.name), now):
+            return known
+        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.name}")
+        return drain.remaining(map(Pod.decode, listed), now)
+
+    def _gone(self, claim: NodeClaim, node: Node) -> bool:
+        """Whether the node has no instance to drain: its pods would never end by themselves."""
+        if is_ready(node):
+            return False
+        seen = self._terminations.watch(instance_id(claim))
+        return seen is not None and seen.gone
+
+    def _close(self, node: Node) -> None:
+        disrupted = {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}
+        tainted = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
+        if tainted and names.NODE_NO_BALANCERS in node.labels:
+            return
+        other_taints = [t.wire() for t in node.spec.taints if t.key != names.DISRUPTED_TAINT]
+        body = {
+            "metadata": {
+                "resourceVersion": node.metadata.resource_version,
+                # Requests stop before the pods do.
+                "labels": {names.NODE_NO_BALANCERS: "karpenter"},
+            },
+            "spec": {"taints": [*other_taints, disrupted]},
+        }
+        self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+
+    def _evict(self, claim: NodeClaim, pod: Pod) -> None:
+        try:
+            self._client.evict(pod.name, pod.namespace)
+        except NotFound:
+            return
+        except TooManyRequests as error:
+            self._recorder.event(
+                claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}", topic=pod.key
+            )
+
+    def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
+        """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
+        id_ = instance_id(claim)
+        seen = self._terminations.watch(id_)
+        if seen is None:
+            return True
+        if seen.instance is None:
+            return self._unseen(claim, id_, seen, nodes)
+        if seen.instance.ownership == "foreign":
+            message = f"instance {id_} carries the UID or name of another cluster: it is left as it is"
+            self._recorder.event(claim, "Warning", "ForeignInstance", message, topic=id_)
+            return False
+        alive = seen.instance.state != "terminated"
+        self._ending(claim, id_, alive=alive)
+        ends = not alive or seen.instance.state == "shutting-down"
+        self._report_ending(claim, id_, ends=ends, refused=seen.refused)
+        if not ends:
+            self._terminations.end(id_)
+        return alive
+
+    def _ending(self, claim: NodeClaim, id_: str, *, alive: bool) -> None:
+        """Frees the slot of an ended instance before EC2's next count."""
+        odcr_id = claim.labels.get(names.RESERVATION_ID, "")
+        self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive)
+        if odcr_id and not alive:
+            self._freed()
+
+    def _report_ending(
+        self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True
+    ) -> None:
+        """Reports once how the instance ended, or why EC2 refuses to end it."""
+        type_ = names.INSTANCE_TERMINATING
+        known = condition(claim.status.conditions, type_)
+        was_refused = known is not None and known.reason == REFUSED
+        if refused is not None and not ends:
+            reason = f"{refused.code}: {refused.message}"
+            message = f"instance {id_} cannot be terminated: {reason}; tried again until it ends"
+            if not was_refused or known is None or known.message != message[:MESSAGE_LIMIT]:
+                self._set(claim, type_, "False", REFUSED, message, event="Warning")
+            return
+        if known is not None and known.status == "True":
+            return
+        if ends and not was_refused:
+            gone = f"instance {id_} ended in EC2, and not by the broker"
+            message = f"{gone if listed else f'EC2 no longer lists instance {id_}'}: its claim ends with it"
+            self._set(claim, type_, "True", "InstanceGone", message, event="Warning")
+        else:
+            self._set(claim, type_, "True", "Terminating", f"instance {id_} is terminated", event="Normal")
+
+    def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:
+        """Terminates an instance that EC2 does not show. True while the claim is kept.
+
+        EC2 may have the instance. The claim is kept while the instance may be too new to be shown, or its
+        Node is Ready and EC2 refuses.
+        """
+        self._terminations.end(id_)
+        launched = since(claim, names.LAUNCHED)
+        new = launched is not None and self._clock.now() - launched < LISTING_LAG
+        runs = seen.refused is not None and any(map(is_ready, nodes))
+        if runs:
+            self._report_ending(claim, id_, ends=False, refused=seen.refused)
+        if new or runs or not seen.requested:
+            return True
+        self._report_ending(claim, id_, ends=True, refused=None, listed=False)
+        return False
+
+    def _release_claim(self, claim: NodeClaim) -> None:
+        def released(now: NodeClaim) -> Mapping[str, Any]:
+            # A launch that ended meanwhile may have given it an instance, which has to end first.
+            same = now.status.provider_id == claim.status.provider_id
+            return _without_finalizer(now) if same else {}
+
+        try:
+            patch(self._client, self._claims, claim, released)
+        except NotFound:
+            return
+
+
+def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
+    removal = remove_finalizer(claim, names.TERMINATION_FINALIZER)
+    return dict(removal["metadata"]) if removal else {}
+
+
+def _deadline(claim: NodeClaim) -> datetime | None:
+    period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
+    if not period or since is None:
+        return None
+    try:
+        return since + decode_duration(period)
+    except InvalidText:
+        return None

@@ -1,0 +1,116 @@
+"""Translates a NodeClaim for the planner; an invalid value becomes a reason, never a launch."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Claim
+from broker.capacity.options import tenancy
+from broker.capacity.requirements import InvalidRequirement
+from broker.placement.future_nodes import requirements_of
+from broker.text import InvalidText, decode_whole, quantities, shortened
+
+_KIND: Final = EC2NodeClass.KIND.kind
+_MOST: Final = 9_999_999_999
+
+
+class BadClaim(Exception):
+    """A claim that cannot be planned: `reason` for the condition, `message` with field and way out."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -> Claim:
+    """The claim as the planner reads it; `template` is its template key. Raises BadClaim.
+
+    `since`: as of `waiting_since`; without it, the claim waits since its creation.
+    """
+    ref = claim.spec.node_class_ref
+    if not ref.name:
+        raise BadClaim(
+            "NodeClassNotNamed", "spec.nodeClassRef.name is empty: name the EC2NodeClass to launch with"
+        )
+    if ref.kind != _KIND:
+        raise BadClaim(
+            "NodeClassKindUnknown",
+            f"spec.nodeClassRef.kind is {ref.kind!r}: the broker launches with kind {_KIND} only",
+        )
+    try:
+        requirements = requirements_of(claim.spec)
+    except InvalidRequirement as error:
+        raise BadClaim("InvalidRequirements", f"spec.requirements: {error}") from error
+    if problems := requirements.problems():
+        raise BadClaim("InvalidRequirements", f"spec.requirements can never hold: {'; '.join(problems)}")
+    try:
+        requests = quantities(claim.spec.resources.requests)
+    except InvalidText as error:
+        raise BadClaim("InvalidRequests", f"spec.resources.requests: {error}") from error
+    return Claim(
+        name=claim.name,
+        uid=claim.uid,
+        node_class=ref.name,
+        requirements=requirements,
+        requests=requests,
+        priority=_priority(claim),
+        created=claim.metadata.creation_timestamp,
+        since=since,
+        gang=claim.annotations.get(names.GANG, ""),
+        gang_size=_gang_size(claim),
+        template=template,
+        min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
+    )
+
+
+def required_tenancy(claim: NodeClaim) -> str:
+    """The tenancy that a claim requires; empty if it requires none, or if its requirements cannot be read."""
+    try:
+        return tenancy(requirements_of(claim.spec))
+    except InvalidRequirement:
+        return ""
+
+
+def priority_of(claim: NodeClaim) -> int:
+    """The priority of a claim; 0 if it is no whole number, which is reported before a launch."""
+    try:
+        return _priority(claim)
+    except BadClaim:
+        return 0
+
+
+def _priority(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.PRIORITY, "0")
+    try:
+        return decode_whole(text, least=-_MOST, most=_MOST)
+    except InvalidText as error:
+        raise BadClaim(
+            "InvalidPriority",
+            f"metadata.annotations[{names.PRIORITY}] is {shortened(text)}: write a whole number such as 100",
+        ) from error
+
+
+def _gang_size(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.GANG_SIZE)
+    if text is None:
+        return 0
+    try:
+        size = decode_whole(text, least=1, most=_MOST)
+    except InvalidText as error:
+        raise BadClaim(
+            "InvalidGangSize",
+            f"metadata.annotations[{names.GANG_SIZE}] is {shortened(text)}: write how many claims it has, "
+            "such as 8",
+        ) from error
+    if not claim.annotations.get(names.GANG):
+        raise BadClaim(
+            "InvalidGangSize",
+            f"metadata.annotations[{names.GANG_SIZE}] is {text!r}, but {names.GANG} names no gang: "
+            "name it, or leave the size out",
+        )
+    return size
