@@ -30,13 +30,13 @@ from providers.model import (
     Odcr,
     OdcrRequest,
     PlacementGroup,
-    QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
     Subnet,
     Unchanged,
 )
+from providers.notices import QueueMessage
 
 
 class CapacityProvider(Protocol):

@@ -14,6 +14,8 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Final, Literal
 
+from providers.odcr_states import Maker, OdcrKind, OdcrState, Phase, facts_of, is_over, maker_of
+
 MatchCriteria = Literal["open", "targeted"]
 ReservationType = Literal["default", "capacity-block"]
 Tenancy = Literal["default", "dedicated"]
@@ -56,11 +58,12 @@ PLATFORMS: Final = frozenset(
         "Ubuntu Pro",
     }
 )
-# EC2 gives none of these back to use (EC2 API Reference, CapacityReservation, State).
-ENDED_STATES: Final = frozenset(
-    {"cancelling", "cancelled", "expired", "failed", "payment-failed", "unsupported"}
-)
-
+# The purchasing option that a launch into a reservation of each kind must name.
+_MARKETS: Final[Mapping[OdcrKind, Market]] = {
+    "default": "on-demand",
+    "capacity-block": "capacity-block",
+    "interruptible": "interruptible-capacity-reservation",
+}
 
 CLUSTER_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 
@@ -142,7 +145,7 @@ class Odcr:
     platform: str = "Linux/UNIX"
     tenancy: str = "default"
     match_criteria: MatchCriteria = "open"
-    state: str = "active"
+    state: OdcrState = "active"
     reservation_type: ReservationType = "default"
     interruptible: bool = False
     source_id: str = ""  # of an interruptible one: the reservation that it was allocated from
@@ -166,7 +169,62 @@ class Odcr:
     @property
     def idle(self) -> int:
         """Free slots that are paid for: EC2 bills a reservation while it is active."""
-        return self.available if self.state == "active" else 0
+        return self.available if self.active else 0
+
+    @property
+    def phase(self) -> Phase:
+        """Its place in its life, by EC2's state."""
+        return facts_of(self.state).phase
+
+    @property
+    def active(self) -> bool:
+        """Whether EC2 holds its capacity and bills it."""
+        return self.phase == "active"
+
+    @property
+    def begins(self) -> bool:
+        """Whether it may become active."""
+        return self.phase == "begins"
+
+    @property
+    def over(self) -> bool:
+        """Whether it is never active again, also while EC2 still ends it."""
+        return is_over(self.state)
+
+    @property
+    def released(self) -> bool:
+        """Whether EC2 holds no capacity for it any more. One that is `cancelling` still has its instances."""
+        return self.phase in ("ended", "failed")
+
+    @property
+    def state_misfit(self) -> str:
+        """The reason why its state keeps launches out; empty if launches use it or wait for it."""
+        return facts_of(self.state).misfit
+
+    @property
+    def on_time(self) -> bool:
+        """Whether EC2 makes it active within minutes of its creation or start."""
+        return facts_of(self.state).on_time
+
+    @property
+    def kind(self) -> OdcrKind:
+        """Its contract: paid by the hour, paid in advance for a time, or lent until its owner reclaims it."""
+        return "interruptible" if self.interruptible else self.reservation_type
+
+    @property
+    def market(self) -> Market:
+        """The purchasing option that a launch into it must name."""
+        return _MARKETS[self.kind]
+
+    @property
+    def prepaid(self) -> bool:
+        """Whether its slots cost nothing by the hour (EC2 User Guide, "Capacity Blocks pricing")."""
+        return self.reservation_type == "capacity-block"
+
+    @property
+    def maker(self) -> Maker:
+        """Its maker by its tags. EC2 makes interruptible ones, and copies the tags of their source."""
+        return "other" if self.interruptible else maker_of(self.tags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,39 +408,3 @@ class Instance:
     def alive(self) -> bool:
         """True while EC2 bills or starts it."""
         return self.state in ("pending", "running", "stopping", "stopped")
-
-
-class NoticeKind(StrEnum):
-    """The kinds of EC2's notices about instances and reservations."""
-
-    SPOT_INTERRUPTION = "spot-interruption"  # two minutes before it takes a spot instance
-    REBALANCE = "rebalance-recommendation"  # a spot instance is at risk
-    RESERVATION_INTERRUPTION = "reservation-interruption"  # two minutes before, in an interruptible one
-    BLOCK_EXPIRATION = "block-expiration"  # forty minutes before a capacity block ends
-    SCHEDULED_CHANGE = "scheduled-change"  # maintenance or retirement, by AWS Health
-    STOPPED = "instance-stopped"
-    TERMINATED = "instance-terminated"
-    RESERVATION_CHANGED = "reservation-changed"  # began, was delayed, got room back
-    OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """One announcement. `type` is EC2's own name of it, `code` AWS Health's."""
-
-    kind: NoticeKind
-    type: str = ""
-    code: str = ""
-    instance_ids: tuple[str, ...] = ()
-    reservation_ids: tuple[str, ...] = ()
-    at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueMessage:
-    """A message that was received, to be handled and deleted: a notice, or the problem with its body."""
-
-    receipt: str
-    body: str = ""
-    notice: Notice | None = None
-    problem: str = ""

@@ -8,18 +8,17 @@ since an API object holds no fractions
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from broker.apis import names
 from broker.apis.meta import Condition, Kind, Model, Object, Time
 from broker.apis.schema import crd
+from providers.odcr_states import Maker, facts_of, is_over
 
 # False if EC2 does not have the reservation of this name; otherwise not set.
 MIRRORED = "Mirrored"
-
-Source = Literal["broker", "terraform", "other"]
 
 
 class OnDemandCapacityReservationStatus(Model):
@@ -41,7 +40,7 @@ class OnDemandCapacityReservationStatus(Model):
     state: Annotated[str, crd("Its state in EC2, such as active, pending, cancelled or expired.")] = ""
     start: Annotated[Time | None, crd("When it starts, or started.")] = None
     end: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None
-    source: Annotated[Source, crd("Its creator, according to its tags.")] = "other"
+    source: Annotated[Maker, crd("Its creator, according to its tags.")] = "other"
     reservation_type: Annotated[str, crd("default, capacity-block or interruptible.")] = "default"
     match_criteria: Annotated[
         str, crd("open: any matching instance may use it; targeted: only launches that name it.")
@@ -74,6 +73,16 @@ class OnDemandCapacityReservationStatus(Model):
             x_kubernetes_list_map_keys=["type"],
         ),
     ] = ()
+
+    @property
+    def idle(self) -> int:
+        """Free slots that are paid for."""
+        return self.available if facts_of(self.state).phase == "active" else 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the reservation has ended, or EC2 is ending it."""
+        return is_over(self.state)
 
 
 class OnDemandCapacityReservation(Object):

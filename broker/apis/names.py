@@ -184,11 +184,10 @@ MANAGED_BY: Final = "capacity-broker.io/managed-by"
 # The labels that OME's documentation selects by.
 COHORT_LABEL: Final = "cohort"
 RESERVATION_LABEL: Final = "capacity-reservation"
-# EC2 tags of a reservation that belongs to a CapacityReservation: its owner and its flavor; the last is
-# only on reservations that the broker created, and so may resize and cancel.
+# EC2 tags of a reservation that belongs to a CapacityReservation: its owner and its flavor. The tag of those
+# that the broker made, and so may resize and cancel, is providers.odcr_states.MANAGED.
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
-TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"

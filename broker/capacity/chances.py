@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.capacity.forecast import GAIN, PoolForecast, PoolOutcomes
 from broker.text import counted
+from providers.odcr_states import facts_of
 
 LEAST: Final = 10  # attempts that a chance needs
 SlotSample = tuple[int, int, int]  # the begin of a slot of time in seconds since 1970, total, used
@@ -65,7 +66,7 @@ def chance_now(
     short: bool = False,
 ) -> ChanceNow:
     """The chance of a pool. `free` and `state`: of its reservation now, if known; `short`: it backs off."""
-    if state != "active":
+    if facts_of(state).phase != "active":
         return ChanceNow(chance=0.0, state=f"the reservation is {state}")
     if free is None and turnover is not None:
         free = turnover.free

@@ -267,7 +267,7 @@ def offering_options(
 
     An open or group launch could land in any of them. It is no option if one of them is not good.
     """
-    together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
+    together = [live.odcr for live in good if live.odcr.market == "on-demand"]
     apart = [live.odcr for live in good]
     options: list[Option] = []
     selection = node_class.selection
@@ -275,11 +275,11 @@ def offering_options(
     if (
         by_match
         and together
-        and len(together) == sum(market_of(live.odcr) == "on-demand" for live in reservations)
+        and len(together) == sum(live.odcr.market == "on-demand" for live in reservations)
     ):
         placement = "" if selection.group_arn else node_class.placement
         options.append(_option(selection.group_arn, together, option_cache, placement))
-        apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
+        apart = [odcr for odcr in apart if odcr.market != "on-demand"]
     return options + [_option(odcr.id, [odcr], option_cache) for odcr in apart]
 
 
@@ -345,13 +345,6 @@ def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = No
     )
 
 
-def market_of(odcr: Odcr) -> Market:
-    """The purchasing option that a launch into this reservation must name."""
-    if odcr.interruptible:
-        return "interruptible-capacity-reservation"
-    return "capacity-block" if odcr.reservation_type == "capacity-block" else "on-demand"
-
-
 def _option(
     reservation: str, odcrs: Sequence[Odcr], option_cache: dict[tuple[str, ...], Option], placement: str = ""
 ) -> Option:
@@ -379,5 +372,5 @@ def _new_option(reservation: str, odcrs: Sequence[Odcr], placement: str) -> Opti
         ),
         odcr_ids=tuple(odcr.id for odcr in ordered),
         ends=ends_at(first),
-        market=market_of(first),
+        market=first.market,
     )

@@ -32,17 +32,6 @@ PENDING_MOST: Final = timedelta(minutes=5)
 NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
 WRONG_STATE: Final = "InvalidCapacityReservationState"
 
-_STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
-_ENDED: Final = {
-    "cancelled": "ReservationCancelled",
-    "cancelling": "ReservationCancelled",
-    "expired": "ReservationExpired",
-    "failed": "ReservationFailed",
-    "payment-failed": "ReservationFailed",
-    "unsupported": "ReservationFailed",
-    "unavailable": "ReservationUnavailable",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LaunchPlace:
@@ -87,7 +76,7 @@ def resolve(
         misfit = _state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
         if misfit:
             misfits.append(misfit)
-        elif odcr.state in _STARTING:
+        elif odcr.begins:
             pending.append(odcr)
         else:
             usable.append(odcr)
@@ -120,7 +109,7 @@ def resolve_class(
 
 def ends_at(odcr: Odcr) -> datetime | None:
     """The last moment for launches into it: its end, or for a block the start of its drain."""
-    if odcr.end is None or odcr.reservation_type != "capacity-block":
+    if odcr.end is None or not odcr.prepaid:
         return odcr.end
     return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
 
@@ -133,7 +122,7 @@ def unread_group(arn: str, error: ProviderError) -> str:
 
 def launchable(odcr: Odcr, now: datetime) -> bool:
     """Whether EC2 would launch into it now, apart from match and room."""
-    return _state_misfit(odcr, now) is None and odcr.state not in _STARTING
+    return _state_misfit(odcr, now) is None and not odcr.begins
 
 
 def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
@@ -142,11 +131,11 @@ def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
     EC2 makes it launchable within five minutes of its creation or start. None if that is further away,
     or past.
     """
-    if odcr.state == "active":
+    if odcr.active:
         return (
             now + PENDING_MOST
         )  # it became active after the class was resolved, which is resolved again now
-    if odcr.state not in ("pending", "scheduled") or (odcr.state == "scheduled" and odcr.start is None):
+    if not odcr.on_time:
         return None
     moments = [moment for moment in (odcr.created, odcr.start) if moment is not None]
     begins = max(moments, default=now)
@@ -217,28 +206,17 @@ def _satisfies(odcr: Odcr, term: ReservationTerm) -> bool:
 
 
 def _over(odcr: Odcr) -> bool:
-    return odcr.state in _ENDED
+    return odcr.over or odcr.phase == "unavailable"
 
 
 def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
-    if odcr.state in _ENDED:
-        return Misfit(
-            id=odcr.id,
-            reason=_ENDED[odcr.state],
-            message=f"reservation {odcr.id} is {odcr.state}, not active",
-            code=WRONG_STATE,
-        )
-    if odcr.state != "active" and odcr.state not in _STARTING:
-        return Misfit(
-            id=odcr.id,
-            reason="ReservationNotActive",
-            message=f"reservation {odcr.id} is in state {odcr.state!r}, not active",
-            code=WRONG_STATE,
-        )
+    if reason := odcr.state_misfit:
+        message = f"reservation {odcr.id} is {odcr.state}, not active"
+        return Misfit(id=odcr.id, reason=reason, message=message, code=WRONG_STATE)
     if odcr.end is not None and odcr.end <= now:
         message = f"reservation {odcr.id} ended at {format_time(odcr.end)}, it is {format_time(now)}"
         return Misfit(id=odcr.id, reason="ReservationExpired", message=message, code=WRONG_STATE)
-    if odcr.unlaunchable and odcr.state == "active":
+    if odcr.unlaunchable and odcr.active:
         message = (
             f"reservation {odcr.id} of an UltraServer is active, but its launch status is unlaunchable: "
             "nothing is launched into it until EC2 shows it launchable"

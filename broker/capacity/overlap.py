@@ -111,7 +111,7 @@ def _places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
     return frozenset(
         (odcr.instance_type, odcr.zone)
         for odcr in odcrs
-        if odcr.match_criteria == "open" and odcr.state in ("active", "pending", "scheduled")
+        if odcr.match_criteria == "open" and (odcr.active or odcr.on_time)
     )
 
 

@@ -112,8 +112,8 @@ def _elsewhere(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
-    idle = {m.name: m.status.available for m in situation.mirrors if m.status.state == "active"}
-    if any(idle.values()):
+    idle = {m.name: m.status.idle for m in situation.mirrors if m.status.idle}
+    if idle:
         count = counted(sum(idle.values()), "reserved slot is", "reserved slots are")
         beside, matched = "", {match.slots.id for match in situation.matches}
         if (situation.whole or situation).waiters and not matched & {*idle}:

@@ -236,10 +236,10 @@ def _costs(situation: Situation) -> Iterator[dict[str, Any]]:
     idle: list[dict[str, Any]] = []
     for mirror in situation.mirrors:
         status = mirror.status
-        if status.available and status.state == "active":
+        if status.idle:
             cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
             description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
-            idle.append({"what": description, "count": status.available, "usd_hour": cost})
+            idle.append({"what": description, "count": status.idle, "usd_hour": cost})
     outside: dict[str, list[NodeClaim]] = {}
     for claim in situation.claims:
         kind = claim.labels.get(names.CAPACITY_TYPE, "")

@@ -31,6 +31,7 @@ from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted, format_time
 from providers.base import CapacityProvider
 from providers.model import Odcr
+from providers.odcr_states import Maker
 
 # Columns for people; machines get every key of a row. Those of EXTRA are left out if they do not fit.
 COLUMNS = {
@@ -47,6 +48,7 @@ COLUMNS = {
     "match": "MATCH",
 }
 EXTRA = ("match", "kind", "end")
+MAKERS: Mapping[Maker, str] = {"broker": names.MANAGER, "terraform": "Terraform", "other": ""}
 GONE = "not in this cluster"
 MODELS = (CapacityReservation, ClusterCapacityReservation)
 
@@ -100,7 +102,7 @@ def rows(
     types, odcrs = provider.instance_types(), provider.reservations()
     claimants = records.claimants or ()
     ownership = resolve_ownership(odcrs, {}, claimants, cluster=cluster, adopters=ALL_ADOPTERS)
-    ordered = sorted(odcrs, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
+    ordered = sorted(odcrs, key=lambda o: (not o.active, o.instance_type, o.zone, o.id))
     account = provider.account_id()
     return [
         _row(
@@ -139,7 +141,7 @@ def _row(
         "type": odcr.instance_type,
         "zone": odcr.zone,
         "state": odcr.state,
-        "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
+        "kind": odcr.kind,
         "match": odcr.match_criteria,
         "total": odcr.total,
         "free": odcr.available,
@@ -154,21 +156,13 @@ def _row(
         "reservation_exists": exists,
         "other_cluster": elsewhere,
         "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
-        "made_by": _maker(odcr),
+        "made_by": MAKERS[odcr.maker],
         "account": odcr.owner_id,
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
         "end": odcr.end and format_time(odcr.end),
         "tags": dict(odcr.tags),
     }
-
-
-def _maker(odcr: Odcr) -> str:
-    """The manager in its tags; empty if they name none."""
-    if odcr.tags.get(names.TAG_MANAGED) == names.MANAGER:
-        return names.MANAGER
-    tags = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
-    return "Terraform" if tags.get("managedby") == "terraform" else ""
 
 
 def format_rows(rows_: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

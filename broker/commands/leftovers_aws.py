@@ -19,7 +19,7 @@ from broker.reservations.purchase_obstacles import lent_text
 from broker.text import abridged, counted
 from providers.base import CapacityProvider
 from providers.launch import ProfileRef
-from providers.model import ENDED_STATES, ErrorClass, ProviderError
+from providers.model import ErrorClass, ProviderError
 
 Tags = Mapping[str, Mapping[str, str]]
 # Resources that end with the launch that made them, or are deleted by name.
@@ -117,7 +117,7 @@ def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) ->
 
 def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
     for odcr in account.provider.reservations():
-        if odcr.id in own_tags and odcr.state not in ENDED_STATES:
+        if odcr.id in own_tags and not odcr.over:
             slots = counted(odcr.total, "instance")
             lent = f"; {lent_text(odcr)}" if odcr.lent else ""
             why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled{lent}"

@@ -18,7 +18,6 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import queue_name
-from providers.model import ENDED_STATES
 
 COLUMNS: Final = {"reservation": "RESERVATION", "annotation": "ANNOTATION", "before": "BEFORE", "now": "NOW"}
 
@@ -118,8 +117,8 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
                 f"the broker's last read of EC2 has no reservation {id_}: correct the id, or wait for the "
                 "next read if it is new"
             )
-        elif (state := mirrors[id_].status.state) in ENDED_STATES:
-            lines.append(f"reservation {id_} has ended ({state})")
+        elif (status := mirrors[id_].status).over:
+            lines.append(f"reservation {id_} has ended ({status.state})")
     return lines
 
 

@@ -76,7 +76,7 @@ def _caps(live: LiveState) -> Iterator[FiringAlert]:
 def _ending(live: LiveState) -> Iterator[FiringAlert]:
     for odcr in live.odcrs:
         before = BLOCK_ENDING if odcr.reservation_type == "capacity-block" else ENDING
-        if odcr.end is None or odcr.state != "active" or live.now < odcr.end - before:
+        if odcr.end is None or not odcr.active or live.now < odcr.end - before:
             continue
         owner = f", for {odcr.owner}" if odcr.owner else ""
         yield _alert(

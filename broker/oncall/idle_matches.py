@@ -133,7 +133,7 @@ def idle_slots(
     """The active reservations with free slots. `facts`: those of a type, if it is known."""
     for mirror in mirrors:
         status = mirror.status
-        if not status.available or status.state != "active":
+        if not status.idle:
             continue
         known = facts(status.type) or TypeFacts()
         family, _, size = status.type.partition(".")
@@ -154,7 +154,7 @@ def idle_slots(
             id=mirror.name,
             type=status.type,
             zone=status.zone,
-            free=status.available,
+            free=status.idle,
             node_classes=frozenset(status.node_classes),
             owner=owners.get(mirror.name),
             labels={**known.labels, **of_slot},

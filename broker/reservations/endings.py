@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.capacity.matching import ends_at
-from broker.reservations.instance_labels import ENDED
 from providers.model import Odcr
 
 # Notices before the end of a default ODCR, the last one first.
@@ -32,11 +31,6 @@ def notice(odcr: Odcr, now: datetime) -> timedelta | None:
     return next((before for before in NOTICES if now >= odcr.end - before), None)
 
 
-def not_ended(odcr: Odcr) -> bool:
-    """Whether it has not ended, so that a notice of its end is due at all."""
-    return odcr.state not in ENDED
-
-
 def next_moment(odcrs: Iterable[Odcr], now: datetime) -> datetime | None:
     """The next time at which one of them drains or has a notice due."""
     moments = []
@@ -50,8 +44,8 @@ def next_moment(odcrs: Iterable[Odcr], now: datetime) -> datetime | None:
 
 
 def _drain_at(odcr: Odcr) -> datetime | None:
-    return ends_at(odcr) if odcr.reservation_type == "capacity-block" else None
+    return ends_at(odcr) if odcr.prepaid else None
 
 
 def _has_notices(odcr: Odcr) -> bool:
-    return odcr.reservation_type == "default" and not_ended(odcr)
+    return not odcr.prepaid and not odcr.released

@@ -19,9 +19,7 @@ from broker.reservations.ownership import Ownership, made_here
 from broker.reservations.sizing import needed, size
 from providers.model import UNCHANGED, InstanceType, Odcr
 
-ACTIVE = "active"
 # A capacity block that is out of service for an unknown time: it is neither held nor pending.
-UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +75,8 @@ def fulfilment_of(
         needs = {name: count * share for name, count in needs.items()}
     own = [odcr for odcr in held if made_here(odcr, cluster)]
     strays = tuple(odcr for odcr in own if not _as_bought_now(odcr, demand, terms))
-    counted = [odcr for odcr in held if odcr not in strays and odcr.state != UNAVAILABLE]
-    active = [odcr for odcr in counted if odcr.state == ACTIVE]
+    counted = [odcr for odcr in held if odcr not in strays and odcr.phase != "unavailable"]
+    active = [odcr for odcr in counted if odcr.active]
     return FlavorFulfilment(
         needs=needs,
         share=_share(counted, needs),
@@ -86,7 +84,7 @@ def fulfilment_of(
         placed=tuple(odcr for odcr in own if odcr not in strays),
         strays=strays,
         obtained=sum(odcr.reserved for odcr in active),
-        pending=sum(odcr.reserved for odcr in counted if odcr.state != ACTIVE),
+        pending=sum(odcr.reserved for odcr in counted if not odcr.active),
         unlike=tuple(odcr for odcr in strays if _as_requested(odcr, demand, terms)),
     )
 
@@ -106,8 +104,8 @@ def observed(
 def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
     """Counts all ODCRs of the flavor, including those that others made."""
     held = counted_once(held)
-    active = sum(odcr.reserved for odcr in held if odcr.state == ACTIVE)
-    begins = sum(odcr.reserved for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
+    active = sum(odcr.reserved for odcr in held if odcr.active)
+    begins = sum(odcr.reserved for odcr in held if odcr.phase not in ("active", "unavailable"))
     return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
 
 
@@ -117,7 +115,7 @@ def surplus(
     """Changes that give back ODCRs beyond the quota, and correct end dates."""
     over, changes = fulfilment.active - 1, []
     for odcr in sorted(fulfilment.placed, key=lambda odcr: _release_order(odcr, demand), reverse=True):
-        if odcr.state != ACTIVE:
+        if not odcr.active:
             continue  # EC2 modifies no other
         needs = fulfilment.needs[odcr.instance_type]
         back = min(unused(odcr, inventory), max(0, math.floor(over * needs)))
@@ -158,7 +156,7 @@ def given_back(
     changes = []
     for odcr in odcrs:
         used = odcr.total - unused(odcr, inventory)
-        if not odcr.lent and (used == 0 or (used < odcr.total and odcr.state == ACTIVE)):
+        if not odcr.lent and (used == 0 or (used < odcr.total and odcr.active)):
             changes.append(
                 OdcrChange(
                     reserved=desired.reserved,

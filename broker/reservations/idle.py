@@ -25,7 +25,7 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float 
     An empty `account` is the owner's: the caller could not read its own.
     """
     owner = odcr.owner_id or account
-    if odcr.reservation_type == "capacity-block" or (odcr.billing_owner_id or owner) != (account or owner):
+    if odcr.prepaid or (odcr.billing_owner_id or owner) != (account or owner):
         return 0.0
     price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
     return None if price is None else odcr.idle * price
@@ -36,7 +36,7 @@ def cost_of_all(odcr: Odcr, type_: InstanceType | None) -> float | None:
 
     A capacity block is paid in advance and costs nothing by the hour.
     """
-    if odcr.reservation_type == "capacity-block":
+    if odcr.prepaid:
         return 0.0
     price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
     return None if price is None else odcr.total * price

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from broker.capacity.model import Inventory
-from broker.reservations.fulfilment import ACTIVE, unused
+from broker.reservations.fulfilment import unused
 from broker.reservations.ownership import made_here
 from providers.model import Odcr
 
@@ -31,7 +31,7 @@ class IdleTracker:
             return
         since_by_odcr: dict[str, tuple[int, datetime]] = {}
         for odcr in inventory.odcrs.values():
-            free = unused(odcr, inventory) if made_here(odcr, self._cluster) and odcr.state == ACTIVE else 0
+            free = unused(odcr, inventory) if made_here(odcr, self._cluster) and odcr.active else 0
             if free:
                 count, since = self._since.get(odcr.id, (free, now))
                 since_by_odcr[odcr.id] = (min(count, free), since)

@@ -21,8 +21,6 @@ from providers.model import Instance, InstanceType, Odcr
 
 LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 RESERVED: Final = "reserved"
-# A reservation that is `cancelling`, or past its end date, still holds its capacity until EC2 has ended it.
-ENDED: Final = frozenset({"cancelled", "expired"})
 # InstanceLifecycle of instances that EC2 terminates when their reservation ends.
 ENDS_WITH_IT: Final = frozenset({"capacity-block", "interruptible-capacity-reservation"})
 
@@ -70,7 +68,7 @@ def instance_labels(instance: Instance, odcr: Odcr | None) -> InstanceLabels | N
     """
     if not instance.described or not instance.alive:
         return None
-    over = not instance.reservation_id or (odcr is not None and odcr.state in ENDED)
+    over = not instance.reservation_id or (odcr is not None and odcr.released)
     if over and instance.lifecycle in ENDS_WITH_IT:
         return None
     if over:

@@ -75,7 +75,7 @@ class MachineReader:
         known: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
         for node in nodes:
             odcr = inventory.odcrs.get(node.labels.get(names.RESERVATION_ID, ""))
-            if odcr is not None and odcr.id in ownership.flavor and odcr.state == "active":
+            if odcr is not None and odcr.id in ownership.flavor and odcr.active:
                 inside[odcr.id].append(node)
                 continue
             entry = self._nodes.get(node.name)
@@ -105,7 +105,7 @@ class MachineReader:
         for id_, flavor in ownership.flavor.items():
             odcr = inventory.odcrs.get(id_)
             type_ = types.get(odcr.instance_type) if odcr is not None else None
-            if odcr is not None and type_ is not None and odcr.state == "active":
+            if odcr is not None and type_ is not None and odcr.active:
                 owner = ownership.owner[id_]
                 if odcr.lent and ownership.owner.get(odcr.lent_to) != owner:
                     machines.append(_lent(odcr, flavor, owner, type_))
@@ -194,7 +194,7 @@ def expires(odcr: Odcr, now: datetime) -> bool:
     end = ends_at(odcr)
     if end is None:
         return False
-    return now >= (end if odcr.reservation_type == "capacity-block" else end - NOTICES[0])
+    return now >= (end if odcr.prepaid else end - NOTICES[0])
 
 
 def node_problem(node: Node) -> str:

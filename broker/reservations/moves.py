@@ -20,7 +20,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, PurchaseIntent
 from broker.text import format_time
-from providers.model import ENDED_STATES, Odcr
+from providers.model import Odcr
 
 MOVED: Final = "CapacityMoved"
 MOVE_SPAN: Final = timedelta(minutes=5)
@@ -240,20 +240,16 @@ def place_of(odcr: Odcr | HeldRecord) -> Place:
 def _alike(odcrs: Mapping[str, Odcr], held: Iterable[HeldRecord]) -> dict[str, Odcr]:
     """The ODCRs that capacity of a held one can be moved to or from."""
     places = {place_of(record) for record in held}
-    return {
-        id_: odcr
-        for id_, odcr in odcrs.items()
-        if place_of(odcr) in places and odcr.reservation_type == "default" and not odcr.interruptible
-    }
+    return {id_: odcr for id_, odcr in odcrs.items() if place_of(odcr) in places and odcr.kind == "default"}
 
 
 def _span(lost: Odcr) -> timedelta:
     """How long the loss may still be a move."""
-    return END_SPAN if lost.state in ENDED_STATES else MOVE_SPAN
+    return END_SPAN if lost.over else MOVE_SPAN
 
 
 def _total(odcr: Odcr) -> int:
-    return 0 if odcr.state in ENDED_STATES else odcr.reserved
+    return 0 if odcr.over else odcr.reserved
 
 
 def _size(known: SizeRecord | None, odcr: Odcr, now: datetime) -> SizeRecord:

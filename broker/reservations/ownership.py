@@ -23,7 +23,7 @@ from broker.apis import names
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import InstanceFlavor
 from broker.text import group_name
-from providers.model import ENDED_STATES, Odcr, ReservationGroup
+from providers.model import Odcr, ReservationGroup
 
 ANY: Final = "*"
 
@@ -141,7 +141,7 @@ def resolve_ownership(
     held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
     for odcr in sorted(odcrs, key=lambda odcr: odcr.id):
         seen[odcr.id] = odcr
-        if odcr.state in ENDED_STATES:
+        if odcr.over:
             continue
         tagged = _tagged(odcr, claimants, cluster)
         claims = sorted(allowed.get(odcr.id, ()), key=lambda claimant: claimants[claimant].age)
@@ -183,9 +183,7 @@ def resolve_ownership(
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
     """Whether this cluster's broker made the ODCR, and so may change and end it."""
-    if odcr.interruptible:  # the broker makes none: its tags are copies
-        return False
-    if odcr.tags.get(names.TAG_MANAGED) != names.MANAGER or odcr.ownership == "foreign":
+    if odcr.maker != "broker" or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.
     return odcr.ownership == "owned" or odcr.tags.get(names.TAG_CLUSTER) == cluster
@@ -299,7 +297,7 @@ def _missing(
     problems = []
     for id_ in sorted(claimant.ids):
         odcr = seen.get(id_)
-        if odcr is None or odcr.state in ENDED_STATES:
+        if odcr is None or odcr.over:
             state = (
                 f"EC2 shows this account no reservation {id_}"
                 if odcr is None

@@ -32,7 +32,6 @@ from broker.reservations.desired import (
     ProcurementPlan,
 )
 from broker.reservations.fulfilment import (
-    ACTIVE,
     FlavorFulfilment,
     fulfilment_of,
     given_back,
@@ -58,7 +57,7 @@ from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import size
 from broker.reservations.spending import Spending, odcr_text
 from broker.text import format_time
-from providers.model import ENDED_STATES, InstanceType, Odcr
+from providers.model import InstanceType, Odcr
 
 
 def plan(
@@ -265,7 +264,7 @@ class _Planner:
             ):
                 continue
             odcr = next((odcr for odcr in fulfilment.placed if odcr.id == intent.odcr_id), None)
-            grows = odcr is not None and odcr.state == ACTIVE
+            grows = odcr is not None and odcr.active
             sent = (intent.platform, intent.tenancy, intent.match_criteria, intent.end, dict(intent.tags))
             wanted = (terms.platform, terms.tenancy, terms.match_criteria, terms.end, dict(terms.tags))
             if grows if intent.odcr_id else sent == wanted:
@@ -371,7 +370,7 @@ class _Planner:
             (
                 odcr
                 for odcr in fulfilment.placed
-                if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.state == ACTIVE
+                if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.active
             ),
             key=lambda odcr: (odcr.reserved, odcr.id),
             default=None,
@@ -401,7 +400,7 @@ class _Planner:
         foreign = {
             id_
             for id_ in members - wanted
-            if id_ in self._inventory.odcrs and self._inventory.odcrs[id_].state not in ENDED_STATES
+            if id_ in self._inventory.odcrs and not self._inventory.odcrs[id_].over
         }
         if wanted - members or foreign:
             self.regroups.append(

@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Ownership, made_here, named_in
-from providers.model import ENDED_STATES, MatchCriteria, Odcr, Tenancy
+from providers.model import MatchCriteria, Odcr, Tenancy
 
 TAG_PURCHASE: Final = "capacity-broker.io/purchase"
 LEDGER: Final = "capacity-broker-purchases"  # the ConfigMap that stores both, in kube-system
@@ -60,7 +60,7 @@ class PurchaseIntent(Purchase):
         odcr = odcrs.get(self.odcr_id)
         if odcr is None:
             return self.count
-        return 0 if odcr.state in ENDED_STATES else max(0, self.total - odcr.reserved)
+        return 0 if odcr.over else max(0, self.total - odcr.reserved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def held_now(
     for odcr in odcrs.values():
         bought = made_here(odcr, cluster)
         reserved = ownership.owner.get(odcr.id) or (named_in(odcr) if bought else None)
-        if reserved is None or odcr.state in ENDED_STATES:
+        if reserved is None or odcr.over:
             continue
         kept[odcr.id] = HeldRecord(
             id=odcr.id,

@@ -34,6 +34,7 @@ from broker.reservations.ownership import OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
+from providers.odcr_states import MANAGED, MANAGER
 
 T = TypeVar("T", bound=str)
 
@@ -212,7 +213,7 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
 
 def _tags(reservation: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
     tags = {key: reservation.labels[key] for key in cost_labels if key in reservation.labels}
-    tags |= {names.TAG_RESERVATION: str(reserved), names.TAG_MANAGED: names.MANAGER}
+    tags |= {names.TAG_RESERVATION: str(reserved), MANAGED: MANAGER}
     if reservation.spec.compartment_id:
         tags[names.TAG_COMPARTMENT] = reservation.spec.compartment_id
     return tags

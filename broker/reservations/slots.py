@@ -250,7 +250,7 @@ def unnamed(ownership: Ownership, known: Mapping[str, int]) -> dict[str, int]:
         for owned in ownership.odcrs.values()
         for odcrs in owned.values()
         for odcr in odcrs
-        if odcr.state == "active" and odcr.total > odcr.available
+        if odcr.active and odcr.total > odcr.available
     }
 
 

@@ -24,7 +24,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import ReservationProblem, made_here, named_in
 from broker.text import counted
-from providers.model import ENDED_STATES, InstanceType, Odcr
+from providers.model import InstanceType, Odcr
 
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
 Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
@@ -85,7 +85,7 @@ class Spending:
         self._unpriced: dict[Scope, set[str]] = {}  # held products without a known price
         self._unshown: Counter[Scope] = Counter()  # of the instances, those that EC2 does not show
         for odcr in odcrs:
-            if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
+            if made_here(odcr, cluster) and not odcr.over:
                 self.add(named_in(odcr) or owner.get(odcr.id), odcr.instance_type, odcr, odcr.reserved)
 
     def add(

@@ -40,6 +40,7 @@ from broker.webpage.rooms import RoomRow, rooms
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
+from providers.odcr_states import facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,10 @@ class OdcrRow:
     lent: int = 0
     lent_to: str = ""
     source: str = ""  # of an interruptible one: the reservation that it was allocated from
+
+    @property
+    def active(self) -> bool:
+        return facts_of(self.state).phase == "active"
 
     @property
     def pool(self) -> str:

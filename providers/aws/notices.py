@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from providers.model import Notice, NoticeKind
+from providers.notices import Notice, NoticeKind
 
 Json = Mapping[str, Any]
 _STATES = {

@@ -58,13 +58,13 @@ from providers.model import (
     OdcrRequest,
     PlacementGroup,
     ProviderError,
-    QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
     Subnet,
     Unchanged,
 )
+from providers.notices import QueueMessage
 
 TYPES_TTL = 3600.0
 # The version of an alias's images if no cluster reports its own.

@@ -14,7 +14,7 @@ import structlog
 from providers.aws import filters
 from providers.aws.clients import Aws
 from providers.aws.notices import parse
-from providers.model import QueueMessage
+from providers.notices import QueueMessage
 
 _log = structlog.get_logger("aws.queue")
 

@@ -17,7 +17,7 @@ from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
 from providers.aws.tags import Owner
-from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
+from providers.model import UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
@@ -78,7 +78,7 @@ def resize(aws: Aws, id_: str, *, cluster: Owner, count: int, end: datetime | Un
 def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
     """Ends it, unless it has ended, or something runs in it."""
     seen = _describe(aws, id_, cluster)
-    if seen is None or seen.state in ENDED_STATES:
+    if seen is None or seen.over:
         return
     _require_owned(seen, cluster, operation="CancelCapacityReservation")
     _require_unused(seen, 0, operation="CancelCapacityReservation")
@@ -89,7 +89,7 @@ def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
             raise
         # An earlier call with a lost response did it, or another caller was faster.
         seen = _describe(aws, id_, cluster)
-        if seen is not None and seen.state not in ENDED_STATES:
+        if seen is not None and not seen.over:
             raise
 
 
@@ -106,7 +106,7 @@ def _describe(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
 
 def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
     used = seen.total - seen.available
-    if count < used and seen.state not in ENDED_STATES:
+    if count < used and not seen.over:
         raise ProviderError(
             "InstancesRunning",
             f"{seen.id} has {used} of its {seen.total} slots in use, so it is not made {count}: it is "

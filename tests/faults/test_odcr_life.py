@@ -55,7 +55,7 @@ class Team(World):
         self.client.create(ResourceFlavor.KIND, bought.h100())
         # Tagged with the same name, of another cluster, or of no cluster: never this broker's to change.
         self.others = [
-            self.foreign(tags_=[(names.TAG_CLUSTER, "elsewhere"), (names.TAG_MANAGED, "capacity-broker")]),
+            self.foreign(tags_=[(names.TAG_CLUSTER, "elsewhere"), (names.MANAGED_BY, "capacity-broker")]),
             self.foreign(kind="m5.large", tags_=[]),
         ]
         self.as_they_were = [self.aws.reservation(odcr_id) for odcr_id in self.others]
@@ -93,7 +93,7 @@ class Team(World):
     def purchases(self) -> list[Json]:
         """Everything that this cluster's broker ever made, ended or not, as it is now."""
         reservations = self.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
-        managed = [dict(odcr) for odcr in reservations if names.TAG_MANAGED in tags(odcr)]
+        managed = [dict(odcr) for odcr in reservations if names.MANAGED_BY in tags(odcr)]
         return [odcr for odcr in managed if tags(odcr)[names.TAG_CLUSTER] == self.settings.cluster_name]
 
     def held(self) -> dict[str, int]:

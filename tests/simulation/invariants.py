@@ -253,9 +253,9 @@ class Watch:
         bought: Counter[str] = Counter()
         for odcr in world.odcrs():
             tags = world.tags(odcr.id)
-            if names.TAG_MANAGED in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
+            if names.MANAGED_BY in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
                 bought[tags.get(names.TAG_RESERVATION, "")] += odcr.total
-        if world.facts.shrunk & {o.id for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id)}:
+        if world.facts.shrunk & {o.id for o in world.odcrs() if names.MANAGED_BY in world.tags(o.id)}:
             return  # a person resized a purchase of the broker
         settings = world.settings
         if sum(bought.values()) > settings.buy_instances:

@@ -55,7 +55,7 @@ def missed(world: World) -> str:
 
 def misbought(world: World) -> str:
     """If only one reservation requests capacity of EC2, that amount is bought, or the amount in use."""
-    bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
+    bought = [o for o in world.odcrs() if names.MANAGED_BY in world.tags(o.id) and o.state in PAYING]
     bought = [o for o in bought if o.id not in world.facts.foreign]
     requesting = {
         name: obj

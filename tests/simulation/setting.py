@@ -89,7 +89,7 @@ def note_request(world: World, name: str, instances: int) -> None:
 def _others(world: World) -> None:
     """Another cluster's instance and reservation, Karpenter's own claim, and a node of no claim."""
     aws, facts = world.aws, world.facts
-    other_cluster = {names.TAG_CLUSTER: OTHER_CLUSTER, names.TAG_MANAGED: "capacity-broker"}
+    other_cluster = {names.TAG_CLUSTER: OTHER_CLUSTER, names.MANAGED_BY: "capacity-broker"}
     facts.foreign.add(aws.odcr(BOUGHT, A, 1, TagSpecifications=tagged(other_cluster)))
     same_name = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: "another"}
     for tags in ({names.TAG_CLUSTER: OTHER_CLUSTER}, same_name, {}):

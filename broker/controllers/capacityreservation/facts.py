@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
 import structlog
 
@@ -46,7 +45,6 @@ from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
 from providers.model import InstanceType, Odcr, ProviderError
 
-STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
 _log = structlog.get_logger("reservation")
 
 
@@ -134,7 +132,7 @@ class JointFactsBuilder:
                 missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
                 cloud=cloud,
                 group_arn=odcrs.group_arn,
-                pending=tuple(_begins(odcr) for _, odcr in cloud if odcr.state in STARTING),
+                pending=tuple(_begins(odcr) for _, odcr in cloud if odcr.begins),
                 out_of_service=(
                     *own.get(reserved, ()),
                     *_tied(machine_snapshot, named),

@@ -140,7 +140,7 @@ def _cloud(flavor: str, odcr: Odcr) -> Json:
         "state": odcr.state,
         "total": odcr.total,
         "available": odcr.available,
-        "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
+        "kind": odcr.kind,
     }
     if odcr.lent:
         entry |= {"lent": odcr.lent, "lentTo": odcr.lent_to}

@@ -28,7 +28,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import required_tenancy
-from providers.model import Notice, NoticeKind, QueueMessage
+from providers.notices import Notice, NoticeKind, QueueMessage
 
 BY_INSTANCE = "instanceID"
 MALFORMED = "malformed"

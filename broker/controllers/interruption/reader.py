@@ -19,7 +19,8 @@ from broker.kube.controller import Isolate, Result, attempt, isolate_nothing
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
-from providers.model import ProviderError, QueueMessage
+from providers.model import ProviderError
+from providers.notices import QueueMessage
 
 NAME = "interruption"
 FIRST, LONGEST = 1.0, 60.0  # seconds of back-off

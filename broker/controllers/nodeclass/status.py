@@ -201,7 +201,7 @@ def _row(odcr: Odcr) -> dict[str, Any]:
         "ownerID": odcr.owner_id,
         "reservationType": odcr.reservation_type,
         "interruptible": odcr.interruptible,
-        "state": "active" if odcr.state == "active" else "pending",
+        "state": "active" if odcr.active else "pending",
         "totalInstanceCount": odcr.total,
         "availableInstanceCount": odcr.available,
     }

@@ -19,7 +19,7 @@ from broker.reservations.ownership import Ownership, made_here
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.spending import costs
 from broker.text import abridged
-from providers.model import ENDED_STATES, InstanceType, Odcr
+from providers.model import InstanceType, Odcr
 
 REASON: Final = "ReservationsKept"
 MOST_NAMED: Final = 10  # an event holds 1,024 characters; the log has all of them
@@ -48,7 +48,7 @@ class DeletionNotices:
             for id_, owner in sorted(ownership.owner.items())
             if owner == reading.reserved
             and made_here(odcr := inventory.odcrs[id_], self._cluster)
-            and odcr.state not in ENDED_STATES
+            and not odcr.over
         ]
         if not kept or reading.reservation.uid in self._published:
             return

@@ -25,7 +25,7 @@ from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import GaugeTable
-from broker.reservations.endings import drains, next_moment, not_ended, notice
+from broker.reservations.endings import drains, next_moment, notice
 from broker.text import counted
 from providers.model import Odcr
 
@@ -119,7 +119,7 @@ def _measure(ending: Iterable[Odcr], clock: Clock) -> None:
     ends = {
         (odcr.id, odcr.instance_type, odcr.zone, odcr.reservation_type): odcr.end
         for odcr in ending
-        if odcr.end is not None and not_ended(odcr)
+        if odcr.end is not None and not odcr.released
     }
     _LEFT.follow(lambda: {labels: (end - clock.now()).total_seconds() for labels, end in ends.items()})
 
@@ -139,7 +139,7 @@ def _warning(odcr: Odcr, before: timedelta) -> str:
 
 
 def _name(odcr: Odcr) -> str:
-    kind = "capacity block" if odcr.reservation_type == "capacity-block" else "reservation"
+    kind = "capacity block" if odcr.prepaid else "reservation"
     return f"{kind} {odcr.id} ({odcr.instance_type}, {odcr.zone})"
 
 

@@ -34,11 +34,10 @@ from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import OF_A_PLACE, Refusals
 from broker.text import format_time
 from providers.base import CapacityProvider
-from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError
+from providers.model import UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.
-_STATES_OF_EARLIER_PURCHASE: Final = frozenset({"cancelling", "cancelled", "expired"})
 # Each change in words for people, with the id of the EC2 reservation or the name of the object.
 _STEP_TEXTS: Final[Mapping[str, str]] = {
     "cancel": "cancelling {}",
@@ -224,12 +223,12 @@ class OdcrExecutor:
             tags={**intent.tags, names.TAG_FLAVOR: intent.flavor, TAG_PURCHASE: intent.attempt_id},
         )
         odcr = self._provider.create_reservation(request)
-        if odcr.id in known or odcr.state in _STATES_OF_EARLIER_PURCHASE:
+        if odcr.id in known or odcr.phase in ("ending", "ended"):
             _log.info("EC2 returned an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
             self._ledger.intents.pop(intent.attempt_id, None)
             return ""
         self._assumed.purchases.assume(odcr.id, odcr)
-        if odcr.state in ENDED_STATES:
+        if odcr.over:
             raise ProviderError(
                 "ReservationFailed",
                 f"EC2 made {odcr.id} and it is {odcr.state}",

@@ -48,7 +48,7 @@ def measure(
     for odcr in odcrs:
         labels = (odcr.id, odcr.instance_type, odcr.zone)
         type_ = types.get(odcr.instance_type)
-        if odcr.state == "active":
+        if odcr.active:
             slots[labels] = odcr.idle
             if (price := cost_of_all(odcr, type_)) is not None:
                 whole[labels] = price

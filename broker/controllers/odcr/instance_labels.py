@@ -28,7 +28,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
-from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
+from broker.reservations.instance_labels import RESERVED, Change, InstanceLabels, instance_labels
 from broker.text import counted
 from providers.model import Instance, Odcr
 
@@ -174,7 +174,7 @@ def _ended(claim: NodeClaim, inventory: Inventory) -> bool:
     """Whether the reservation that the claim was launched into no longer exists or has ended."""
     id_ = claim.labels.get(names.RESERVATION_ID)
     odcr = inventory.odcrs.get(id_ or "")
-    return bool(id_) and (odcr is None or odcr.state in ENDED)
+    return bool(id_) and (odcr is None or odcr.released)
 
 
 def _spilled(claim: NodeClaim, wanted: InstanceLabels) -> bool:
@@ -186,7 +186,7 @@ def _spilled(claim: NodeClaim, wanted: InstanceLabels) -> bool:
 
 def _active(claim: NodeClaim, inventory: Inventory) -> bool:
     odcr = inventory.odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
-    return odcr is not None and odcr.state == "active"
+    return odcr is not None and odcr.active
 
 
 def _metadata(claim: NodeClaim, wanted: InstanceLabels) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _no_longer(odcr: Odcr | None, resized: tuple[int, int] | None) -> str:
     """Why EC2 counts an instance no longer in the reservation."""
     if odcr is None:
         return "is gone"
-    if odcr.state != "active":
+    if not odcr.active:
         return f"is {odcr.state}"
     if resized is not None:
         return f"shrank from {resized[0]} to {counted(resized[1], 'instance')}, and EC2 counts it no longer"

@@ -91,8 +91,7 @@ class MirrorController:
         """The object keeps the time, so that it survives a restart of the broker."""
         known = self._mirrors.get(odcr.id)
         status = known.status if known else OnDemandCapacityReservationStatus()
-        before = status.available if status.state == "active" else 0
-        return idle_since(odcr, before=before, since=status.idle_since, now=now)
+        return idle_since(odcr, before=status.idle, since=status.idle_since, now=now)
 
     def _reconcile(
         self, odcr: Odcr, users: Collection[str], unresolved: Collection[str], since: datetime | None

@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final
 
-from broker.apis import names
-from broker.apis.capacity_broker import OnDemandCapacityReservationStatus, Source
+from broker.apis.capacity_broker import OnDemandCapacityReservationStatus
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.reservations.idle import idle_cost
 from providers.model import InstanceType, Odcr
-
-# Tag keys, in lower case and without separators, that name the manager of a resource.
-_MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.kubernetes.io/managedby"})
-_TERRAFORM: Final = frozenset({"terraform", "opentofu"})
 
 
 def users(classes: Iterable[str], resolve: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
@@ -72,8 +66,8 @@ def status_of(
         state=odcr.state,
         start=_seconds(odcr.start),
         end=_seconds(odcr.end),
-        source=source(odcr.tags),
-        reservation_type="interruptible" if odcr.interruptible else odcr.reservation_type,
+        source=odcr.maker,
+        reservation_type=odcr.kind,
         match_criteria=odcr.match_criteria,
         platform=odcr.platform,
         tenancy=odcr.tenancy,
@@ -84,20 +78,6 @@ def status_of(
         idle_since=since,
         stale_since=_seconds(stale),
     )
-
-
-def source(tags: Mapping[str, str]) -> Source:
-    """The maker of a reservation. Terraform leaves no mark of its own, so it is known by usual tags."""
-    if names.TAG_CLUSTER in tags:
-        return "broker"
-    for key, value in tags.items():
-        plain_key = key.casefold().replace("-", "").replace("_", "").replace(":", "")
-        maker = value.casefold()
-        if plain_key in _MANAGED_BY and maker in _TERRAFORM:
-            return "terraform"
-        if plain_key in _TERRAFORM and maker not in ("false", "no", "0"):
-            return "terraform"
-    return "other"
 
 
 def _seconds(moment: datetime | None) -> datetime | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from providers.model import ErrorClass, NoticeKind, ProviderError
+from providers.model import ErrorClass, ProviderError
+from providers.notices import NoticeKind
 from tests.support import events
 
 from .world import World

@@ -64,7 +64,7 @@ def odcrs(ec2: Any) -> list[Json]:
 
 
 def broker_odcrs(ec2: Any) -> list[Json]:
-    return [odcr for odcr in odcrs(ec2) if names.TAG_MANAGED in tags(odcr)]
+    return [odcr for odcr in odcrs(ec2) if names.MANAGED_BY in tags(odcr)]
 
 
 def sizes(ec2: Any) -> dict[str, int]:

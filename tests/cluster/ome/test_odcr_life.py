@@ -48,7 +48,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
         names.TAG_CLUSTER_UID: cluster_uid(stack.client),
         names.TAG_RESERVATION: "default/training",
         names.TAG_FLAVOR: "h100",
-        names.TAG_MANAGED: "capacity-broker",
+        names.MANAGED_BY: "capacity-broker",
         names.TAG_COMPARTMENT: "acme",
         "team": "blue",
         TAG_PURCHASE: tags(odcr)[TAG_PURCHASE],

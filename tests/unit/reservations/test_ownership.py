@@ -51,7 +51,7 @@ def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | 
 
 
 def bought(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
-    return tagged(id_, reserved, {names.TAG_MANAGED: names.MANAGER, names.TAG_CLUSTER: cluster})
+    return tagged(id_, reserved, {names.MANAGED_BY: names.MANAGER, names.TAG_CLUSTER: cluster})
 
 
 def resolved(
@@ -251,7 +251,7 @@ def test_no_reservation_is_lost_or_counted_twice(
     odcrs = []
     for number, (tagged_owner, managed, cluster) in enumerate(specs):
         tags = {names.TAG_RESERVATION: str(tagged_owner)} if tagged_owner else {}
-        tags |= {names.TAG_MANAGED: names.MANAGER} if managed else {}
+        tags |= {names.MANAGED_BY: names.MANAGER} if managed else {}
         tags |= {names.TAG_CLUSTER: cluster} if cluster else {}
         odcrs.append(odcr(f"cr-{number}", tags=tags))
     ownership = resolved(
@@ -295,5 +295,5 @@ def test_an_unreadable_group_is_not_reported_missing() -> None:
 def test_uid_of_the_cluster_decides_before_its_name_who_made_a_reservation(
     ownership: Any, cluster: str, here: bool
 ) -> None:
-    tags = {names.TAG_MANAGED: names.MANAGER, names.TAG_CLUSTER: cluster}
+    tags = {names.MANAGED_BY: names.MANAGER, names.TAG_CLUSTER: cluster}
     assert made_here(odcr("cr-1", tags=tags, ownership=ownership), "blue") is here

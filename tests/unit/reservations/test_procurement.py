@@ -65,7 +65,7 @@ def managed(
     tags = {
         names.TAG_RESERVATION: str(more.pop("reserved", TEAM)),
         names.TAG_FLAVOR: flavor,
-        names.TAG_MANAGED: names.MANAGER,
+        names.MANAGED_BY: names.MANAGER,
         names.TAG_CLUSTER: "blue",
         TAG_PURCHASE: more.pop("bought_by", ""),
     }
@@ -926,4 +926,4 @@ def test_only_reservations_of_this_clusters_broker_are_changed(
     tags |= {names.TAG_CLUSTER_UID: uid} if uid else {}
     reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").ownership_of(tags))
     assert made_here(reservation, "blue") is own
-    assert not made_here(replace(reservation, tags={**tags, names.TAG_MANAGED: "terraform"}), "blue")
+    assert not made_here(replace(reservation, tags={**tags, names.MANAGED_BY: "terraform"}), "blue")

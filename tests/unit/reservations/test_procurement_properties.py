@@ -33,7 +33,7 @@ from broker.reservations.procurement import plan
 from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
-from providers.model import ENDED_STATES, ErrorClass, Odcr, ProviderError
+from providers.model import ErrorClass, Odcr, ProviderError
 from tests.support.examples import examples
 from tests.unit.capacity.builders import NOW, ZONES, type_
 
@@ -84,13 +84,13 @@ class Ec2:
         self.room[place] -= purchase.count
         if purchase.odcr_id:
             odcr = self.odcrs[purchase.odcr_id]
-            assert odcr.state == "active" and odcr.total + purchase.count == purchase.total
+            assert odcr.active and odcr.total + purchase.count == purchase.total
             free = odcr.available + purchase.count
             self.odcrs[odcr.id] = replace(odcr, total=purchase.total, available=free)
             return True
         tags = {
             names.TAG_CLUSTER: CLUSTER,
-            names.TAG_MANAGED: names.MANAGER,
+            names.MANAGED_BY: names.MANAGER,
             names.TAG_RESERVATION: str(purchase.reserved),
             names.TAG_FLAVOR: purchase.flavor,
         }
@@ -108,7 +108,7 @@ class Ec2:
         self.odcrs[odcr.id] = replace(odcr, total=change.count, available=odcr.available - back, state=state)
 
     def alive(self) -> list[Odcr]:
-        return [odcr for odcr in self.odcrs.values() if odcr.state not in ENDED_STATES]
+        return [odcr for odcr in self.odcrs.values() if not odcr.over]
 
     def managed(self) -> list[Odcr]:
         return [odcr for odcr in self.alive() if odcr.id not in self.foreign]

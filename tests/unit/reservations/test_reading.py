@@ -89,7 +89,7 @@ def test_an_object_without_annotations_is_observed_and_retained() -> None:
     assert terms.tags == {
         "team": "blue",
         names.TAG_RESERVATION: "ml/training",
-        names.TAG_MANAGED: "capacity-broker",
+        names.MANAGED_BY: "capacity-broker",
     }
     (demand,) = parsed.desired.demands.values()
     assert (demand.nominal, demand.flavor.instance_types, demand.flavor.zones) == (
@@ -299,7 +299,7 @@ def test_a_purchase_is_assumed_until_ec2_shows_it_or_it_expires() -> None:
 
 
 def test_a_slot_is_idle_only_as_long_as_every_observation_has_it_idle() -> None:
-    tags = {names.TAG_MANAGED: "capacity-broker", names.TAG_CLUSTER: "blue"}
+    tags = {names.MANAGED_BY: "capacity-broker", names.TAG_CLUSTER: "blue"}
     idle = IdleTracker(ttl=timedelta(minutes=60), cluster="blue")
 
     def at(minute: int, free: int) -> int:

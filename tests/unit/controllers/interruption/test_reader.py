@@ -12,7 +12,7 @@ from broker.controllers.interruption.reader import QueueReader
 from broker.kube.controller import Run
 from broker.kube.errors import Conflict, Unavailable
 from broker.kube.suspects import Panic
-from providers.model import Notice, NoticeKind, QueueMessage
+from providers.notices import Notice, NoticeKind, QueueMessage
 from tests.support.clock import FakeClock
 
 

@@ -42,6 +42,7 @@ from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
 from local.kube import Cluster
 from providers.model import Gpu, InstanceType, Odcr
+from providers.odcr_states import OdcrState
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches
@@ -129,7 +130,7 @@ class World:
         body = {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
         self.client.create(self.kind(ResourceFlavor), body)
 
-    def holds(self, reserved: Reserved, *counts: int, state: str = "active", used: int = 0) -> None:
+    def holds(self, reserved: Reserved, *counts: int, state: OdcrState = "active", used: int = 0) -> None:
         self.owned_odcrs[reserved] = {
             "h100": tuple(
                 Odcr(
@@ -239,7 +240,7 @@ def test_unattributed_instances_in_an_open_reservation_are_no_room(
 
 
 @pytest.mark.parametrize("state", ["pending", "expired", "cancelled", "payment-pending"])
-def test_only_an_active_reservation_counts(state: str) -> None:
+def test_only_an_active_reservation_counts(state: OdcrState) -> None:
     world = World()
     world.holds(A, 4, state=state)
     world.submit("one")

@@ -10,7 +10,7 @@ import pytest
 
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.odcr.mirror_status import source, status_of, temporarily_unresolved, users
+from broker.controllers.odcr.mirror_status import status_of, temporarily_unresolved, users
 from tests.unit.capacity.builders import TYPES, odcr
 
 
@@ -20,8 +20,10 @@ from tests.unit.capacity.builders import TYPES, odcr
     [
         ({}, "other"),
         ({"Name": "training", "team": "research"}, "other"),
-        ({"capacity-broker.io/cluster": "blue"}, "broker"),
-        ({"capacity-broker.io/cluster": "blue", "ManagedBy": "terraform"}, "broker"),
+        ({"capacity-broker.io/managed-by": "capacity-broker"}, "broker"),
+        ({"capacity-broker.io/managed-by": "capacity-broker", "ManagedBy": "terraform"}, "broker"),
+        ({"capacity-broker.io/cluster": "blue"}, "other"),
+        ({"capacity-broker.io/cluster": "blue", "ManagedBy": "terraform"}, "terraform"),
         ({"ManagedBy": "Terraform"}, "terraform"),
         ({"managed-by": "terraform"}, "terraform"),
         ({"managed_by": "OpenTofu"}, "terraform"),
@@ -32,8 +34,8 @@ from tests.unit.capacity.builders import TYPES, odcr
         ({"Name": "terraform"}, "other"),
     ],
 )
-def test_source(tags: Mapping[str, str], expected: str) -> None:
-    assert source(tags) == expected
+def test_the_maker_of_a_reservation_is_in_its_tags(tags: Mapping[str, str], expected: str) -> None:
+    assert odcr("cr-1", tags=tags).maker == expected
 
 
 @pytest.mark.covers("KRP-10")

@@ -42,7 +42,6 @@ from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.settings import Settings
 from providers.model import (
-    ENDED_STATES,
     UNCHANGED,
     ErrorClass,
     InstanceType,
@@ -175,7 +174,7 @@ class Ec2:
 
     def resize_reservation(self, id_: str, *, count: int, end: Any = UNCHANGED) -> None:
         odcr = self.odcrs[id_]
-        if odcr.state in ENDED_STATES:
+        if odcr.over:
             raise ProviderError("InvalidState", "it has ended", class_=ErrorClass.RESERVATION_GONE)
         unanswered = self._fault()
         self.odcrs[id_] = replace(odcr, total=count, available=count)
@@ -390,16 +389,12 @@ class Purchases(RuleBasedStateMachine):
         self.work(1, kill=False)
         shown = [reservation for reservation in self.ec2.reservations() if reservation.id != FOREIGN.id]
         self.ec2.hidden = {reservation.id for reservation in shown} if hidden else set()
-        purchases = (
-            [_of(reservation) for reservation in shown if reservation.state not in ENDED_STATES]
-            if hidden
-            else []
-        )
+        purchases = [_of(reservation) for reservation in shown if not reservation.over] if hidden else []
         self.gone = {key: self.bought(key) for key in purchases}
 
     def bought(self, key: tuple[str, str]) -> int:
         """The billed instances of an object and flavor."""
-        alive = [odcr for odcr in self.ec2.odcrs.values() if odcr.state not in ENDED_STATES]
+        alive = [odcr for odcr in self.ec2.odcrs.values() if not odcr.over]
         return sum(odcr.total for odcr in alive if odcr.id != FOREIGN.id and _of(odcr) == key)
 
     @rule(number=st.integers(0, 5))
@@ -434,7 +429,7 @@ class Purchases(RuleBasedStateMachine):
         caps = self.settings.caps
         spent: dict[Scope, tuple[float, float]] = {}
         for odcr in self.ec2.odcrs.values():
-            if odcr.state in ENDED_STATES or odcr.id == FOREIGN.id:
+            if odcr.over or odcr.id == FOREIGN.id:
                 continue
             price = PRICES.get((odcr.instance_type, odcr.platform))
             assert price is not None, f"{odcr.id} was bought at an unknown price"

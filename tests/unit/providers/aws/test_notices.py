@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws.notices import parse
-from providers.model import Notice, NoticeKind
+from providers.notices import Notice, NoticeKind
 from tests.support import events
 
 ONE, OTHER, CR = "i-0123456789abcdef0", "i-0fedcba9876543210", "cr-0123456789abcdef0"
