@@ -14,6 +14,7 @@ so that kube-scheduler binds one of them to that machine instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.together import place_together, units_of
 from broker.text import abridged
 
 SECONDS: Final = 5.0
@@ -68,7 +70,15 @@ def pack(
     weights = sorted({option.weight for option in offered}, reverse=True)
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
-        waiting = _pack_tier(waiting, tier, state, seconds=seconds / len(weights), timer=timer)
+        upto = [option for option in offered if option.weight >= weight]
+        waiting = _pack_tier(waiting, tier, upto, state, seconds=seconds / len(weights), timer=timer)
+    if waiting and (apart := _of_units(waiting, state)):
+        # No domain has machines for all pods of a unit: so those that one has.
+        others = [pod for pod in waiting if pod.key not in apart]
+        again = [pod for pod in waiting if pod.key in apart]
+        waiting = others + _pack_tier(
+            again, offered, offered, state, whole=False, seconds=seconds, timer=timer
+        )
     by_pool: dict[str, Mapping[str, str]] = {}
     whole = whole_limits or limits or {}
     reasons = _reasons(waiting, offered, state, whole, by_pool) if waiting else {}
@@ -89,50 +99,69 @@ def pack(
 def _pack_tier(
     pods: Sequence[PendingPod],
     options: Sequence[MachineOption],
+    upto: Sequence[MachineOption],
     state: PackingState,
     *,
     seconds: float,
     timer: Callable[[], float],
+    whole: bool = True,
 ) -> list[PendingPod]:
-    """Packs the pods that these options can take; returns the others. Pods of higher priority come first."""
-    unplaced = _attempt(pods, options, state, seconds=seconds, timer=timer)
+    """Packs the pods that these options can take; returns the others. Pods of higher priority come first.
+
+    `upto`: the same and those of more weight, for pods that affinity keeps together; with `whole`, they get
+    machines all together or not at all.
+    """
+    attempt = partial(_attempt, options=options, upto=upto, state=state, whole=whole)
+    before = {item.name for item in state.bins}
+    unplaced = attempt(pods, seconds=seconds, timer=timer)
     if not unplaced or len({pod.priority for pod in pods}) == 1:
         return unplaced
     # Not all have a machine: so each priority by itself, the highest first.
-    state.close([item for item in state.bins if item.option in options])
+    state.close([item for item in state.bins if item.name not in before])
     unplaced = []
     for priority in sorted({pod.priority for pod in pods}, reverse=True):
         of_priority = [pod for pod in pods if pod.priority == priority]
-        unplaced += _attempt(of_priority, options, state, seconds=seconds, timer=timer)
+        unplaced += attempt(of_priority, seconds=seconds, timer=timer)
     return unplaced
+
+
+def _of_units(pods: Sequence[PendingPod], state: PackingState) -> set[str]:
+    """The pods (by key) that affinity keeps together, and the other pods of their gangs."""
+    together = {pod.key: pod.gang for unit in units_of(pods, state.snapshot) for pod in unit.pods}
+    return {pod.key for pod in pods if pod.key in together or pod.gang in {*together.values()} - {""}}
 
 
 def _attempt(
     pods: Sequence[PendingPod],
     options: Sequence[MachineOption],
+    upto: Sequence[MachineOption],
     state: PackingState,
     *,
     seconds: float,
     timer: Callable[[], float],
+    whole: bool,
 ) -> list[PendingPod]:
     """Packs pods without splitting a gang: gangs that do not fit whole give their machines back."""
-    before = set(map(id, state.bins))
-    unplaced = _placed(pods, options, state, seconds=seconds, timer=timer)
+    place = partial(
+        _placed, options=options, upto=upto, state=state, whole=whole, seconds=seconds, timer=timer
+    )
+    before = {item.name for item in state.bins}
+    unplaced = place(pods)
     broken = {pod.gang for pod in unplaced if pod.gang}
     if not broken:
         return unplaced
-    state.close([b for b in state.bins if id(b) not in before and b.pods and b.pods[0].gang in broken])
+    state.close([b for b in state.bins if b.name not in before and b.pods and b.pods[0].gang in broken])
     kept = {pod.key for b in state.bins for pod in b.pods}
     single = [pod for pod in unplaced if not pod.gang]
     if single:  # the machines that a broken gang gave back may serve others
-        _placed(single, options, state, seconds=seconds, timer=timer)
+        place(single)
         kept = {pod.key for b in state.bins for pod in b.pods}
     # Broken gangs are tried again by themselves, in order: two may have blocked one another.
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]
-        opened = set(map(id, state.bins))
-        if _placed(members, options, state, seconds=seconds, timer=timer):
-            state.close([b for b in state.bins if id(b) not in opened])
+        opened = {item.name for item in state.bins}
+        if place(members):
+            state.close([b for b in state.bins if b.name not in opened])
         else:
             kept |= {pod.key for pod in members}
     return [pod for pod in pods if pod.key not in kept]
@@ -141,12 +170,16 @@ def _attempt(
 def _placed(
     pods: Sequence[PendingPod],
     options: Sequence[MachineOption],
+    upto: Sequence[MachineOption],
     state: PackingState,
     *,
     seconds: float,
     timer: Callable[[], float],
+    whole: bool,
 ) -> list[PendingPod]:
-    """One program for all pods that it can take; then the others in order. Returns pods without a machine."""
+    """One program for all pods that it can take; then those that affinity keeps together, and the others in
+    order. Returns pods without a machine.
+    """
     shapes = shapes_of(pods, state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     together: list[PodShape] = []
@@ -160,7 +193,13 @@ def _placed(
     take_rejected(state, first)
     kept = {pod.key for item in state.bins for pod in item.pods}
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
-    unplaced = place_in_order(rest, table, state)
+    units = units_of(rest, state.snapshot)
+    unplaced: list[PendingPod] = []
+    for unit in units:
+        of_unit = MachineTable(upto, shapes_of(unit.pods, state.snapshot), state.snapshot.storage)
+        unplaced += place_together(unit, of_unit, state, whole=whole)
+    in_units = {pod.key for unit in units for pod in unit.pods}
+    unplaced += place_in_order([pod for pod in rest if pod.key not in in_units], table, state)
     if rest and (rejected := take_rejected(state, first)):
         unplaced += place_in_order(rejected, table, state)
         unplaced += take_rejected(state, first)
@@ -221,7 +260,7 @@ def _reasons(
             reason = SPREAD if shape.coupled else ""
         for pod in shape.pods:
             postponed = pod.key in state.postponed
-            reasons[pod.key] = POSTPONED if postponed else reason
+            reasons[pod.key] = POSTPONED if postponed else state.apart.get(pod.key, reason)
             if details and not postponed:
                 by_pool[pod.key] = details
             if pod.gang:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import MachineOption, PendingPod
@@ -59,7 +59,22 @@ class PackingState:
     opened: int = 0
     bound: float = 0.0
     postponed: set[str] = field(default_factory=set)  # pods whose machine would block pods placed before
+    apart: dict[str, str] = field(default_factory=dict)  # why no domain has machines for a unit's pods
     unsolved: str = ""  # why the solver had no answer
+
+    def copy(self) -> PackingState:
+        """A state that changes by itself."""
+        supply = Supply(
+            room=dict(self.supply.room),
+            limits={pool: dict(amounts) for pool, amounts in self.supply.limits.items()},
+        )
+        bins = [replace(item, pods=[*item.pods]) for item in self.bins]
+        return replace(self, supply=supply, bins=bins, postponed={*self.postponed}, apart={**self.apart})
+
+    def adopt(self, other: PackingState) -> None:
+        """Goes on from a copy."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(other, item.name))
 
     def open(self, option: MachineOption) -> OpenBin:
         """Opens a machine without pods."""
@@ -74,6 +89,12 @@ class PackingState:
     def put(self, pod: PendingPod, target: OpenBin) -> None:
         self.snapshot = self.snapshot.with_pod(pod.info, target.name)
         target.pods.append(pod)
+
+    def undo(self, opened: OpenBin, before: PlacementSnapshot) -> None:
+        """Takes back the machine opened last, which has no pods."""
+        self.bins.pop()
+        self.supply.take(opened.option, -1)
+        self.snapshot = before
 
     def close(self, emptied: Iterable[OpenBin]) -> None:
         """Gives back machines, with their pods."""

@@ -8,7 +8,7 @@ may end what a spread allowed before, so rejected pods are taken off at the end 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,10 +22,19 @@ from broker.placement.snapshot import PlacementSnapshot
 
 # More coupled pods than this are not checked one by one, which would take longer than the plan.
 MOST_VERIFIED: Final = 1000
+ANYWHERE: Final[Mapping[str, str]] = {}
 
 
-def place_in_order(pods: Sequence[PendingPod], table: MachineTable, state: PackingState) -> list[PendingPod]:
+def place_in_order(
+    pods: Sequence[PendingPod],
+    table: MachineTable,
+    state: PackingState,
+    *,
+    domain: Mapping[str, str] = ANYWHERE,
+) -> list[PendingPod]:
     """Places the pods; returns those that no machine can host.
+
+    `domain`: the labels of the open machines that may have them; the table has no others.
 
     A pod may need one that comes after it (affinity), so pods are tried again while any is placed.
     """
@@ -36,7 +45,7 @@ def place_in_order(pods: Sequence[PendingPod], table: MachineTable, state: Packi
         failed = []
         while queue:
             shape = queue.popleft()
-            rest = _place_shape(shape, table, state)
+            rest = _place_shape(shape, table, state, domain)
             placed = placed or len(rest) < len(shape.pods)
             if rest:
                 failed.append(PodShape(pods=tuple(rest), ordered=shape.ordered, coupled=shape.coupled))
@@ -47,12 +56,14 @@ def place_in_order(pods: Sequence[PendingPod], table: MachineTable, state: Packi
     return [pod for pod in pods if pod.key not in placed_keys]
 
 
-def _place_shape(shape: PodShape, table: MachineTable, state: PackingState) -> list[PendingPod]:
+def _place_shape(
+    shape: PodShape, table: MachineTable, state: PackingState, domain: Mapping[str, str]
+) -> list[PendingPod]:
     """Places pods of one shape until one fails; returns that one and those after it."""
     options = np.flatnonzero(table.fits(shape))
     requests = table.requests(shape.example)
     for place, pod in enumerate(shape.pods):
-        target = _on_open(pod, shape, state) or _on_new(
+        target = _on_open(pod, shape, state, domain) or _on_new(
             pod, shape, options, requests, table, state, count=len(shape.pods) - place
         )
         if target is None:
@@ -62,13 +73,26 @@ def _place_shape(shape: PodShape, table: MachineTable, state: PackingState) -> l
     return []
 
 
-def _on_open(pod: PendingPod, shape: PodShape, state: PackingState) -> OpenBin | None:
+def _on_open(
+    pod: PendingPod, shape: PodShape, state: PackingState, domain: Mapping[str, str]
+) -> OpenBin | None:
     """The first open machine of the pod's group that passes all filters."""
-    open_bins = [item for item in state.bins if item.pods and _group(item.pods[0]) == shape.group]
-    if not open_bins:
+    shared = open_bins(state, shape.group, domain)
+    if not shared:
         return None
     prepared = prepare(pod.info, state.snapshot)
-    return next((item for item in open_bins if not prepared.reasons(state.snapshot.states[item.name])), None)
+    return next((item for item in shared if not prepared.reasons(state.snapshot.states[item.name])), None)
+
+
+def open_bins(
+    state: PackingState, group: tuple[str, Drawing], domain: Mapping[str, str] = ANYWHERE
+) -> list[OpenBin]:
+    """The machines with pods of the group, in the domain."""
+    return [
+        item
+        for item in state.bins
+        if item.pods and _group(item.pods[0]) == group and domain.items() <= item.option.node.labels.items()
+    ]
 
 
 def _group(pod: PendingPod) -> tuple[str, Drawing]:
@@ -90,7 +114,10 @@ def _on_new(
     hosted = (table.room[:, positive] // requests[positive]).min(axis=1) if len(options) else np.zeros(0)
     ranked = sorted(
         options,
-        key=lambda place: table.options[place].cost / max(1, min(int(hosted[place]), count)),
+        key=lambda place: (
+            -table.options[place].weight,
+            table.options[place].cost / max(1, min(int(hosted[place]), count)),
+        ),
     )
     rejected: set[int] = set()  # kinds of options, by the properties that pods' rules read
     for place in ranked:
@@ -103,9 +130,7 @@ def _on_new(
         if not prepare(pod.info, state.snapshot).reasons(state.snapshot.states[opened.name]):
             return opened
         rejected.add(kind)
-        state.bins.pop()
-        state.supply.take(option, -1)
-        state.snapshot = before
+        state.undo(opened, before)
     return None
 
 
@@ -118,7 +143,7 @@ def take_rejected(state: PackingState, first: int) -> list[PendingPod]:
     bins = _checkable(state.bins[first:])
     if not bins:
         return []
-    snapshot, rejected = _in_turn(bins, _without_pods(state.snapshot, bins))
+    snapshot, rejected = in_turn(bins, _without_pods(state.snapshot, bins))
     for item in bins:
         item.pods = [pod for pod in item.pods if pod.key not in rejected]
     state.snapshot = snapshot
@@ -138,7 +163,7 @@ def close_blocking(state: PackingState, first: int) -> list[PendingPod]:
     names = {item.name for item in opened}
     zones = {node.node.labels.get(ZONE) for name, node in state.snapshot.states.items() if name not in names}
     late = [item for item in opened if item.option.zone not in zones]
-    if not late or not _in_turn(before, _without_pods(state.snapshot, [*before, *opened]))[1]:
+    if not late or not in_turn(before, _without_pods(state.snapshot, [*before, *opened]))[1]:
         return []
     pods = [pod for item in late for pod in item.pods]
     state.close(late)
@@ -159,7 +184,7 @@ def _without_pods(snapshot: PlacementSnapshot, bins: Sequence[OpenBin]) -> Place
     return snapshot
 
 
-def _in_turn(
+def in_turn(
     bins: Sequence[OpenBin], snapshot: PlacementSnapshot
 ) -> tuple[PlacementSnapshot, dict[str, PendingPod]]:
     """The snapshot with the pods of the machines, which come one after another; the rejected ones, by key."""

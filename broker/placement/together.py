@@ -1,0 +1,182 @@
+"""Places pods that required affinity keeps together: in the cheapest domain that has machines for all.
+
+A domain is a value of each label that their affinity names: a zone, a reservation. Pods with affinity by
+host name share one machine. If no domain has machines for all, the one that has them for most is taken. The
+filters decide in the end: affinity that several pods could satisfy is taken as affinity to all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from broker.placement.interpod import term_matches
+from broker.placement.machines import MachineTable, places_of
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import PendingPod
+from broker.placement.packing_state import OpenBin, PackingState
+from broker.placement.reading import HOSTNAME
+from broker.placement.sequential import in_turn, open_bins, place_in_order
+from broker.placement.shapes import PodShape, shapes_of
+from broker.placement.snapshot import PlacementSnapshot
+
+APART: Final = (
+    "affinity keeps {count} pods in one domain of {keys}, and none has machines for all of them: "
+    "{domain} has them for {placed}"
+)
+NO_DOMAIN: Final = "no domain"
+
+Domain = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unit:
+    """Pods that affinity keeps together. `keys`: the labels of the domain; `hosts`: pods of one machine."""
+
+    pods: tuple[PendingPod, ...]
+    keys: tuple[str, ...]
+    hosts: tuple[tuple[PendingPod, ...], ...]
+
+
+def units_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[Unit]:
+    """The units of several pods, in the order of their first pods."""
+    shapes = shapes_of(pods, snapshot)
+    near = [
+        (one, other)
+        for one, shape in enumerate(shapes)
+        if shape.example.affinity
+        for other, near_shape in enumerate(shapes)
+        if _near(shape.example, near_shape.example, snapshot)
+    ]
+    by_host = [pair for pair in near if _shares_machine(*(shapes[place] for place in pair))]
+    hosts = [group for group in _joined(by_host) if sum(len(shapes[place].pods) for place in group) > 1]
+    units: list[Unit] = []
+    for group in _joined(near):
+        terms = [term for place in group for term in shapes[place].example.affinity]
+        unit = Unit(
+            pods=_pods(shapes, group),
+            keys=tuple(sorted({term.topology_key for term in terms} - {HOSTNAME})),
+            hosts=tuple(_pods(shapes, host) for host in hosts if host <= group),
+        )
+        if len(unit.pods) > 1:
+            units.append(unit)
+    return units
+
+
+def _near(pod: PodInfo, other: PodInfo, snapshot: PlacementSnapshot) -> bool:
+    """Whether the affinity of a pod, every term of it, counts the other one."""
+    own = snapshot.namespaces.get(other.namespace, {})
+    return all(term_matches(term, other.namespace, other.labels, own) for term in pod.affinity)
+
+
+def _shares_machine(shape: PodShape, other: PodShape) -> bool:
+    by_host = any(term.topology_key == HOSTNAME for term in shape.example.affinity)
+    return by_host and shape.group == other.group
+
+
+def _pods(shapes: Sequence[PodShape], places: Iterable[int]) -> tuple[PendingPod, ...]:
+    return tuple(pod for place in sorted(places) for pod in shapes[place].pods)
+
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
+    """The connected places, in the order of the first of each."""
+    groups: dict[int, set[int]] = defaultdict(set)
+    for pair in pairs:
+        joined = set(pair).union(*(groups[place] for place in pair))
+        groups.update(dict.fromkeys(joined, joined))
+    return sorted({frozenset(group) for group in groups.values()}, key=min)
+
+
+def place_together(
+    unit: Unit, table: MachineTable, state: PackingState, *, whole: bool
+) -> Sequence[PendingPod]:
+    """Places the pods in the domain that has machines for most of them, the cheapest of these; returns the
+    others. With `whole`, places all of them or none.
+    """
+    best, best_score, best_domain = None, None, NO_DOMAIN
+    best_left: Sequence[PendingPod] = unit.pods
+    for domain in _domains(unit, table):
+        trial = state.copy()
+        left = _in_domain(unit, table, trial, domain)
+        opened = [item.option for item in trial.bins[len(state.bins) :]]
+        worst = max((-option.weight for option in opened), default=0)
+        score = len(left), worst, sum(option.cost for option in opened)
+        if best_score is None or score < best_score:
+            best, best_score, best_left = trial, score, left
+            best_domain = ", ".join(domain.values()) or "a machine"
+    if best_left and whole:
+        return unit.pods
+    if best is not None:
+        state.adopt(best)
+    text = APART.format(
+        count=len(unit.pods),
+        keys=" and ".join(unit.keys) or HOSTNAME,
+        domain=best_domain,
+        placed=len(unit.pods) - len(best_left),
+    )
+    state.apart |= {pod.key: text for pod in (unit.pods if best_left and unit.pods[0].gang else best_left)}
+    return best_left
+
+
+def _domains(unit: Unit, table: MachineTable) -> Iterator[Domain]:
+    """The domains with a machine for one of the pods at least."""
+    fitting = np.zeros(len(table.options), dtype=bool)
+    for shape in shapes_of(unit.pods, PlacementSnapshot()):
+        fitting |= table.fits(shape)
+    labels = [table.options[place].node.labels for place in places_of(fitting)]
+    values = {tuple(node[key] for key in unit.keys) for node in labels if node.keys() >= {*unit.keys}}
+    for chosen in sorted(values):
+        yield dict(zip(unit.keys, chosen, strict=True))
+
+
+def _in_domain(unit: Unit, table: MachineTable, state: PackingState, domain: Domain) -> Sequence[PendingPod]:
+    """Places the pods on machines of the domain; returns the others."""
+    options = [option for option in table.options if domain.items() <= option.node.labels.items()]
+    within = MachineTable(options, shapes_of(unit.pods, PlacementSnapshot()), state.snapshot.storage)
+    hosts = [*unit.hosts]
+    shared = {pod.key for host in hosts for pod in host}
+    left: Sequence[PendingPod] = [pod for pod in unit.pods if pod.key not in shared]
+    while True:  # a pod may need one that comes after it
+        left_hosts = [host for host in hosts if not _on_one(host, within, state, domain)]
+        still = place_in_order(left, within, state, domain=domain)
+        if len(left_hosts) == len(hosts) and len(still) == len(left):
+            break
+        hosts, left = left_hosts, still
+    return place_in_order([*left, *(pod for host in hosts for pod in host)], within, state, domain=domain)
+
+
+def _on_one(pods: Sequence[PendingPod], table: MachineTable, state: PackingState, domain: Domain) -> bool:
+    """Places all the pods on one machine, an open one or the cheapest; False if none can have them."""
+    shapes = shapes_of(pods, state.snapshot)
+    if any(_all_on(pods, item, state) for item in open_bins(state, shapes[0].group, domain)):
+        return True
+    need = np.sum([table.requests(pod.info) for pod in pods], axis=0)
+    mask = (need <= table.room).all(axis=1)
+    for shape in shapes:
+        mask &= table.accepts(shape)
+    options = table.options
+    rejected: set[int] = set()
+    for place in sorted(places_of(mask), key=lambda place: (-options[place].weight, options[place].cost)):
+        if table.kind[place] in rejected or not state.supply.has(options[place]):
+            continue
+        before = state.snapshot
+        opened = state.open(options[place])
+        if _all_on(pods, opened, state):
+            return True
+        rejected.add(table.kind[place])
+        state.undo(opened, before)
+    return False
+
+
+def _all_on(pods: Sequence[PendingPod], target: OpenBin, state: PackingState) -> bool:
+    asked = OpenBin(name=target.name, option=target.option, pods=[*pods])
+    snapshot, rejected = in_turn([asked], state.snapshot)
+    if not rejected:
+        state.snapshot = snapshot
+        target.pods += pods
+        target.coupled = True
+    return not rejected
