@@ -23,8 +23,11 @@ RUNTIME = runpy.run_path(str(ROOT / "deploy" / "runtime.py"))
 WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
+from importlib import metadata
 from importlib.metadata import packages_distributions
-gone = set(sys.argv.pop(1).split(","))
+gone = set(sys.argv.pop(1).split(",")) | {"capacity-broker-local"}
+installed = metadata.distributions
+metadata.distributions = lambda: (d for d in installed() if normalized(d.metadata["Name"]) not in gone)
 names = {m for m, dists in packages_distributions().items() if {normalized(d) for d in dists} <= gone}
 class Image(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
