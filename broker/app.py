@@ -78,7 +78,7 @@ from broker.wiring.reservations import (
 )
 from broker.wiring.signals import Signals
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 LEASE = "capacity-broker"
 # Shown by /metrics.

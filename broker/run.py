@@ -32,7 +32,8 @@ from broker.scheduler import SCHEDULER_LEASE, Scheduler
 from broker.settings import Settings
 from broker.webpage.assembly import OnCallViews
 from providers.base import CapacityProvider
-from providers.model import EksCluster, ProviderError
+from providers.errors import ProviderError
+from providers.model import EksCluster
 
 if TYPE_CHECKING:
     from broker.admission.webhook import Webhook

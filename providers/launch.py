@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from providers.model import ErrorClass, Instance, Market
+from providers.errors import ErrorClass
+from providers.model import Instance, Market
 
 Preference = Literal["open", "none", "capacity-reservations-only"]
 

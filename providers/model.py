@@ -1,7 +1,7 @@
-"""The values of a capacity provider: reservations, types, instances and failures.
+"""The values of a capacity provider: reservations, types and instances.
 
 They carry EC2's own words and numbers (the EC2 API Reference names each field) and no decision. Whether a
-reservation fits or a failure means "try elsewhere" is decided in broker.capacity. All times are
+reservation fits is decided in broker.capacity. All times are
 timezone-aware UTC; memory is in MiB; prices are US dollars an hour.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final, Literal
 
 from providers.odcr_states import Maker, OdcrKind, OdcrState, Phase, facts_of, is_over, maker_of
@@ -75,50 +75,6 @@ def owned_prefix(cluster: str) -> str:
     CreateCluster, name), so the prefix of `demo` covers nothing of `demo-eu`.
     """
     return f"capacity-broker.{cluster}."
-
-
-class ErrorClass(StrEnum):
-    """The subject of a refusal; the class decides the reaction, never the code or the text."""
-
-    CAPACITY = "capacity"  # the type is out of capacity in that zone and market
-    RESERVATION_FULL = "reservation-full"  # healthy reservation, no free slot
-    RESERVATION_GONE = "reservation-gone"  # unknown, not shared, cancelled, expired or not usable now
-    NOT_OFFERED = "not-offered"  # the zone does not have the type
-    UNSUPPORTED = "unsupported"  # EC2 does not support the class's settings with this type
-    SPREAD_FULL = "spread-full"  # the spread placement group has all its instances in that zone
-    SUBNET = "subnet"  # the subnet has no free address
-    QUOTA = "quota"  # a vCPU limit of the account
-    LIMIT = "limit"  # any other limit of the account
-    TEMPLATE_LIMIT = "template-limit"  # the limit of launch templates
-    THROTTLING = "throttling"  # the request rate, not capacity
-    TEMPLATE_GONE = "template-gone"  # the launch template vanished
-    PROFILE_UNKNOWN = "profile-unknown"  # EC2 does not know the instance profile (yet)
-    NOT_FOUND = "not-found"  # any other thing that is not there
-    CONFIGURATION = "configuration"  # the request itself is wrong
-    PERMISSION = "permission"  # credentials or policy
-    TRANSIENT = "transient"  # EC2's own trouble; the same call with the same token may be repeated
-
-
-class ProviderError(Exception):
-    """A call that the provider refused as a whole.
-
-    `code` is the provider's own code (EC2's error code), `class_` its subject. `request_id` is for AWS
-    support (empty without a response). `lost`: this call, or one that it repeats, may have been carried out
-    all the same. `refused`: in a call about several resources, the refused ones with their reasons; the call
-    was carried out for the others.
-    """
-
-    def __init__(
-        self, code: str, message: str, *, class_: ErrorClass, request_id: str = "", operation: str = ""
-    ) -> None:
-        super().__init__(f"{operation or 'call'}: {code}: {message}")
-        self.code = code
-        self.message = message
-        self.class_ = class_
-        self.request_id = request_id
-        self.operation = operation
-        self.lost = class_ is ErrorClass.TRANSIENT
-        self.refused: Mapping[str, ProviderError] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

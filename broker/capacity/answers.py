@@ -16,8 +16,8 @@ from typing import Final, Literal
 from broker.capacity.launches import Distribution, LaunchGroup
 from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError
-from providers.model import ErrorClass, ProviderError
 
 SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without an error
 

@@ -22,17 +22,9 @@ from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
 from broker.capacity.types import EFA, exotic
 from broker.text import counted
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchResult, Override, ReservationTarget
-from providers.model import (
-    ErrorClass,
-    Image,
-    Instance,
-    InstanceType,
-    Market,
-    Odcr,
-    ProviderError,
-    Subnet,
-)
+from providers.model import Image, Instance, InstanceType, Market, Odcr, Subnet
 
 MAX_INSTANCES: Final = 1000
 MAX_TYPES: Final = 60  # as many as Karpenter requests in one call

@@ -20,7 +20,8 @@ from typing import Final
 from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.text import format_time, plain
-from providers.model import Odcr, ProviderError
+from providers.errors import ProviderError
+from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
 BLOCK_DRAIN: Final = timedelta(minutes=40)

@@ -15,16 +15,9 @@ from typing import Final, Literal
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.requirements import Requirements
 from broker.text import counted, pool_name
+from providers.errors import ErrorClass
 from providers.launch import BlockDevice, NetworkInterface, Preference
-from providers.model import (
-    CapacityType,
-    ErrorClass,
-    Image,
-    Market,
-    Odcr,
-    ReservationGroup,
-    Subnet,
-)
+from providers.model import CapacityType, Image, Market, Odcr, ReservationGroup, Subnet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 from broker.capacity.model import Inventory, Option, Pool
 from broker.doubling import doubled
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 BACKING_OFF: Final = "BackingOff"  # the reason for a shortage that is not over
 FIRST: Final = timedelta(minutes=3)

@@ -15,7 +15,7 @@ from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]

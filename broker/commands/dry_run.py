@@ -39,7 +39,8 @@ from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_
 from broker.reservations.reading import as_decided
 from broker.settings import Settings
 from providers.base import CapacityProvider
-from providers.model import InstanceType, ProviderError, ReservationGroup
+from providers.errors import ProviderError
+from providers.model import InstanceType, ReservationGroup
 
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 

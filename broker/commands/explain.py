@@ -33,7 +33,7 @@ from broker.oncall.journal import attempt_id, recorded
 from broker.oncall.waiters import is_brokers
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
 OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.commands import troubles
 from broker.kube.errors import ApiError, Conflict, NotFound
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 COLUMNS: Final = {"kind": "KIND", "name": "NAME", "action": "ACTION", "result": "RESULT"}
 STAYS: Final = {"kind": "STAYS", "name": "NAME", "why": "WHY", "command": "REMOVE IT WITH"}

@@ -18,8 +18,8 @@ from broker.controllers.advisor.terms import tag_key, tag_prefix
 from broker.reservations.purchase_obstacles import lent_text
 from broker.text import abridged, counted
 from providers.base import CapacityProvider
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ProfileRef
-from providers.model import ErrorClass, ProviderError
 
 Tags = Mapping[str, Mapping[str, str]]
 # Resources that end with the launch that made them, or are deleted by name.

@@ -44,7 +44,7 @@ from broker.placement.waiting import waiting_since
 from broker.quota.slot_model import CLAIM
 from broker.text import abridged, counted, plain
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
 EXTRA = ("class",)

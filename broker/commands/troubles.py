@@ -11,7 +11,7 @@ from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.transports import ConfigurationError
 from broker.options import BadOptions
 from providers.aws.errors import way_out
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
 

@@ -19,7 +19,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import instance_id
 from broker.kube.clock import Clock
 from providers.base import CapacityProvider
-from providers.model import Instance, ProviderError
+from providers.errors import ProviderError
+from providers.model import Instance
 
 FRESH = timedelta(seconds=60)
 UNSHOWN = timedelta(seconds=5)  # until EC2 is read again for instances that it does not show yet

@@ -20,7 +20,8 @@ from broker.kube.clock import Clock
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Odcr, ReservationGroup
 
 # Two polls: the third one in a row that fails shows it.
 STALE_AFTER = timedelta(seconds=60)

@@ -14,7 +14,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 EVERY = 12 * 3600.0
 AGAIN = 15 * 60.0

@@ -21,7 +21,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.metrics import REGISTRY, BoundedCounter
 from broker.text import decode_json, decode_time
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 ON_CLAIM = 16
 # Of the pools that had one answer: a fleet call names up to 300, and a claim's annotations hold 256 KiB in

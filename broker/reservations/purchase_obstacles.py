@@ -17,7 +17,8 @@ from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import LEDGER, HeldRecord
 from broker.reservations.spending import costs
 from broker.text import counted
-from providers.model import ErrorClass, InstanceType, Odcr
+from providers.errors import ErrorClass
+from providers.model import InstanceType, Odcr
 
 # Advice to people about a refusal of a place. The broker retries there later.
 ADVICE: Final[Mapping[ErrorClass, str]] = {

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from broker.capacity.shortages import Scope, Shortage, Shortages
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 # Error classes about a place; any other is about the request or is transient.
 OF_A_PLACE: Final = frozenset(

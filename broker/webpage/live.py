@@ -39,7 +39,8 @@ from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr, ProviderError
+from providers.errors import ProviderError
+from providers.model import InstanceType, Odcr
 from providers.odcr_states import facts_of
 
 

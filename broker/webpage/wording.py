@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.text import group_name, plain
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 _EXPLAIN: Final = "The command capacity-broker explain claim NAME lists its options."
 # By the class of EC2's refusal.

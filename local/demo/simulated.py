@@ -9,7 +9,7 @@ import structlog
 
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 _log = structlog.get_logger("demo")
 

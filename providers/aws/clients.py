@@ -27,7 +27,7 @@ from providers.aws.clock import AwsClock
 from providers.aws.metrics import CallMetrics
 from providers.aws.ratelimit import RateLimiter
 from providers.aws.service_models import lean_loader
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

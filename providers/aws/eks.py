@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from providers.aws.clients import Aws
-from providers.model import EksCluster, ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import EksCluster
 
 
 def describe(aws: Aws, name: str) -> EksCluster:

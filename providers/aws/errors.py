@@ -15,7 +15,7 @@ from typing import Any
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 _CODES: Mapping[ErrorClass, tuple[str, ...]] = {
     ErrorClass.CAPACITY: (

@@ -21,8 +21,9 @@ import structlog
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
 from providers.aws.tags import Owner
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchRequest, LaunchResult, Override
-from providers.model import ErrorClass, Instance, ProviderError
+from providers.model import Instance
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (

@@ -17,7 +17,8 @@ from providers.aws import errors, filters, tags
 from providers.aws.clients import Aws
 from providers.aws.groups import group
 from providers.aws.groups import tags as group_tags
-from providers.model import ErrorClass, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import ReservationGroup
 
 if TYPE_CHECKING:
     from mypy_boto3_resource_groups.type_defs import FailedResourceTypeDef, GroupConfigurationItemUnionTypeDef

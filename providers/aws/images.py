@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from providers.aws import errors, filters
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.model import Accelerator, ErrorClass, Image, ProviderError, Selector
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Accelerator, Image, Selector
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef

@@ -15,7 +15,8 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NO_OWNER, Owner
-from providers.model import ErrorClass, Instance, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Instance
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef, TagTypeDef

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import (
     BlockDevice,
     ConnectionTracking,
@@ -31,7 +32,6 @@ from providers.launch import (
     Template,
     TemplateRef,
 )
-from providers.model import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (

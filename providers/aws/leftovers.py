@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from providers.aws import groups, tags
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import ReservationGroup
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef

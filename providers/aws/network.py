@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from providers.aws import filters
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
+from providers.errors import ErrorClass, ProviderError
+from providers.model import PlacementGroup, SecurityGroup, Selector, Subnet
 
 PAGE = 1000
 

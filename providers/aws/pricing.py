@@ -19,7 +19,8 @@ import orjson
 from providers.aws import prices
 from providers.aws.clients import Aws
 from providers.aws.listings import leave_out
-from providers.model import PLAIN_OFFER, InstanceType, ProviderError
+from providers.errors import ProviderError
+from providers.model import PLAIN_OFFER, InstanceType
 
 PAGE = 100
 SPOT_PAGE = 1000

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from providers.aws import errors, tags
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ProfileRef
-from providers.model import ErrorClass, ProviderError, owned_prefix
+from providers.model import owned_prefix
 
 if TYPE_CHECKING:
     from mypy_boto3_iam.type_defs import InstanceProfileTypeDef, TagTypeDef

@@ -37,6 +37,7 @@ from providers.aws.profiles import Profiles
 from providers.aws.queue import Queues
 from providers.aws.tags import Owner
 from providers.aws.type_store import TypeStore
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import (
     Bootstrap,
     LaunchRequest,
@@ -49,7 +50,6 @@ from providers.launch import (
 from providers.model import (
     UNCHANGED,
     EksCluster,
-    ErrorClass,
     Image,
     Instance,
     InstanceType,
@@ -57,7 +57,6 @@ from providers.model import (
     Odcr,
     OdcrRequest,
     PlacementGroup,
-    ProviderError,
     ReservationGroup,
     SecurityGroup,
     Selector,

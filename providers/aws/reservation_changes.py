@@ -17,7 +17,8 @@ from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
 from providers.aws.tags import Owner
-from providers.model import UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
+from providers.errors import ErrorClass, ProviderError
+from providers.model import UNCHANGED, Odcr, OdcrRequest, Unchanged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 T = TypeVar("T")
 

@@ -17,8 +17,9 @@ import structlog
 from providers.aws import errors, fleet, tags
 from providers.aws.clients import Aws
 from providers.aws.launch_templates import LaunchTemplates, template_data
+from providers.errors import ProviderError
 from providers.launch import LaunchRequest, Override, Template
-from providers.model import Market, ProviderError
+from providers.model import Market
 
 _log = structlog.get_logger("aws.trial")
 

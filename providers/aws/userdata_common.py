@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from providers.aws import errors
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 
 def refused(message: str) -> ProviderError:

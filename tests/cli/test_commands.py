@@ -28,7 +28,7 @@ from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound, Unavailable
 from local.aws import LocalAws
 from providers.aws import errors
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 from tests.kueue import definitions as kueue
 
 from .kit import ACCOUNT, REGION, World, claim, files, main, node_class, run

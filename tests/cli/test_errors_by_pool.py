@@ -29,7 +29,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
 from local.kube import ApiServer, Cluster
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 from .kit import claim, run
 

@@ -21,7 +21,8 @@ from broker.commands.crds import install
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump
-from providers.model import CapacityType, ErrorClass
+from providers.errors import ErrorClass
+from providers.model import CapacityType
 
 from .kit import World, claim, main, node_class, run
 

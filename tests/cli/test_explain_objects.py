@@ -38,7 +38,8 @@ from broker.kube.errors import Unavailable
 from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
 from local.kube import ApiServer, Cluster
-from providers.model import CapacityType, ErrorClass
+from providers.errors import ErrorClass
+from providers.model import CapacityType
 
 from .kit import claim, main, run
 

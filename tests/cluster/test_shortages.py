@@ -23,7 +23,7 @@ from broker.oncall.journal import recorded
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack

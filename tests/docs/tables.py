@@ -27,7 +27,8 @@ from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
 from broker.settings import Settings
 from providers.aws import errors
-from providers.model import CapacityType, ErrorClass
+from providers.errors import ErrorClass
+from providers.model import CapacityType
 from tests.docs.triggers import triggers
 from tests.unit.apis import test_ome
 

@@ -11,7 +11,7 @@ from broker.capacity.model import Attempt, Outcome, Pool
 from broker.controllers.launch.report import limit
 from broker.text import format_time, plain
 from broker.webpage.heat import heat_map
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.docs.blocks import ROOT
 
 # Where messages for people are made: conditions, events, status, commands, the web page.

@@ -10,7 +10,7 @@ import pytest
 
 from broker.capacity.answers import ANSWERS
 from providers.aws import errors
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.docs import tables
 from tests.docs.blocks import DOCS
 from tests.unit.apis import test_ome

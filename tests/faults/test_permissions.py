@@ -15,8 +15,9 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from local.aws import LocalAws
 from providers.aws import AwsProvider, clients
+from providers.errors import ProviderError
 from providers.launch import Override, Template
-from providers.model import ProviderError, Selector, owned_prefix
+from providers.model import Selector, owned_prefix
 from tests.aws import iam
 from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard
 from tests.cluster.account import A

@@ -9,7 +9,8 @@ import pytest
 
 from broker import run
 from broker.settings import Settings
-from providers.model import EksCluster, ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import EksCluster
 
 REGION = "us-east-1"
 FACTS = EksCluster(endpoint="https://eks.example", ca_bundle="Y2E=")

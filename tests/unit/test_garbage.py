@@ -18,7 +18,7 @@ from broker.kube.for_each import for_each
 from broker.kube.panics import guarded
 from broker.kube.writers import MANY, WriterPool
 from providers.aws import retry
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 from tests.support.clock import FakeClock
 
 

@@ -18,7 +18,7 @@ from broker.controllers.inventory import InventoryCache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 _log = structlog.get_logger("advisor")
 

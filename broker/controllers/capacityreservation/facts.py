@@ -43,7 +43,8 @@ from broker.reservations.queues import limits, queue
 from broker.reservations.sizing import SOLD, Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
-from providers.model import InstanceType, Odcr, ProviderError
+from providers.errors import ProviderError
+from providers.model import InstanceType, Odcr
 
 _log = structlog.get_logger("reservation")
 

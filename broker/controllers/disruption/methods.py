@@ -59,7 +59,7 @@ from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 # Seconds of a pass for drifted nodes: each that cannot be replaced is compared with all nodes.
 TRYING: Final = 5.0

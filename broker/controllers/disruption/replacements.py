@@ -50,7 +50,7 @@ from broker.placement.reading import has_volume
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights, namespaces_of
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
 MOST_TRIED: Final = 240  # pairs of type and zone

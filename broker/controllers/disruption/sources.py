@@ -18,7 +18,8 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.kube.cache import Cache
 from broker.reservations.drawing import DrawRights
-from providers.model import Instance, InstanceType, ProviderError
+from providers.errors import ProviderError
+from providers.model import Instance, InstanceType
 
 
 class SlotRights(Protocol):

@@ -19,7 +19,7 @@ from broker.kube.controller import Isolate, Result, attempt, isolate_nothing
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.errors import ProviderError
 from providers.notices import QueueMessage
 
 NAME = "interruption"

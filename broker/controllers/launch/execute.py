@@ -33,8 +33,9 @@ from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchRequest, LaunchResult, TemplateRef
-from providers.model import ErrorClass, Instance, ProviderError
+from providers.model import Instance
 
 _log = structlog.get_logger("launch")
 

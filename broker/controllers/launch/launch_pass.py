@@ -9,8 +9,9 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, RefusedAssignment
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
+from providers.errors import ErrorClass
 from providers.launch import LaunchError
-from providers.model import ErrorClass, InstanceType
+from providers.model import InstanceType
 
 GANG_INCOMPLETE = LaunchError(
     code="GangIncomplete",

@@ -39,7 +39,8 @@ from broker.kube.writers import WriterPool
 from broker.placement.claims import BadClaim, planned
 from broker.placement.waiting import waiting_since
 from broker.text import format_time
-from providers.model import ErrorClass, InstanceType, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import InstanceType
 
 ROUNDS = 64
 LONGEST_WAIT = 60.0

@@ -25,7 +25,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.identity import NAMESPACE
 from broker.text import decode_object, decode_time
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 NAME: Final = "capacity-broker-shortages"
 KEY: Final = "shortages"

@@ -31,8 +31,9 @@ from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import LaunchResults
 from broker.controllers.lifecycle.registration import nodes_at
 from broker.kube.clock import Clock
+from providers.errors import ProviderError
 from providers.launch import LaunchRequest
-from providers.model import Instance, ProviderError
+from providers.model import Instance
 
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")

@@ -28,7 +28,7 @@ from broker.oncall.journal import attempt_id, dump, recorded
 from broker.placement.future_nodes import future_node
 from broker.placement.quantities import amounts
 from broker.placement.reading import pod_info
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.

@@ -24,7 +24,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
 from broker.doubling import doubled
 from broker.kube.clock import Clock
 from broker.kube.writers import WriterPool
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 # First and longest wait: before a retry of the same launch; before a retry if the fault needs action.
 RETRY = (timedelta(seconds=1), timedelta(seconds=60))

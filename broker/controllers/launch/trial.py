@@ -33,8 +33,8 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.placement.claims import BadClaim, planned
 from providers.base import CapacityProvider
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import Override
-from providers.model import ErrorClass, ProviderError
 
 FIRST_TRIAL_DELAY: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
 APART: Final = 2.0  # seconds between two trials; each is four calls, or up to 16 if launches are denied

@@ -25,7 +25,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.panics import guarded
 from broker.kube.suspects import DeferredPanic, Panic
 from broker.kube.writers import MANY
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 PARALLEL = 8
 _log = structlog.get_logger("launch")

@@ -30,7 +30,7 @@ from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.text import InvalidText, counted, decode_duration
-from providers.model import ProviderError
+from providers.errors import ProviderError
 
 BY_NODE = "nodeName"
 RECHECK = 2.0

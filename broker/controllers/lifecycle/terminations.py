@@ -18,7 +18,8 @@ from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from providers.base import CapacityProvider
-from providers.model import Instance, ProviderError
+from providers.errors import ProviderError
+from providers.model import Instance
 
 RECHECK = 2.0
 LONGEST = 60.0  # seconds between two tries at an instance that EC2 refuses to terminate

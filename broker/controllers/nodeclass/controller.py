@@ -39,7 +39,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 # Subnets, groups and images change rarely; Karpenter looks them up as often.
 RECHECK = 300.0

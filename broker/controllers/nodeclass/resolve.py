@@ -32,7 +32,8 @@ from broker.capacity.model import (
 )
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subnet
 
 # The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")

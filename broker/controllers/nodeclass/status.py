@@ -16,7 +16,8 @@ from broker.capacity.model import Misfit, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, set_conditions, timestamp
 from broker.text import abridged, counted, group_name
-from providers.model import ErrorClass, Odcr, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Odcr
 
 REASONS = {
     ErrorClass.PERMISSION: "Unauthorized",

@@ -22,7 +22,8 @@ from broker.reservations.purchases import Purchase
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.spending import odcr_text
 from broker.text import counted, format_time
-from providers.model import Odcr, ProviderError, Unchanged
+from providers.errors import ProviderError
+from providers.model import Odcr, Unchanged
 
 RESERVED: Final = "InstancesReserved"
 GROWN: Final = "ReservationGrown"

@@ -34,7 +34,8 @@ from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import OF_A_PLACE, Refusals
 from broker.text import format_time
 from providers.base import CapacityProvider
-from providers.model import UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import UNCHANGED, Odcr, OdcrRequest
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.

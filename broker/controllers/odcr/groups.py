@@ -22,7 +22,8 @@ from broker.quota.usage import Reserved
 from broker.reservations.ownership import Adopters
 from broker.reservations.reading import ParsedReservation
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError, ReservationGroup, owned_prefix
+from providers.errors import ErrorClass, ProviderError
+from providers.model import ReservationGroup, owned_prefix
 
 EVERY: Final = timedelta(minutes=5)
 LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)

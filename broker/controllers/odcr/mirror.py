@@ -32,7 +32,8 @@ from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.reservations.idle import idle_since
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr, ProviderError
+from providers.errors import ProviderError
+from providers.model import InstanceType, Odcr
 
 # The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
 MANAGED_BY = "app.kubernetes.io/managed-by"

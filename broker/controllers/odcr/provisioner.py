@@ -47,7 +47,8 @@ from broker.reservations.ownership import Ownership, ReservationProblem, resolve
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import InstanceType, Odcr, ReservationGroup
 
 NOT_YET = 1.0
 ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes

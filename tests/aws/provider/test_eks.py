@@ -7,7 +7,7 @@ import pytest
 
 from local.aws import LocalAws
 from providers.aws import AwsProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 REGION = "us-east-1"
 

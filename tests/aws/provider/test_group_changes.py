@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ReservationTarget
-from providers.model import ErrorClass, ProviderError
 
 from .world import POOL, World
 

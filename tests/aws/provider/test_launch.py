@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ReservationTarget
-from providers.model import ErrorClass, ProviderError
 
 from .world import P5, World
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from providers.model import ErrorClass, ProviderError, Selector
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Selector
 
 from .world import P5, World
 

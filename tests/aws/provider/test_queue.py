@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 from providers.notices import NoticeKind
 from tests.support import events
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from providers.aws import AwsProvider
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ReservationTarget
-from providers.model import ErrorClass, ProviderError, Selector
+from providers.model import Selector
 
 from .world import REGION, World
 

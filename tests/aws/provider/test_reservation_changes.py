@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from providers.model import ErrorClass as Is
-from providers.model import OdcrRequest, ProviderError
+from providers.errors import ErrorClass as Is
+from providers.errors import ProviderError
+from providers.model import OdcrRequest
 
 from .world import P5, ZONE, World
 

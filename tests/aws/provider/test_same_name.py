@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from providers.aws import AwsProvider
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import ProfileRef, Template
-from providers.model import ErrorClass, OdcrRequest, ProviderError
+from providers.model import OdcrRequest
 
 from .world import P5, ZONE, World
 

@@ -22,8 +22,9 @@ from broker.capacity.launches import LaunchGroup, distribute
 from broker.capacity.model import Assignment, Option, Selection
 from broker.capacity.shortages import SHORTAGE_CLASSES, Shortages
 from broker.capacity.template import target_for
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchResult, Override
-from providers.model import ErrorClass, Image, Instance, ProviderError
+from providers.model import Image, Instance
 
 from .builders import GROUP, NOW, claim, instance, inventory, minutes, odcr, on_demand, reserved, spot
 

@@ -15,7 +15,7 @@ from broker.capacity.model import Claim, Inventory, LaunchDefaults, Plan, Select
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from broker.quota.model import Policy, Preemption
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.support.examples import examples
 
 from .builders import GROUP, NOW, TYPES, ZONES, claim, inventory, minutes, node_class, odcr

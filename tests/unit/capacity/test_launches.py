@@ -15,15 +15,9 @@ from broker.capacity.launches import Distribution, LaunchGroup, distribute, grou
 from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.types import EFA
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchResult, ReservationTarget
-from providers.model import (
-    ErrorClass,
-    Image,
-    Instance,
-    InstanceType,
-    ProviderError,
-    Subnet,
-)
+from providers.model import Image, Instance, InstanceType, Subnet
 
 from .builders import (
     GROUP,

@@ -12,7 +12,8 @@ import pytest
 from broker.capacity.answers import remember, scopes
 from broker.capacity.model import Claim, Inventory, Plan, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
-from providers.model import ErrorClass, Odcr, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Odcr
 
 from .builders import (
     GROUP,

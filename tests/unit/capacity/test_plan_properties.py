@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
 

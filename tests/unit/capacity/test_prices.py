@@ -14,8 +14,9 @@ from broker.capacity.launches import LaunchGroup
 from broker.capacity.model import Claim, Inventory, LaunchDefaults, NodeClass, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
+from providers.errors import ErrorClass
 from providers.launch import ReservationTarget
-from providers.model import ErrorClass, InstanceType
+from providers.model import InstanceType
 
 from .builders import NOW, chosen, claim, inventory, node_class, odcr, planned, type_
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.capacity.model import Inventory, Option
 from broker.capacity.shortages import CAP, FIRST, MEMORY, Scope, Shortages, quota_family, quota_scope
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 from .builders import GROUP, NOW, inventory, minutes, odcr, on_demand, reserved, spot
 

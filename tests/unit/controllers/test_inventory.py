@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker.controllers.inventory import InventoryCache
-from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Odcr, ReservationGroup
 from tests.support.clock import FakeClock
 
 

@@ -17,7 +17,7 @@ from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.cluster.objects import claim, node_pool
 from tests.support.caches import claim_caches
 from tests.support.clock import EPOCH, FakeClock

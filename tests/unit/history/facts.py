@@ -9,7 +9,7 @@ from broker.capacity.model import Attempt, Outcome, Pool
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.kube.events import RecordedEvent, Reference
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 AT = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 POOL = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1")

@@ -20,7 +20,7 @@ from broker.history.store import HistoryStore, TableMissing, database_url
 from broker.history.tables import Batch, EntryFilter
 from broker.kube.events import Reference
 from broker.oncall.journal import attempt_id
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, empty, event, fill, launch, refusal
 
 

@@ -12,7 +12,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.journal import ON_CLAIM, Journal, dump, recorded
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 POOL = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1")

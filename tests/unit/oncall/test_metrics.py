@@ -13,7 +13,7 @@ from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.catalog import UnknownSeries, check, definitions
 from broker.oncall.journal import Journal, forget_class, forget_pools
 from broker.oncall.metrics import REGISTRY, BoundedCounter, GaugeTable
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 RESERVED = Pool(

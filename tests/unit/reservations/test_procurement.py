@@ -29,7 +29,8 @@ from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, Purchase, Pu
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
-from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import InstanceType, Odcr, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
 
 GPU = "nvidia.com/gpu"

@@ -33,7 +33,8 @@ from broker.reservations.procurement import plan
 from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
-from providers.model import ErrorClass, Odcr, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Odcr
 from tests.support.examples import examples
 from tests.unit.capacity.builders import NOW, ZONES, type_
 

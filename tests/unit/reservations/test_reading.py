@@ -28,7 +28,8 @@ from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
 from broker.reservations.reading import ParsedReservation, read
 from local.kube import Cluster
-from providers.model import UNCHANGED, ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.errors import ErrorClass, ProviderError
+from providers.model import UNCHANGED, Odcr, ReservationGroup
 from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 

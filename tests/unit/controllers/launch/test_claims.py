@@ -23,7 +23,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.lease_holders import DURATION
 from broker.kube.transports import InProcessTransport
 from broker.placement.claims import BadClaim, planned, priority_of
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.support.definitions import defined

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from broker.controllers.lifecycle.terminations import LONGEST, Terminations
-from providers.model import ErrorClass, Instance, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Instance
 from tests.support.clock import FakeClock
 
 PROTECTED = "i-protected"

@@ -21,7 +21,8 @@ from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from local.kube import Cluster
-from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Image, Odcr, SecurityGroup, Selector, Subnet
 from tests.cluster.taps import Tap
 from tests.support.clock import FakeClock
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from providers.model import ErrorClass, Instance, ProviderError
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Instance
 from tests.unit.controllers.odcr.world import World, instance
 
 

@@ -41,15 +41,8 @@ from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.settings import Settings
-from providers.model import (
-    UNCHANGED,
-    ErrorClass,
-    InstanceType,
-    Odcr,
-    OdcrRequest,
-    ProviderError,
-    ReservationGroup,
-)
+from providers.errors import ErrorClass, ProviderError
+from providers.model import UNCHANGED, InstanceType, Odcr, OdcrRequest, ReservationGroup
 from tests.support.definitions import defined
 from tests.support.dependencies import dependencies
 from tests.support.examples import times

@@ -6,8 +6,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from prometheus_client import CollectorRegistry
 
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchRequest, Override, TemplateRef
-from providers.model import ErrorClass, ProviderError
 
 from .support import ManualClock, Wire, answer, provider, refusal
 

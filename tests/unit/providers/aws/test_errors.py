@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws import errors
-from providers.model import ErrorClass
+from providers.errors import ErrorClass
 
 # "Error codes for the Amazon EC2 API" and the codes that other AWS clients have met, code by code.
 DOCUMENTED = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from providers.aws.fleet import client_token, fleet_request
 from providers.aws.launch_templates import template_name
 from providers.aws.tags import Owner
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchRequest, Override, Template, TemplateRef
-from providers.model import ErrorClass, ProviderError
 
 from .support import ManualClock, Wire, answer, provider, refusal
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws.launch_templates import template_data, template_name
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import (
     BlockDevice,
     ConnectionTracking,
@@ -20,7 +21,6 @@ from providers.launch import (
     Template,
     TemplateRef,
 )
-from providers.model import ErrorClass, ProviderError
 
 from .support import Wire, answer, provider, refusal
 

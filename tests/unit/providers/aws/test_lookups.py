@@ -14,16 +14,8 @@ from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import platform, published
 from providers.aws.reservations import odcr
-from providers.model import (
-    Accelerator,
-    ErrorClass,
-    Gpu,
-    Image,
-    InstanceType,
-    PlacementGroup,
-    ProviderError,
-    Selector,
-)
+from providers.errors import ErrorClass, ProviderError
+from providers.model import Accelerator, Gpu, Image, InstanceType, PlacementGroup, Selector
 
 from .support import ManualClock, Wire, answer, provider
 

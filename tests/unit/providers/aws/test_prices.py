@@ -13,7 +13,7 @@ from providers.aws.clients import price_list_region
 from providers.aws.prices import PRICES
 from providers.aws.pricing import FAMILIES, PRODUCT
 from providers.aws.provider import CatalogSources
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 
 from .support import ManualClock, Wire, answer, provider, refusal
 

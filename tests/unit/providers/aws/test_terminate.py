@@ -11,7 +11,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from providers.aws import AwsProvider
-from providers.model import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ProviderError
 from tests.unit.providers.aws.support import HEADERS, _Raw, answer, provider, refusal
 
 IDS = [f"i-{number:017x}" for number in range(1, 501)]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws.userdata import LARGEST, user_data
+from providers.errors import ErrorClass, ProviderError
 from providers.launch import Bootstrap
-from providers.model import ErrorClass, ProviderError
 
 NODE = Bootstrap(
     cluster_name="blue",
