@@ -22,7 +22,6 @@ from benchmarks.figures import Figure, run
 from benchmarks.plan_world import NOW, World, world
 from broker.capacity.model import Plan
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
-from broker.capacity.shortages import Shortages
 from broker.memory import collect_seldom
 
 SECONDS = 1.0
@@ -30,6 +29,7 @@ ABOVE_BOUND = 0.1  # per cent
 RUNS = 5
 PLAN_SECONDS = 5.0  # the limit of a plan
 RULE = "Karpenter's rule"
+_Need = tuple[CandidateOptions, int]  # and the priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def _broker_outcome(world: World, plan: Plan) -> Outcome:
 
 
 def _rule_outcome(world: World) -> Outcome:
-    catalog = _catalog(world)
+    catalog = OptionCatalog(world.supply)
     room = {odcr_id: world.inventory.free(odcr_id) for odcr_id in world.inventory.odcrs}
     highest = _highest(world)
     cost, waiting, first = 0.0, 0, 0
@@ -175,33 +175,29 @@ def _rule_outcome(world: World) -> Outcome:
 
 def _bound(world: World) -> float:
     """The least that any assignment as good in the levels before costs on demand, fractions allowed."""
-    catalog = _catalog(world)
-    candidates_by_claim: dict[int, CandidateOptions] = {}
-    counts: Counter[tuple[int, int]] = Counter()
-    for claim in world.claims:
-        candidates = catalog.candidates(claim)
-        candidates_by_claim[id(candidates)] = candidates
-        counts[id(candidates), claim.priority] += 1
+    catalog = OptionCatalog(world.supply)
+    counts = Counter((catalog.candidates(claim), claim.priority) for claim in world.claims)
+    kinds = dict.fromkeys(candidates for candidates, _ in counts)
     solver = pywraplp.Solver.CreateSolver("GLOP")
     if solver is None:
         raise RuntimeError("this OR-tools was built without GLOP")
     served = {key: solver.NumVar(0, count, "") for key, count in counts.items()}
-    demands = {key: solver.Constraint(0, 0) for key in candidates_by_claim}
+    demands = {candidates: solver.Constraint(0, 0) for candidates in kinds}
     rooms = {
         odcr_id: solver.Constraint(0, world.inventory.free(odcr_id)) for odcr_id in world.inventory.odcrs
     }
     for (kind, _), variable in served.items():
         demands[kind].SetCoefficient(variable, 1)
-    for kind, candidates in candidates_by_claim.items():
+    for candidates in kinds:
         for odcr_id in candidates.slots:
             flow = solver.NumVar(0, solver.infinity(), "")
-            demands[kind].SetCoefficient(flow, -1)
+            demands[candidates].SetCoefficient(flow, -1)
             rooms[odcr_id].SetCoefficient(flow, 1)
     price = {
-        kind: options.unreserved.price or 0.0 if options.unreserved else None
-        for kind, options in candidates_by_claim.items()
+        candidates: candidates.unreserved.price or 0.0 if candidates.unreserved else None
+        for candidates in kinds
     }
-    levels: list[dict[tuple[int, int], float]] = [
+    levels: list[dict[_Need, float]] = [
         {key: 1.0 for key in served if key[1] == priority}
         for priority in sorted({priority for _, priority in served}, reverse=True)
     ]
@@ -215,8 +211,8 @@ def _bound(world: World) -> float:
 
 def _most(
     solver: pywraplp.Solver,
-    level: Mapping[tuple[int, int], float],
-    served: Mapping[tuple[int, int], pywraplp.Variable],
+    level: Mapping[_Need, float],
+    served: Mapping[_Need, pywraplp.Variable],
 ) -> float:
     """The most that a level reaches, which is held from then on."""
     objective = solver.Objective()
@@ -231,10 +227,6 @@ def _most(
     for key, factor in level.items():
         held.SetCoefficient(served[key], factor)
     return reached
-
-
-def _catalog(world: World) -> OptionCatalog:
-    return OptionCatalog(world.classes, world.types, world.inventory, Shortages(), NOW)
 
 
 def _slots(world: World) -> int:

@@ -17,6 +17,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.kube.clock import SystemClock
 from providers.model import Gpu, Image, InstanceType, Odcr, ReservationGroup, Subnet
 
@@ -53,18 +54,14 @@ class World:
     classes: Mapping[str, NodeClass]
     claims: Sequence[Claim]
 
-    def planned(self, *, seconds: float = 5.0) -> Plan:
-        timer = SystemClock().monotonic
-        return plan(
-            self.claims,
-            self.classes,
-            self.types,
-            self.inventory,
-            Shortages(),
-            NOW,
-            seconds=seconds,
-            timer=timer,
+    @property
+    def supply(self) -> LaunchSupply:
+        return LaunchSupply(
+            classes=self.classes, types=self.types, inventory=self.inventory, shortages=Shortages(), now=NOW
         )
+
+    def planned(self, *, seconds: float = 5.0) -> Plan:
+        return plan(self.claims, self.supply, seconds=seconds, timer=SystemClock().monotonic)
 
 
 def world(

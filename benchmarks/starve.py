@@ -21,6 +21,7 @@ from broker.capacity.model import Claim, Inventory, LaunchDefaults, NodeClass, P
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from providers.model import Image, InstanceType, Odcr, Subnet
 
 SLOTS: Final = 12
@@ -90,7 +91,14 @@ class PlayedSlots:
         )
         resolved = resolve_class(node_class, inventory, account_id=ACCOUNT, now=now)
         classes = {node_class.name: replace(node_class, resolved=resolved)}
-        return plan(claims, classes, {TYPE.name: TYPE}, inventory, Shortages(), now)
+        supply = LaunchSupply(
+            classes=classes,
+            types={TYPE.name: TYPE},
+            inventory=inventory,
+            shortages=Shortages(),
+            now=now,
+        )
+        return plan(claims, supply)
 
     def _single(self, now: datetime) -> Claim:
         self.singles += 1

@@ -8,12 +8,12 @@ goes to no claim of lower priority that the gang could not have it back from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
 from broker.capacity.allocation import allocate, matched, without_slots
-from broker.capacity.demand import lendable
+from broker.capacity.demand import WaitingClaims, lendable
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
     HoldingGang,
@@ -23,13 +23,12 @@ from broker.capacity.gang_hold import (
     held_for,
     merged,
 )
-from broker.capacity.model import Claim, GangHold, Inventory, Solution
-from broker.capacity.nominations import Nominations, nominate
-from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.model import GangHold, Inventory, Solution
+from broker.capacity.nominations import LentSlots, Nominations, nominate
 from broker.capacity.problem import NOTHING_HELD, ClaimDemand, problem_of
 from broker.capacity.solve import solve
+from broker.capacity.supply import LaunchSupply
 from broker.capacity.time_budget import SLOTS, TimeBudget
-from providers.model import InstanceType
 
 NO_HOLDERS: Mapping[str, HoldingGang] = {}
 _Held = Mapping[str, Mapping[str, str]]  # by gang, the reservation of each claim
@@ -56,16 +55,11 @@ class AssignedSlots:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotAssigner:
-    """Assigns slots to demands of one plan. `claims`: all that wait, by uid."""
+    """Assigns slots to demands of one plan."""
 
-    claims: Mapping[str, Claim]
-    gangs: Mapping[str, Sequence[Claim]]
-    candidates: Mapping[str, CandidateOptions]
-    entitlements: Entitlements
-    inventory: Inventory
-    types: Mapping[str, InstanceType]
+    waiting: WaitingClaims
+    supply: LaunchSupply
     budget: TimeBudget
-    timer: Callable[[], float] = field(repr=False)
 
     def assign(
         self, all_demands: Mapping[str, ClaimDemand], holders: Mapping[str, HoldingGang] = NO_HOLDERS
@@ -77,7 +71,7 @@ class SlotAssigner:
         gangs = first_come(holders.values())
         held = self._held(demands, gangs)
         assigned = self._assigned(demands, *self._without(held.values()))
-        uids = self.entitlements.nominated.keys() & demands.keys()
+        uids = self.supply.entitlements.nominated.keys() & demands.keys()
         if nominated := frozenset(demands[uid].gang for uid in uids) & assigned.waits:
             # A nominated gang keeps the slots that are already free for it, before all other claims.
             gang_slots = {uid: item.slots for uid, item in demands.items() if item.gang in nominated}
@@ -86,7 +80,7 @@ class SlotAssigner:
             again = self._assigned(rest, *self._without([*held.values(), kept]))
             assigned = replace(again, waits=again.waits | nominated, kept=frozenset(kept.values()))
         unlendable: _Held = {}
-        if self.entitlements.owned:
+        if self.supply.entitlements.owned:
             unlendable = self._held_from_borrowers(gangs, assigned.allocated)
             assigned = self._with_lent(demands, assigned, held=_slots(held), unlendable=_slots(unlendable))
         holds = [
@@ -109,9 +103,9 @@ class SlotAssigner:
         keeps: Mapping[str, str] | None = None,
     ) -> AssignedSlots:
         """The best assignment. `held`: slots that only borrowers may have; `keeps`: claims with a slot."""
-        problem = problem_of(demands, room, self.types, entitlements, held=held, kept=keeps)
+        problem = problem_of(demands, room, self.supply.types, entitlements, held=held, kept=keeps)
         seconds = max(0.0, self.budget.seconds_left(SLOTS))
-        solved = solve(problem, seconds=seconds, timer=self.timer)
+        solved = solve(problem, seconds=seconds, timer=self.budget.timer)
         return AssignedSlots(
             allocated=allocate(problem, solved.taken, demands, room),
             waits=solved.incomplete_gangs,
@@ -122,10 +116,10 @@ class SlotAssigner:
     def _without(self, taken: Iterable[Mapping[str, str]]) -> tuple[Inventory, Entitlements]:
         """The slots and the entitlements that are left after the slots of these claims."""
         slots = [item for part in taken for item in part.items()]
-        draws = self.entitlements.draws
+        draws = self.supply.entitlements.draws
         return (
-            without_slots(self.inventory, Counter(slot for _, slot in slots)),
-            self.entitlements.after((draws.get(uid, ""), slot) for uid, slot in slots),
+            without_slots(self.supply.inventory, Counter(slot for _, slot in slots)),
+            self.supply.entitlements.after((draws.get(uid, ""), slot) for uid, slot in slots),
         )
 
     def _held(self, demands: Mapping[str, ClaimDemand], holders: Sequence[HoldingGang]) -> _Held:
@@ -136,7 +130,7 @@ class SlotAssigner:
             served = self._assigned(before, *self._without(held.values())).allocated
             for gang in gangs:
                 left = self._without([served, *held.values()])
-                held[gang.name] = held_for(gang, *left, lendable=from_its_queue(self.entitlements))
+                held[gang.name] = held_for(gang, *left, lendable=from_its_queue(self.supply.entitlements))
         return held
 
     def _held_from_borrowers(self, holders: Sequence[HoldingGang], allocated: Mapping[str, str]) -> _Held:
@@ -144,7 +138,7 @@ class SlotAssigner:
         held: dict[str, Mapping[str, str]] = {}
         for gang in holders:
             left = self._without([allocated, *held.values()])
-            held[gang.name] = held_for(gang, *left, lendable=from_borrowers(self.entitlements))
+            held[gang.name] = held_for(gang, *left, lendable=from_borrowers(self.supply.entitlements))
         return held
 
     def _with_lent(
@@ -160,23 +154,23 @@ class SlotAssigner:
         `held`: slots held for gangs against claims of any queue; `unlendable`: against borrowers.
         """
         keeps: dict[str, str] = {}
-        inventory = without_slots(self.inventory, unlendable)
+        inventory = without_slots(self.supply.inventory, unlendable)
         lent = self._lent(demands, assigned, keeps, inventory, held)
         nominations = self._nominations(demands, assigned, lent, inventory)
-        for _ in self.gangs:  # each may keep slots that were lent
+        for _ in self.waiting.gangs:  # each may keep slots that were lent
             if not nominations.conflicts or nominations.kept.keys() <= keeps.keys():
                 break
             keeps = dict(nominations.kept)
             lent = self._lent(demands, assigned, keeps, inventory, held)
             nominations = self._nominations(demands, assigned, lent, inventory)
-        if any(uid in demands and uid not in lent.allocated for uid in self.entitlements.nominated):
+        if any(uid in demands and uid not in lent.allocated for uid in self.supply.entitlements.nominated):
             # A slot that is left over serves a claim whose victims are elsewhere.
             lent = self._lent(demands, lent, keeps, inventory, held, anywhere=True)
             nominations = self._nominations(demands, assigned, lent, inventory)
         return replace(
             lent,
             nominations=nominations,
-            nominated_gangs=frozenset(self.claims[uid].gang for uid in nominations.nominated),
+            nominated_gangs=frozenset(self.waiting.by_uid[uid].gang for uid in nominations.nominated),
         )
 
     def _nominations(
@@ -186,16 +180,17 @@ class SlotAssigner:
         lent: AssignedSlots,
         inventory: Inventory,
     ) -> Nominations:
-        return nominate(
-            self.claims,
-            demands,
-            self.candidates,
-            self.entitlements,
-            inventory,
+        borrowed = {uid: slot for uid, slot in lent.allocated.items() if uid not in assigned.allocated}
+        slots = LentSlots(
+            waiting=self.waiting,
+            demands=demands,
+            entitlements=self.supply.entitlements,
+            inventory=inventory,
             allocated=lent.allocated,
-            borrowed={uid: slot for uid, slot in lent.allocated.items() if uid not in assigned.allocated},
+            borrowed=borrowed,
             incomplete_gangs=lent.waits,
         )
+        return nominate(slots)
 
     def _lent(
         self,
@@ -212,10 +207,10 @@ class SlotAssigner:
         `keeps`: slots of gangs that wait for further ones. `anywhere`: a nominated claim may borrow also from
         other slot pools than that of its victims.
         """
-        gangs = {self.claims[uid].gang for uid in keeps}
+        gangs = {self.waiting.by_uid[uid].gang for uid in keeps}
         rest = {uid: demand for uid, demand in demands.items() if not demand.gang or demand.gang not in gangs}
         borrowing = self._borrowing(rest, anywhere=anywhere)
-        lends = any(self.candidates[uid].borrowable for uid in rest)
+        lends = any(self.waiting.candidates[uid].borrowable for uid in rest)
         if not lends or not any(borrowing[uid].slots for uid in rest if uid not in assigned.allocated):
             return assigned
         room = without_slots(inventory, Counter(keeps.values()))
@@ -229,16 +224,12 @@ class SlotAssigner:
         )
 
     def _borrowing(self, demands: Mapping[str, ClaimDemand], *, anywhere: bool) -> dict[str, ClaimDemand]:
-        """The demands with the slots that others may lend. Equal claims share their slots."""
-        known: dict[tuple[int, int, object], tuple[str, ...]] = {}
+        """The demands with the slots that others may lend."""
         borrowing: dict[str, ClaimDemand] = {}
         for uid, demand in demands.items():
-            candidates = self.candidates[uid]
-            key = (id(demand.slots), id(candidates), self.entitlements.nominated.get(uid))
-            if key not in known:
-                more = candidates.borrowable if anywhere else lendable(uid, candidates, self.entitlements)
-                known[key] = tuple(dict.fromkeys((*demand.slots, *more)))
-            borrowing[uid] = demand._replace(slots=known[key])
+            candidates = self.waiting.candidates[uid]
+            more = candidates.borrowable if anywhere else lendable(uid, candidates, self.supply.entitlements)
+            borrowing[uid] = demand._replace(slots=tuple(dict.fromkeys((*demand.slots, *more))))
         return borrowing
 
 

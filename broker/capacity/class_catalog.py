@@ -116,9 +116,9 @@ class ClassCatalog:
     option_cache: dict[tuple[str, ...], Option]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _NodeTypes:
-    """The types as nodes of all classes with these settings."""
+    """The types as nodes of all classes with these settings. Equal only to itself: settings have one."""
 
     settings: NodeClass
     candidates: Mapping[str, CandidateType]
@@ -188,7 +188,7 @@ class ClassCatalogs:
     def _unreserved_of(
         self, kind: CapacityType, nodes: _NodeTypes, zones: Collection[str], placement: str
     ) -> UnreservedOptions:
-        key = (kind, id(nodes), frozenset(zones), placement)
+        key = (kind, nodes, frozenset(zones), placement)
         if key not in self._unreserved:
             odds = self._inventory.odds
             self._unreserved[key] = _unreserved(kind, nodes.candidates, zones, placement, odds)

@@ -7,7 +7,7 @@ none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,6 +32,17 @@ class GangProblem:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingClaims:
+    """The claims of a plan by uid, in order, and the claims of each gang. `candidates`: the options of each
+    claim (by uid) that has been considered and may have any.
+    """
+
+    by_uid: Mapping[str, Claim]
+    gangs: Mapping[str, Sequence[Claim]]
+    candidates: Mapping[str, CandidateOptions]
+
+
 def gangs_of(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
     """The claims of each gang, in order."""
     gangs: dict[str, list[Claim]] = defaultdict(list)
@@ -42,7 +53,7 @@ def gangs_of(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
 
 
 def incomplete(
-    gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
+    gang: Sequence[Claim], candidates: Mapping[str, CandidateOptions], launched: int
 ) -> GangProblem | None:
     """Why a gang cannot launch, independently of other claims."""
     size = max(claim.gang_size for claim in gang)
@@ -51,7 +62,7 @@ def incomplete(
         if launched:
             exist += f" and {counted(launched, 'has launched', 'have launched')}"
         return GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
-    lacking = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
+    lacking = [claim.name for claim in gang if not _possible(candidates.get(claim.uid))]
     return GangProblem(lacking=lacking) if lacking else None
 
 
@@ -60,72 +71,75 @@ def _possible(candidates: CandidateOptions | None) -> bool:
 
 
 def demands_of(
-    waiting: Iterable[Claim],
-    candidates_by_claim: Mapping[str, CandidateOptions],
-    gangs: Mapping[str, Sequence[Claim]],
-    broken: Mapping[str, GangProblem],
-    entitlements: Entitlements,
+    waiting: WaitingClaims, broken: Mapping[str, GangProblem], entitlements: Entitlements
 ) -> dict[str, ClaimDemand]:
-    """The demands to be solved.
+    """The demands to be solved: those of all claims with options, but for gangs that are `broken`."""
+    ranking = _Ranking(waiting, broken, entitlements)
+    return {
+        uid: ranking.demand(claim)
+        for uid, claim in waiting.by_uid.items()
+        if uid in waiting.candidates and claim.gang not in broken
+    }
+
+
+class _Ranking:
+    """Ranks the claims of a plan.
 
     A gang ranks with its first claim, and binds if one of its claims may not fall back. Nominated
     claims come first, and may take the slots lent to them together with the owners. Claims with held
     quota come before others of their priority. They come before all others if their reservation's
     claims may not preempt one another: that is the order in which slots would be taken back.
     """
-    dearest = max(
-        (
-            candidates.unreserved.price
-            for candidates in candidates_by_claim.values()
-            if candidates.unreserved and candidates.unreserved.price
-        ),
-        default=0.0,
-    )
-    binding = {
-        name: gang
-        for name, gang in gangs.items()
-        if name not in broken and any(candidates_by_claim[claim.uid].unreserved is None for claim in gang)
-    }
-    places = {
-        name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
-        for name, gang in gangs.items()
-    }
-    held, nominated = entitlements.held, entitlements.nominated
-    unheld = entitlements.draws.keys() - held if held else ()
-    highest_unheld = max((claim.priority for claim in waiting if claim.uid in unheld), default=0)
-    highest = max((claim.priority for claim in waiting), default=0)
-    first = {gang for gang, members in gangs.items() if any(claim.uid in nominated for claim in members)}
-    demands: dict[str, ClaimDemand] = {}
-    for claim in waiting:
-        if claim.uid not in candidates_by_claim or claim.gang in broken:
-            continue
-        candidates = candidates_by_claim[claim.uid]
-        gang = claim.gang if claim.gang in binding else ""
-        priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
-        if claim.uid in nominated or claim.gang in first:
-            priority = highest + 1
-        elif claim.uid in held and entitlements.rule(claim.uid).within == "Never":
-            priority = max(priority, highest_unheld)
-        unreserved = candidates.unreserved
+
+    def __init__(
+        self, waiting: WaitingClaims, broken: Mapping[str, GangProblem], entitlements: Entitlements
+    ) -> None:
+        claims, candidates, gangs = waiting.by_uid.values(), waiting.candidates, waiting.gangs
+        self._candidates, self._entitlements = candidates, entitlements
+        prices = (options.unreserved.price for options in candidates.values() if options.unreserved)
+        self._dearest = max(filter(None, prices), default=0.0)
+        self._binding = {
+            name
+            for name, gang in gangs.items()
+            if name not in broken and any(candidates[claim.uid].unreserved is None for claim in gang)
+        }
+        self._places = {
+            name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
+            for name, gang in gangs.items()
+        }
+        held = entitlements.held
+        unheld = entitlements.draws.keys() - held if held else ()
+        self._highest = max((claim.priority for claim in claims), default=0)
+        self._highest_unheld = max((claim.priority for claim in claims if claim.uid in unheld), default=0)
+        self._first = {claim.gang for claim in claims if claim.uid in entitlements.nominated} - {""}
+
+    def demand(self, claim: Claim) -> ClaimDemand:
+        rank, slots = self._rank(claim), tuple(self._candidates[claim.uid].slots)
+        if claim.uid in self._entitlements.nominated:
+            slots += lendable(claim.uid, self._candidates[claim.uid], self._entitlements)
+        queue = self._entitlements.draws.get(claim.uid, "")
+        return ClaimDemand(slots=slots, rank=rank, gang=rank.gang, queue=queue)
+
+    def _rank(self, claim: Claim) -> Rank:
+        priority, created = self._places.get(claim.gang, (claim.priority, claim.created or FOREVER))
+        if claim.uid in self._entitlements.nominated or claim.gang in self._first:
+            priority = self._highest + 1
+        elif claim.uid in self._entitlements.held and self._entitlements.rule(claim.uid).within == "Never":
+            priority = max(priority, self._highest_unheld)
+        unreserved = self._candidates[claim.uid].unreserved
         # An unknown price counts as the dearest that is known.
-        cost = 0.0 if unreserved is None else dearest if unreserved.price is None else unreserved.price
-        rank = Rank(
+        cost = 0.0 if unreserved is None else self._dearest if unreserved.price is None else unreserved.price
+        return Rank(
             priority=-priority,
-            unheld=claim.uid not in held,
+            unheld=claim.uid not in self._entitlements.held,
             falls_back=unreserved is not None,
             cost=-cost,
             created=created,
-            gang=gang,
+            gang=claim.gang if claim.gang in self._binding else "",
         )
-        slots: Collection[str] = candidates.slots
-        if claim.uid in nominated:
-            slots = (*slots, *lendable(claim.uid, candidates, entitlements))
-        queue = entitlements.draws.get(claim.uid, "")
-        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang, queue=queue)
-    return demands
 
 
-def lendable(uid: str, candidates: CandidateOptions, entitlements: Entitlements) -> Sequence[str]:
+def lendable(uid: str, candidates: CandidateOptions, entitlements: Entitlements) -> tuple[str, ...]:
     """The slots of other owners that the claim may take; of a nominated claim, those of its slot pool.
 
     Victims of another slot pool may have been evicted for another claim.
@@ -133,4 +147,4 @@ def lendable(uid: str, candidates: CandidateOptions, entitlements: Entitlements)
     slot_pool = entitlements.nominated.get(uid)
     if slot_pool is None:
         return tuple(candidates.borrowable)
-    return [slot for slot in candidates.borrowable if entitlements.slot_pools[slot] == slot_pool]
+    return tuple(slot for slot in candidates.borrowable if entitlements.slot_pools[slot] == slot_pool)

@@ -146,22 +146,18 @@ def group(
 ) -> list[LaunchGroup]:
     """Groups equal assignments into one call each, in the order of the calls."""
     waiting = sorted(assignments, key=lambda assignment: order(assignment.claim))
-    calls: dict[tuple[object, ...], _Call] = {}
+    calls: dict[tuple[object, ...], list[tuple[Assignment, _Call]]] = defaultdict(list)
     members: dict[tuple[_Call, str, str], list[Assignment]] = defaultdict(list)
     for assignment in waiting:
         claim = assignment.claim
-        # A plan gives equal claims the same tuple of further options, so its identity identifies it.
-        settings = (
-            claim.node_class,
-            claim.requirements,
-            assignment.option,
-            id(assignment.rest),
-            assignment.closed,
-        )
-        if settings not in calls:
+        # The further options are compared and not hashed: equal claims of a plan share one tuple of them.
+        alike = calls[claim.node_class, claim.requirements, assignment.option, assignment.closed]
+        call = next((call for other, call in alike if other.rest == assignment.rest), None)
+        if call is None:
             node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
-            calls[settings] = _call(assignment, node_class, types)
-        members[calls[settings], claim.gang, claim.template].append(assignment)
+            call = _call(assignment, node_class, types)
+            alike.append((assignment, call))
+        members[call, claim.gang, claim.template].append(assignment)
     groups = []
     by_wave = sorted(members.items(), key=lambda item: (item[0][0].group.wave, order(item[1][0].claim)))
     for (call, gang, _), equal in by_wave:

@@ -234,6 +234,10 @@ class Option:
     ends: datetime | None = None
     market: Market = "on-demand"
 
+    def __hash__(self) -> int:
+        pool = self.pool  # its fields tell options apart, and a group has many members
+        return hash((pool.instance_type, pool.zone, pool.reservation))
+
     def skipped(self, reason: str, why: str, class_: ErrorClass | None = None) -> Skipped:
         """The option as one that is not taken."""
         message = f"{self.pool.shown}: {why}"

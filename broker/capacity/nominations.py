@@ -24,9 +24,9 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from broker.capacity.demand import WaitingClaims
 from broker.capacity.entitlement import Borrower, Entitlements, NominatedSlot, SlotPool, gives_back
-from broker.capacity.model import Claim, Inventory
-from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.model import Inventory
 from broker.capacity.problem import ClaimDemand, in_rank_order
 from broker.quota.candidates import below_threshold, outranked
 
@@ -42,38 +42,34 @@ class Nominations:
     conflicts: bool = False
 
 
-def nominate(
-    claims: Mapping[str, Claim],
-    demands: Mapping[str, ClaimDemand],
-    candidates: Mapping[str, CandidateOptions],
-    entitlements: Entitlements,
-    inventory: Inventory,
-    *,
-    allocated: Mapping[str, str],
-    borrowed: Mapping[str, str],
-    incomplete_gangs: frozenset[str],
-) -> Nominations:
-    """The result for claims without a slot. `borrowed`: the slots that claims got only by lending.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentSlots:
+    """The slots after lending, by claim (uid), and the claims that they were assigned to.
+
+    `borrowed`: those that claims got only by lending. `inventory`: the slots that could be assigned.
+    """
+
+    waiting: WaitingClaims
+    demands: Mapping[str, ClaimDemand]
+    entitlements: Entitlements
+    inventory: Inventory
+    allocated: Mapping[str, str]
+    borrowed: Mapping[str, str]
+    incomplete_gangs: frozenset[str]
+
+
+def nominate(lent: LentSlots) -> Nominations:
+    """The result for claims without a slot.
 
     A claim with held quota that gets no slot and no nomination keeps its entitlement. The step is repeated
     without such claims until there are no more.
     """
     unserved: frozenset[str] = frozenset()
     while True:
-        nominator = _Nominator(
-            claims,
-            demands,
-            candidates,
-            entitlements,
-            inventory,
-            allocated,
-            borrowed,
-            incomplete_gangs,
-        )
-        nominations = nominator.run(unserved)
-        served = allocated.keys() | nominations.nominated.keys()
-        waits = entitlements.held & demands.keys()
-        unserved_now = frozenset(uid for uid in waits if uid not in served and candidates[uid].own)
+        nominations = _Nominator(lent).run(unserved)
+        waits = lent.entitlements.held & lent.demands.keys()
+        waits -= lent.allocated.keys() | nominations.nominated.keys()
+        unserved_now = frozenset(uid for uid in waits if lent.waiting.candidates[uid].own)
         if not nominations.nominated or unserved_now <= unserved:
             return nominations
         unserved |= unserved_now
@@ -99,27 +95,15 @@ class _Left:
 
 
 class _Nominator:
-    def __init__(
-        self,
-        claims: Mapping[str, Claim],
-        demands: Mapping[str, ClaimDemand],
-        candidates: Mapping[str, CandidateOptions],
-        entitlements: Entitlements,
-        inventory: Inventory,
-        allocated: Mapping[str, str],
-        borrowed: Mapping[str, str],
-        incomplete_gangs: frozenset[str],
-    ) -> None:
-        self._claims = claims
-        self._demands = demands
-        self._candidates = candidates
-        self._entitlements = entitlements
-        self._borrowed = borrowed
-        after = entitlements.after((demands[uid].queue, slot) for uid, slot in allocated.items())
-        slot_pools = sorted(entitlements.availability)
-        used = Counter(allocated.values())
+    def __init__(self, lent: LentSlots) -> None:
+        claims, demands = lent.waiting.by_uid, lent.demands
+        self._claims, self._demands, self._candidates = claims, demands, lent.waiting.candidates
+        self._entitlements, self._borrowed = lent.entitlements, lent.borrowed
+        after = lent.entitlements.after((demands[uid].queue, slot) for uid, slot in lent.allocated.items())
+        slot_pools = sorted(lent.entitlements.availability)
+        used = Counter(lent.allocated.values())
         self._left = _Left(
-            free=Counter({id_: inventory.free(id_) - used[id_] for id_ in inventory.odcrs}),
+            free=Counter({id_: lent.inventory.free(id_) - used[id_] for id_ in lent.inventory.odcrs}),
             quota=Counter({slot_pool: after.of(slot_pool).quota for slot_pool in slot_pools}),
             room=Counter({slot_pool: after.of(slot_pool).room for slot_pool in slot_pools}),
             lendable=Counter({slot_pool: after.of(slot_pool).lendable for slot_pool in slot_pools}),
@@ -127,9 +111,10 @@ class _Nominator:
             promised=Counter(),
             borrowers={slot_pool: after.of(slot_pool).borrowers for slot_pool in slot_pools},
         )
-        self._waiting = [uid for uid in demands if uid not in allocated and self._concerned(uid)]
-        self._incomplete_gangs = incomplete_gangs
-        self._gang_by_name = {claims[uid].name: claims[uid].gang for uid in demands if uid not in allocated}
+        without = [uid for uid in demands if uid not in lent.allocated]
+        self._waiting = [uid for uid in without if self._concerned(uid)]
+        self._incomplete_gangs = lent.incomplete_gangs
+        self._gang_by_name = {claims[uid].name: claims[uid].gang for uid in without}
 
     def run(self, unserved: frozenset[str]) -> Nominations:
         """`unserved`: claims that are not nominated, though quota is held for them."""

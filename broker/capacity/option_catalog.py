@@ -11,6 +11,7 @@ its queue owns it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,14 +19,15 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs
-from broker.capacity.entitlement import NO_ENTITLEMENTS, RESERVED_FOR_OTHERS, Entitlements
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
+from broker.capacity.entitlement import RESERVED_FOR_OTHERS
+from broker.capacity.model import Claim, Inventory, Option, Skipped
 from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
-from broker.capacity.shortages import BACKING_OFF, Shortage, Shortages
+from broker.capacity.shortages import BACKING_OFF, Shortage
+from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import has_accelerator
 from broker.text import format_time
-from providers.model import InstanceType, Odcr
+from providers.model import Odcr
 
 RESERVATION_FULL: Final = "ReservationFull"
 MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
@@ -36,7 +38,7 @@ class _Need(NamedTuple):
 
     node_class: str
     requirements: Requirements
-    suitable_types: tuple[int, ...]  # which of the catalog's candidates
+    suitable_types: tuple[str, ...]
     queue: str  # of the reservation that it draws from
 
 
@@ -49,9 +51,11 @@ class _OptionState:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateOptions:
     """The current options of a need: the usable ones with their reservations, and the reasons of the others.
+
+    Equal only to itself: a plan has one for all interchangeable claims.
 
     `borrowable`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue,
     with or without room. `lenders`: reservations that it may borrow from; `withheld`: those that it may not
@@ -81,37 +85,25 @@ class CandidateOptions:
 class OptionCatalog:
     """The options of all claims of one plan, each part computed once."""
 
-    def __init__(
-        self,
-        node_classes: Mapping[str, NodeClass],
-        types: Mapping[str, InstanceType],
-        inventory: Inventory,
-        shortages: Shortages,
-        now: datetime,
-        *,
-        entitlements: Entitlements = NO_ENTITLEMENTS,
-        all_last_resorts: bool = False,
-    ) -> None:
+    def __init__(self, supply: LaunchSupply, *, all_last_resorts: bool = False) -> None:
         """`all_last_resorts`: list them also if an option outside reservations is not short."""
-        self._node_classes = node_classes
+        self._supply = supply
         self._all_last_resorts = all_last_resorts
-        self._catalogs = ClassCatalogs(types, inventory, now)
-        self._inventory = inventory
-        self._shortages = shortages
-        self._now = now
-        self._entitlements = entitlements
-        self._owned = entitlements.owned
-        self._accelerators = frozenset(name for name, type_ in types.items() if has_accelerator(type_))
+        self._catalogs = ClassCatalogs(supply.types, supply.inventory, supply.now)
+        self._entitlements = supply.entitlements
+        self._owned = supply.entitlements.owned
+        accelerators = (name for name, type_ in supply.types.items() if has_accelerator(type_))
+        self._accelerators = frozenset(accelerators)
         self._known: dict[tuple[str, str], ClassCatalog] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], CandidateOptions] = {}
         self._by_need: dict[_Need, CandidateOptions] = {}
-        self._states: dict[tuple[int, int], _OptionState] = {}
+        self._states: dict[tuple[str, str], dict[Option, _OptionState]] = defaultdict(dict)
         self._calms: dict[tuple[str, str], bool] = {}
 
     def known(self, claim: Claim) -> ClassCatalog:
         key = (claim.node_class, tenancy(claim.requirements))
         if key not in self._known:
-            node_class = self._node_classes[claim.node_class].of_tenancy(key[1])
+            node_class = self._supply.classes[claim.node_class].of_tenancy(key[1])
             self._known[key] = self._catalogs.of(node_class)
         return self._known[key]
 
@@ -131,7 +123,12 @@ class OptionCatalog:
             return self._exact[exact]
         known = self.known(claim)
         suitable_types = suitable(claim.requirements, claim.requests, known)
-        need = _Need(claim.node_class, claim.requirements, tuple(map(id, suitable_types)), queue)
+        need = _Need(
+            claim.node_class,
+            claim.requirements,
+            tuple(candidate.type.name for candidate in suitable_types),
+            queue,
+        )
         if need not in self._by_need:
             owner_of = self._owner_of(queue) if self._owned else None
             chosen = choose(claim.requirements, suitable_types, known, owner_of=owner_of)
@@ -201,20 +198,14 @@ class OptionCatalog:
         generic = unreserved and unreserved.pool.instance_type not in self._accelerators
         if accelerated and not named and unreserved and generic:
             owned = frozenset(own)
-            valued = {id(option): option for option in accelerated if owned.isdisjoint(option.odcr_ids)}
+            valued = {option for option in accelerated if owned.isdisjoint(option.odcr_ids)}
             if valued:
-                usable = [option for option in usable if id(option) not in valued]
-                slots = {
-                    odcr_id: slot_option
-                    for odcr_id, slot_option in slots.items()
-                    if id(slot_option) not in valued
-                }
+                usable = [option for option in usable if option not in valued]
+                slots = {odcr_id: option for odcr_id, option in slots.items() if option not in valued}
                 borrowable = {
-                    odcr_id: slot_option
-                    for odcr_id, slot_option in borrowable.items()
-                    if id(slot_option) not in valued
+                    odcr_id: option for odcr_id, option in borrowable.items() if option not in valued
                 }
-                refused |= {option: _valued(option, unreserved) for option in valued.values()}
+                refused |= {option: _valued(option, unreserved) for option in accelerated if option in valued}
         return CandidateOptions(
             options=options,
             usable=tuple(usable),
@@ -260,9 +251,9 @@ class OptionCatalog:
 
     def _calm(self, known: ClassCatalog) -> bool:
         """Whether nothing outside reservations is short, so that none of it is checked."""
-        if not self._shortages.by_scope:
+        if not self._supply.shortages.by_scope:
             return True
-        key = (known.node_class.name, known.node_class.tenancy)
+        key = _class_key(known)
         if key not in self._calms:
             unreserved = (
                 option
@@ -274,31 +265,35 @@ class OptionCatalog:
 
     def _state(self, option: Option, known: ClassCatalog) -> _OptionState:
         """The state of an option for a class, computed once."""
-        key = (id(known), id(option))  # both are kept as long as this is
-        if (state := self._states.get(key)) is None:
-            state = self._states[key] = self._option_state(option, known)
+        states = self._states[_class_key(known)]
+        if (state := states.get(option)) is None:
+            state = states[option] = self._option_state(option, known)
         return state
 
     def _option_state(
         self, option: Option, known: ClassCatalog, *, last_resort: bool = False
     ) -> _OptionState:
-        free = [odcr_id for odcr_id in option.odcr_ids if self._inventory.free(odcr_id)]
+        free = [odcr_id for odcr_id in option.odcr_ids if self._supply.inventory.free(odcr_id)]
         if option.pool.capacity_type == "reserved" and not free:
-            return _OptionState(refused=_full(option, self._inventory))
-        if not self._shortages.by_scope:
+            return _OptionState(refused=_full(option, self._supply.inventory))
+        if not self._supply.shortages.by_scope:
             return _OptionState(slots=tuple(free))
         subnets = [subnet.id for subnet in known.node_class.subnets if subnet.zone == option.pool.zone]
         through = replace(option, odcr_ids=tuple(free))
-        if short := self._shortages.active(
+        if short := self._supply.shortages.active(
             through,
-            self._now,
+            self._supply.now,
             node_class=known.node_class.name,
             subnet_ids=subnets,
             last_resort=last_resort,
         ):
             until = short.next_try if last_resort else short.until
             return _OptionState(refused=_short(option, short, until), until=until)
-        return _OptionState(slots=self._shortages.open_reservations(free, self._now))
+        return _OptionState(slots=self._supply.shortages.open_reservations(free, self._supply.now))
+
+
+def _class_key(known: ClassCatalog) -> tuple[str, str]:
+    return known.node_class.name, known.node_class.tenancy
 
 
 def _full(option: Option, inventory: Inventory) -> Skipped:

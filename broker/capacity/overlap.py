@@ -17,8 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from broker.capacity.entitlement import KEPT, Entitlements
-from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
+from broker.capacity.entitlement import KEPT
+from broker.capacity.model import Assignment, Claim, Inventory, Option
+from broker.capacity.supply import LaunchSupply
 
 Place = tuple[str, str]  # an instance type in a zone
 _NOWHERE: frozenset[Place] = frozenset()
@@ -28,8 +29,7 @@ def separated(
     assignments: Sequence[Assignment],
     slots: Mapping[str, str],
     kept: Collection[str],
-    entitlements: Entitlements,
-    inventory: Inventory,
+    supply: LaunchSupply,
     member: Callable[[Claim, str], Option],
 ) -> tuple[Assignment, ...]:
     """The assignments, with members named where calls could take each other's slots.
@@ -37,30 +37,24 @@ def separated(
     `slots`: the reservation that the plan gave each claim (by uid). `kept`: reservations with slots that
     claims keep while they wait. `member`: the option that names a reservation.
     """
-    crowded = _crowded((assignment.option for assignment in assignments), kept, entitlements, inventory)
+    spanning = {assignment.option for assignment in assignments if _spans(assignment.option)}
+    crowded = _crowded(spanning, kept, supply)
     if not crowded:
         return tuple(assignments)
-    named = {
-        id(assignment.option)
-        for assignment in {id(assignment.option): assignment for assignment in assignments}.values()
-        if _spans(assignment.option) and _reach(assignment.option) in crowded
-    }
+    named = {option for option in spanning if _reach(option) in crowded}
     return tuple(
         replace(assignment, option=member(assignment.claim, slots[assignment.claim.uid]))
-        if id(assignment.option) in named
+        if assignment.option in named
         else assignment
         for assignment in assignments
     )
 
 
 def opted_out(
-    assignments: Sequence[Assignment],
-    node_classes: Mapping[str, NodeClass],
-    kept: Collection[str],
-    entitlements: Entitlements,
-    inventory: Inventory,
+    assignments: Sequence[Assignment], kept: Collection[str], supply: LaunchSupply
 ) -> tuple[Assignment, ...]:
     """The assignments, with the places where an instance outside reservations must match no open one."""
+    entitlements, inventory = supply.entitlements, supply.inventory
     places = _places({*kept, *entitlements.slot_pools}, inventory)
     everywhere = _places(inventory.odcrs, inventory) if KEPT in entitlements.barred else _NOWHERE
     if not places and not everywhere:
@@ -68,7 +62,7 @@ def opted_out(
 
     def closed(assignment: Assignment) -> frozenset[Place]:
         claim = assignment.claim
-        if assignment.option.pool.reserved or node_classes[claim.node_class].selection.preference != "open":
+        if assignment.option.pool.reserved or supply.classes[claim.node_class].selection.preference != "open":
             return _NOWHERE
         return everywhere if entitlements.draws.get(claim.uid) == KEPT else places
 
@@ -79,14 +73,14 @@ def opted_out(
 
 
 def _crowded(
-    options: Iterable[Option], kept: Collection[str], entitlements: Entitlements, inventory: Inventory
+    options: Iterable[Option], kept: Collection[str], supply: LaunchSupply
 ) -> frozenset[frozenset[str]]:
     """The reaches that share a reservation with another reach, or could take a kept or owned slot."""
+    entitlements, inventory = supply.entitlements, supply.inventory
     reaches: dict[frozenset[str], bool] = {}  # and whether a call of it is an open match
-    for option in {id(option): option for option in options}.values():
-        if _spans(option):
-            reach = _reach(option)
-            reaches[reach] = reaches.get(reach, False) or not option.pool.reservation
+    for option in options:
+        reach = _reach(option)
+        reaches[reach] = reaches.get(reach, False) or not option.pool.reservation
     by_member: dict[str, list[frozenset[str]]] = defaultdict(list)
     for reach in reaches:
         for odcr_id in reach:

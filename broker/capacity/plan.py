@@ -22,50 +22,34 @@ minutes has a slot for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from broker.capacity import reasons
 from broker.capacity.allocation import lacking
 from broker.capacity.assign import AssignedSlots, SlotAssigner
 from broker.capacity.class_catalog import named
-from broker.capacity.demand import GangProblem, demands_of, gangs_of, incomplete, order
-from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
+from broker.capacity.demand import GangProblem, WaitingClaims, demands_of, gangs_of, incomplete, order
+from broker.capacity.explanations import Explanations
 from broker.capacity.flow import Flow
 from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
-from broker.capacity.model import (
-    Assignment,
-    Claim,
-    GangHold,
-    Inventory,
-    NodeClass,
-    Option,
-    Plan,
-    Skipped,
-    Solution,
-    Unplaced,
-)
+from broker.capacity.model import Assignment, Claim, Option, Plan, Skipped, Solution, Unplaced
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.overlap import opted_out, separated
 from broker.capacity.problem import ClaimDemand
-from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
+from broker.capacity.supply import LaunchSupply
 from broker.capacity.time_budget import ALL, OPTIONS, SLOTS, PlanAdmission, TimeBudget
 from broker.text import counted
-from providers.model import InstanceType, Odcr
+from providers.model import Odcr
 
 
 def plan(
     claims: Iterable[Claim],
-    node_classes: Mapping[str, NodeClass],
-    types: Mapping[str, InstanceType],
-    inventory: Inventory,
-    shortages: Shortages,
-    now: datetime,
+    supply: LaunchSupply,
     *,
     launched: Mapping[str, int] | None = None,
-    entitlements: Entitlements = NO_ENTITLEMENTS,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Plan:
@@ -77,168 +61,89 @@ def plan(
     """
     budget = TimeBudget(seconds, timer)
     all_claims = sorted(claims, key=order)
-    catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
-    candidates_by_claim, unplaced = _candidates(all_claims, node_classes, catalog, budget.until(OPTIONS))
-    waiting = all_claims
-    if len(candidates_by_claim) + len(unplaced) < len(all_claims):
-        waiting = [claim for claim in all_claims if claim.uid in candidates_by_claim or claim.uid in unplaced]
-    gangs = gangs_of(waiting)
-    broken: dict[str, GangProblem] = {}
-    for name, gang in gangs.items():
-        if problem := incomplete(gang, candidates_by_claim, (launched or {}).get(name, 0)):
-            broken[name] = problem
-    demands = demands_of(waiting, candidates_by_claim, gangs, broken, entitlements)
-    by_uid = {claim.uid: claim for claim in waiting}
-    slots = SlotAssigner(
-        claims=by_uid,
-        gangs=gangs,
-        candidates=candidates_by_claim,
-        entitlements=entitlements,
-        inventory=inventory,
-        types=types,
-        budget=budget,
-        timer=timer,
-    )
-    stuck = frozenset(name for name, problem in broken.items() if not problem.message)
-    assigned = _with_holds(slots, demands, stuck, open_windows(gangs, node_classes, now))
-    allocated, nominations, solution = assigned.allocated, assigned.nominations, assigned.solution
-    holds = {hold.gang: hold for hold in assigned.holds}
-    for name in sorted(assigned.waits - broken.keys()):
-        rank = min(demands[claim.uid].rank for claim in gangs[name])
-        room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
-        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, allocated, room, entitlements))
-    keeps = dict(nominations.kept)
-    for name in sorted({by_uid[uid].gang for uid in nominations.nominated} - {"", *broken}):
-        # A gang that could launch without the nominated slot waits for it too, and keeps the others.
-        broken[name] = GangProblem(
-            lacking=[claim.name for claim in gangs[name] if claim.uid in nominations.nominated]
-        )
-        keeps |= {claim.uid: allocated[claim.uid] for claim in gangs[name] if claim.uid in allocated}
-    chosen = {
-        claim.uid: option
-        for claim in waiting
-        if claim.uid in demands and claim.gang not in broken and claim.uid not in nominations.nominated
-        if (option := _choice(candidates_by_claim[claim.uid], allocated.get(claim.uid))) is not None
-    }
-    pending = _pending(waiting, chosen, candidates_by_claim, broken, nominations.nominated)
-    for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
-        lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
-        broken[name] = GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
-    for claim in waiting:
-        if claim.uid in pending or claim.gang in broken:
-            chosen.pop(claim.uid, None)
-    explained, outbid = budget.until(ALL), reasons.OutbidOptions(inventory)
-    unplaced_by_key: dict[tuple[object, ...], Unplaced] = {}
-    for claim in waiting:
-        if claim.uid not in unplaced and claim.uid not in chosen:
-            candidates, known = candidates_by_claim[claim.uid], catalog.known(claim)
-            held = _holds_about(claim, assigned.holds)
-            key = (id(candidates), claim.requirements, frozenset(claim.requests.items()), *map(id, held))
-            if not explained.admits(claim, free=key in unplaced_by_key):
-                continue
-            if key not in unplaced_by_key:
-                unplaced_by_key[key] = reasons.unplaced(claim, candidates, known, outbid, held)
-            unplaced[claim.uid] = replace(unplaced_by_key[key], claim=claim)
-            if claim.uid in pending:
-                unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
-    for name, problem in broken.items():
-        members = [claim for claim in gangs[name] if claim.uid in candidates_by_claim]
-        others = [hold for hold in assigned.holds if hold.gang != name]
-        unplaced |= reasons.gang_incomplete(
-            name, members, problem.lacking, unplaced, problem.message, holds.get(name), others
-        )
-    for uid, nominated_slot in nominations.nominated.items():
-        unplaced[uid] = reasons.reclaiming(
-            by_uid[uid], candidates_by_claim[uid], nominated_slot, entitlements, outbid
-        )
-    assignments, skipped = _explained(
-        waiting, chosen, candidates_by_claim, catalog, outbid, explained, assigned.holds
-    )
-    later: set[str] = set()
-    if len(unplaced) + len(assignments) < len(all_claims):
-        later = (
-            {claim.uid for claim in all_claims}
-            - unplaced.keys()
-            - {assignment.claim.uid for assignment in assignments}
-        )
-        count = len(all_claims) - len(later)
-        unplaced |= {
-            claim.uid: reasons.later(claim, count, len(all_claims))
-            for claim in all_claims
-            if claim.uid in later
-        }
-    kept = frozenset(keeps.values()) | assigned.kept
-    assignments = separated(
-        assignments,
-        allocated,
-        kept,
-        entitlements,
-        inventory,
-        lambda claim, odcr_id: named(inventory.odcrs[odcr_id], catalog.known(claim)),
-    )
-    assignments = opted_out(assignments, node_classes, kept, entitlements, inventory)
+    catalog = OptionCatalog(supply)
+    waiting, refused = _with_options(all_claims, catalog, supply, budget.until(OPTIONS))
+    broken = _incomplete_gangs(waiting, launched or {})
+    demands = demands_of(waiting, broken, supply.entitlements)
+    slots = _assigned_slots(SlotAssigner(waiting=waiting, supply=supply, budget=budget), demands, broken)
+    draft = _Draft(supply=supply, waiting=waiting, demands=demands, slots=slots, broken=broken)
+    draft.keep_gangs_whole()
+    draft.choose_options()
+    draft.wait_for_reservations()
+    explanations = Explanations(waiting, catalog, supply, slots.holds, budget.until(ALL))
+    unplaced = draft.unplaced(explanations, refused)
+    assignments, skipped = draft.assignments(explanations)
+    later = _later(all_claims, unplaced, assignments)
+    unplaced |= later
     return Plan(
-        assignments=assignments,
+        assignments=draft.as_launched(assignments, catalog),
         unplaced=tuple(unplaced[claim.uid] for claim in all_claims if claim.uid in unplaced),
         skipped=skipped,
-        solution=_in_part(solution, len(later), len(all_claims), seconds) if later else solution,
-        nominated=nominations.nominated,
-        kept=keeps,
+        solution=_in_part(slots.solution, len(later), len(all_claims), seconds) if later else slots.solution,
+        nominated=slots.nominations.nominated,
+        kept=draft.kept,
         later=frozenset(later),
-        holds=assigned.holds,
+        holds=slots.holds,
     )
 
 
-def _candidates(
-    claims: Iterable[Claim],
-    node_classes: Mapping[str, NodeClass],
-    catalog: OptionCatalog,
-    admission: PlanAdmission,
-) -> tuple[dict[str, CandidateOptions], dict[str, Unplaced]]:
-    """The options of each claim, and the claims that no option can serve; both by uid."""
-    candidates_by_claim: dict[str, CandidateOptions] = {}
-    unplaced: dict[str, Unplaced] = {}
-    too_few: dict[tuple[int, tuple[tuple[str, int], ...]], Unplaced | None] = {}
+def _with_options(
+    claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply, admission: PlanAdmission
+) -> tuple[WaitingClaims, dict[str, Unplaced]]:
+    """The claims that are considered in time, with their options, and those that no option can serve."""
+    considered: dict[str, Claim] = {}
+    candidates: dict[str, CandidateOptions] = {}
+    refused: dict[str, Unplaced] = {}
+    too_few: dict[tuple[object, ...], Unplaced | None] = {}
     for claim in claims:
         computed = catalog.computed(claim)
         if not admission.admits(claim, free=computed is not None):
             continue
+        considered[claim.uid] = claim
         # A refusal follows from what a claim shares with all that have its options.
-        if computed is None and (refusal := reasons.refusal(claim, node_classes)):
-            unplaced[claim.uid] = refusal
+        if computed is None and (refusal := reasons.refusal(claim, supply.classes)):
+            refused[claim.uid] = refusal
             continue
-        candidates = computed or catalog.candidates(claim)
-        if claim.min_values:
-            values_key = (id(candidates), claim.min_values)
-            if values_key not in too_few:
-                too_few[values_key] = reasons.too_few_values(claim, candidates, catalog.known(claim))
-            if short := too_few[values_key]:
-                unplaced[claim.uid] = replace(short, claim=claim)
-                continue
-        candidates_by_claim[claim.uid] = candidates
-    return candidates_by_claim, unplaced
+        options = computed or catalog.candidates(claim)
+        values_key = (options, claim.min_values)
+        if claim.min_values and values_key not in too_few:
+            too_few[values_key] = reasons.too_few_values(claim, options, catalog.known(claim))
+        if short := too_few.get(values_key):
+            refused[claim.uid] = replace(short, claim=claim)
+        else:
+            candidates[claim.uid] = options
+    gangs = gangs_of(considered.values())
+    return WaitingClaims(by_uid=considered, gangs=gangs, candidates=candidates), refused
 
 
-def _with_holds(
-    slots: SlotAssigner,
-    demands: Mapping[str, ClaimDemand],
-    stuck: frozenset[str],
-    windows: Mapping[str, datetime],
+def _incomplete_gangs(waiting: WaitingClaims, launched: Mapping[str, int]) -> dict[str, GangProblem]:
+    """The gangs that cannot launch, whatever slots are free."""
+    problems = {
+        name: incomplete(gang, waiting.candidates, launched.get(name, 0))
+        for name, gang in waiting.gangs.items()
+    }
+    return {name: problem for name, problem in problems.items() if problem is not None}
+
+
+def _assigned_slots(
+    slots: SlotAssigner, demands: Mapping[str, ClaimDemand], broken: Mapping[str, GangProblem]
 ) -> AssignedSlots:
     """The assignment in which waiting gangs with an open window hold free slots.
 
-    `stuck`: gangs with a claim that no free slot suits. A gang that waits only because another gang holds its
-    slots holds slots itself, against those that it outranks.
+    A gang that waits only because another gang holds its slots holds slots itself, against those that it
+    outranks. So does one with a claim that no free slot suits.
     """
+    stuck = frozenset(name for name, problem in broken.items() if not problem.message)
+    gangs = slots.waiting.gangs
+    windows = open_windows(gangs, slots.supply.classes, slots.supply.now)
     assigned = slots.assign(demands)
     holders: dict[str, HoldingGang] = {}
     while slots.budget.seconds_left(SLOTS) >= 0:
+        waits = (assigned.waits | stuck) & windows.keys() - holders.keys() - assigned.nominated_gangs
         more = {
             name: gang
-            for name in sorted(
-                (assigned.waits | stuck) & windows.keys() - holders.keys() - assigned.nominated_gangs
-            )
-            if (gang := holding(slots.gangs[name], windows[name], slots.candidates, slots.inventory))
+            for name in sorted(waits)
+            if (gang := holding(gangs[name], windows[name], slots.waiting.candidates, slots.supply.inventory))
         }
         if not more:
             break
@@ -247,84 +152,150 @@ def _with_holds(
     return assigned
 
 
+@dataclass(kw_only=True)
+class _Draft:
+    """A plan in the making: the slots are assigned, and each step decides about more claims.
+
+    `broken`: the gangs that do not launch. `kept`: the reservation of each claim that keeps a slot while its
+    gang waits. `pending`: the reservations that claims wait for, and until when.
+    """
+
+    supply: LaunchSupply
+    waiting: WaitingClaims
+    demands: Mapping[str, ClaimDemand]
+    slots: AssignedSlots
+    broken: dict[str, GangProblem]
+    kept: dict[str, str] = field(default_factory=dict)
+    chosen: dict[str, Option] = field(default_factory=dict)
+    pending: dict[str, tuple[Odcr, datetime]] = field(default_factory=dict)
+
+    def keep_gangs_whole(self) -> None:
+        """Keeps back the gangs that lack slots, and those that wait for a nominated slot.
+
+        A gang that could launch without the nominated slot waits for it too, and keeps the others.
+        """
+        for name in sorted(self.slots.waits - self.broken.keys()):
+            self.broken[name] = GangProblem(lacking=self._lacking(name))
+        nominations, allocated = self.slots.nominations, self.slots.allocated
+        self.kept = dict(nominations.kept)
+        for name in self._gangs_of(nominations.nominated) - self.broken.keys():
+            gang = self.waiting.gangs[name]
+            self.broken[name] = GangProblem(
+                lacking=[claim.name for claim in gang if claim.uid in nominations.nominated]
+            )
+            self.kept |= {claim.uid: allocated[claim.uid] for claim in gang if claim.uid in allocated}
+
+    def _lacking(self, name: str) -> list[str]:
+        """The claims of a gang (by name) for which other claims leave no slot."""
+        gang, slots = self.waiting.gangs[name], self.slots
+        rank = min(self.demands[claim.uid].rank for claim in gang)
+        hold = next((hold for hold in slots.holds if hold.gang == name), None)
+        room = returned(slots.room, hold.slots) if hold else slots.room
+        return lacking(gang, rank, self.demands, slots.allocated, room, self.supply.entitlements)
+
+    def _gangs_of(self, uids: Iterable[str]) -> set[str]:
+        return {self.waiting.by_uid[uid].gang for uid in uids} - {""}
+
+    def choose_options(self) -> None:
+        """Chooses the option that draws from the assigned reservation, or the best one outside them."""
+        for uid in self.demands.keys() - self.slots.nominations.nominated.keys():
+            if self.waiting.by_uid[uid].gang not in self.broken:
+                candidates, odcr_id = self.waiting.candidates[uid], self.slots.allocated.get(uid)
+                option = candidates.unreserved if odcr_id is None else candidates.drawing(odcr_id)
+                if option is not None:
+                    self.chosen[uid] = option
+
+    def wait_for_reservations(self) -> None:
+        """Has claims without a slot wait for a reservation that begins within minutes.
+
+        An on-demand instance launched in the meantime would be paid for twice.
+        """
+        begins = {uid: self.waiting.candidates[uid].soon for uid in filter(self._may_wait, self._considered)}
+        starting = {odcr.id: (odcr, by) for soon in begins.values() for odcr, by in soon}
+        flow: Flow[str, str] = Flow(
+            {uid: [odcr.id for odcr, _ in soon] for uid, soon in begins.items()},
+            {id_: odcr.total for id_, (odcr, _) in starting.items()},
+        )
+        served = [uid for uid in begins if flow.add(uid)]
+        self.pending = {uid: starting[next(iter(flow.taken(uid)))] for uid in served}
+        for name in self._gangs_of(self.pending):
+            before = self.broken[name].lacking if name in self.broken else ()
+            lacks = [claim.name for claim in self.waiting.gangs[name] if claim.uid in self.pending]
+            self.broken[name] = GangProblem(lacking=[*before, *lacks])
+        self.chosen = {
+            uid: option
+            for uid, option in self.chosen.items()
+            if uid not in self.pending and self.waiting.by_uid[uid].gang not in self.broken
+        }
+
+    @property
+    def _considered(self) -> list[str]:
+        return [uid for uid in self.waiting.by_uid if uid in self.waiting.candidates]
+
+    def _may_wait(self, uid: str) -> bool:
+        problem = self.broken.get(self.waiting.by_uid[uid].gang)
+        if not self.waiting.candidates[uid].soon or (problem and problem.message):
+            return False  # nothing begins, or its gang is not complete yet
+        served = uid in self.chosen and self.chosen[uid].pool.reserved
+        return not served and uid not in self.slots.nominations.nominated
+
+    def unplaced(self, explanations: Explanations, refused: Mapping[str, Unplaced]) -> dict[str, Unplaced]:
+        """Why claims wait, as far as there is time to explain it; `refused`: those without any option."""
+        unplaced = dict(refused)
+        for uid in self._considered:
+            if uid not in self.chosen and (waits := explanations.unplaced(self.waiting.by_uid[uid])):
+                unplaced[uid] = reasons.pending(waits, *self.pending[uid]) if uid in self.pending else waits
+        for name, problem in self.broken.items():
+            unplaced |= explanations.gang(name, problem, unplaced)
+        for uid, nominated_slot in self.slots.nominations.nominated.items():
+            unplaced[uid] = explanations.reclaiming(self.waiting.by_uid[uid], nominated_slot)
+        return unplaced
+
+    def assignments(
+        self, explanations: Explanations
+    ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
+        """The assignments, and for each claim the better options that it did not get."""
+        assignments: list[Assignment] = []
+        skipped: dict[str, tuple[Skipped, ...]] = {}
+        for uid, claim in self.waiting.by_uid.items():
+            option = self.chosen.get(uid)
+            if option is None or (choice := explanations.choice(claim, option)) is None:
+                continue
+            rest, better = choice
+            assignments.append(Assignment(claim=claim, option=option, rest=rest))
+            if better:
+                skipped[uid] = better
+        return tuple(assignments), skipped
+
+    def as_launched(
+        self, assignments: tuple[Assignment, ...], catalog: OptionCatalog
+    ) -> tuple[Assignment, ...]:
+        """The assignments, so that EC2 takes the slots of the plan and no other."""
+        supply = self.supply
+        kept = frozenset(self.kept.values()) | self.slots.kept
+
+        def member(claim: Claim, odcr_id: str) -> Option:
+            return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))
+
+        assignments = separated(assignments, self.slots.allocated, kept, supply, member)
+        return opted_out(assignments, kept, supply)
+
+
+def _later(
+    claims: Iterable[Claim], unplaced: Mapping[str, Unplaced], assignments: Iterable[Assignment]
+) -> dict[str, Unplaced]:
+    """The claims for which the time was too short."""
+    planned = unplaced.keys() | {assignment.claim.uid for assignment in assignments}
+    by_uid = {claim.uid: claim for claim in claims}
+    return {
+        uid: reasons.later(claim, len(planned), len(by_uid))
+        for uid, claim in by_uid.items()
+        if uid not in planned
+    }
+
+
 def _in_part(solution: Solution, later: int, count: int, seconds: float) -> Solution:
     note = (
         f"{seconds:g} s were too short: {later} of {counted(count, 'claim is', 'claims are')} planned later"
     )
     return replace(solution, optimal=False, note="; ".join(filter(None, (solution.note, note))))
-
-
-def _choice(candidates: CandidateOptions, odcr_id: str | None) -> Option | None:
-    """The option that draws from the assigned reservation, or the best one outside reservations."""
-    return candidates.unreserved if odcr_id is None else candidates.drawing(odcr_id)
-
-
-def _pending(
-    waiting: Iterable[Claim],
-    chosen: Mapping[str, Option],
-    candidates_by_claim: Mapping[str, CandidateOptions],
-    broken: Mapping[str, GangProblem],
-    nominated: Collection[str],
-) -> dict[str, tuple[Odcr, datetime]]:
-    """Claims without a slot that wait for a reservation, which begins within minutes, and until when.
-
-    An on-demand instance launched in the meantime would be paid for twice.
-    """
-
-    def waits(claim: Claim) -> bool:
-        if (
-            claim.uid not in candidates_by_claim
-            or claim.uid in nominated
-            or not candidates_by_claim[claim.uid].soon
-        ):
-            return False
-        if claim.gang in broken and broken[claim.gang].message:
-            return False  # the gang is not complete yet
-        return claim.uid not in chosen or chosen[claim.uid].pool.capacity_type != "reserved"
-
-    claims = [claim for claim in waiting if waits(claim)]
-    starting = {odcr.id: (odcr, by) for claim in claims for odcr, by in candidates_by_claim[claim.uid].soon}
-    flow: Flow[str, str] = Flow(
-        {claim.uid: [odcr.id for odcr, _ in candidates_by_claim[claim.uid].soon] for claim in claims},
-        {id_: odcr.total for id_, (odcr, _) in starting.items()},
-    )
-    served = [claim for claim in claims if flow.add(claim.uid)]
-    return {claim.uid: starting[next(iter(flow.taken(claim.uid)))] for claim in served}
-
-
-def _holds_about(claim: Claim, holds: Sequence[GangHold]) -> tuple[GangHold, ...]:
-    return tuple(hold for hold in holds if hold.applies(claim))
-
-
-def _explained(
-    waiting: Iterable[Claim],
-    chosen: Mapping[str, Option],
-    candidates_by_claim: Mapping[str, CandidateOptions],
-    catalog: OptionCatalog,
-    outbid: reasons.OutbidOptions,
-    admission: PlanAdmission,
-    holds: Sequence[GangHold],
-) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
-    """The assignments, and for each claim the better options that it did not get."""
-    explained: dict[tuple[object, ...], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
-    assignments: list[Assignment] = []
-    skipped: dict[str, tuple[Skipped, ...]] = {}
-    for claim in waiting:
-        if (option := chosen.get(claim.uid)) is None:
-            continue
-        candidates = candidates_by_claim[claim.uid]
-        held = _holds_about(claim, holds) if holds else ()
-        key: tuple[int, ...] = (id(candidates), id(option))
-        if held:
-            key += tuple(map(id, held))
-        if not admission.admits(claim, free=key in explained):
-            continue
-        if key not in explained:
-            explained[key] = reasons.rest_and_skipped(
-                claim, candidates, option, catalog.known(claim), outbid, held
-            )
-        rest, better = explained[key]
-        assignments.append(Assignment(claim=claim, option=option, rest=rest))
-        if better:
-            skipped[claim.uid] = better
-    return tuple(assignments), skipped

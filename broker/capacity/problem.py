@@ -13,7 +13,7 @@ end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -50,7 +50,7 @@ class ClaimDemand(NamedTuple):
     draws from.
     """
 
-    slots: Collection[str]
+    slots: tuple[str, ...]
     rank: Rank
     gang: str
     queue: str = ""
@@ -194,14 +194,10 @@ def problem_of(
     keeps a slot, though maybe another.
     """
     reaches: dict[_Reach, int] = {}
-    known: dict[tuple[int, str], int] = {}  # a set of slots that many demands share → its reach
     grouped: dict[tuple[int, Rank, str], list[str]] = defaultdict(list)
     for uid, demand in demands.items():
-        key = (id(demand.slots), demand.queue)
-        if (reach := known.get(key)) is None:
-            slots = tuple(demand.slots)
-            queue = demand.queue if not entitlements.slot_pools.keys().isdisjoint(slots) else ""
-            reach = known[key] = reaches.setdefault(_Reach(slots, queue), len(reaches))
+        owned = entitlements.slot_pools and not entitlements.slot_pools.keys().isdisjoint(demand.slots)
+        reach = reaches.setdefault(_Reach(demand.slots, demand.queue if owned else ""), len(reaches))
         if demand.slots or demand.gang:
             grouped[reach, demand.rank, demand.gang].append(uid)
     ordered = sorted(reaches)

@@ -32,11 +32,11 @@ class OutbidOptions:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._skipped: dict[int, Skipped] = {}  # by identity: a plan has each option once
+        self._skipped: dict[Option, Skipped] = {}
 
     def skipped(self, option: Option) -> Skipped:
-        if (skip := self._skipped.get(id(option))) is None:
-            skip = self._skipped[id(option)] = self._outbid(option)
+        if (skip := self._skipped.get(option)) is None:
+            skip = self._skipped[option] = self._outbid(option)
         return skip
 
     def _outbid(self, option: Option) -> Skipped:

@@ -22,12 +22,12 @@ class TimeBudget:
 
     def __init__(self, seconds: float, timer: Callable[[], float]) -> None:
         self._seconds = seconds
-        self._timer = timer
+        self.timer = timer
         self._began = timer()
 
     def seconds_left(self, share: float = ALL) -> float:
         """The seconds until this share of the time is over; negative afterwards."""
-        return self._seconds * share - (self._timer() - self._began)
+        return self._seconds * share - (self.timer() - self._began)
 
     def until(self, share: float) -> PlanAdmission:
         return PlanAdmission(self, share)

@@ -29,6 +29,7 @@ from broker.capacity.model import (
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
 from broker.commands.plan import PlanInputs, considered
@@ -89,20 +90,16 @@ def forecast_claim(
         objects = {claim.name: claim for claim in waiting}
         by_uid = {claim.uid: objects[claim.name] for claim in inputs.waiting}
         entitlements = entitle(by_uid, inputs.inventory, types)
-    result = plan(
-        inputs.waiting,
-        inputs.classes,
-        types,
-        inputs.inventory,
-        published,
-        now,
-        launched=in_gangs(every),
+    supply = LaunchSupply(
+        classes=inputs.classes,
+        types=types,
+        inventory=inputs.inventory,
+        shortages=published,
+        now=now,
         entitlements=entitlements,
     )
-    decision = decided(result, planned.uid)
-    catalog = OptionCatalog(
-        inputs.classes, types, inputs.inventory, published, now, entitlements=entitlements
-    )
+    decision = decided(plan(inputs.waiting, supply, launched=in_gangs(every)), planned.uid)
+    catalog = OptionCatalog(supply)
     options = catalog.candidates(planned).options
     return ClaimForecast(
         decision=decision.sentence,

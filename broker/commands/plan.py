@@ -23,6 +23,7 @@ from broker.capacity.model import LAUNCH_DEFAULTS, Claim, Inventory, LaunchDefau
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.solve import SECONDS
+from broker.capacity.supply import LaunchSupply
 from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
@@ -98,20 +99,17 @@ def rows(
         odds=dry_run.odds(),
     )
     types = provider.instance_types()
-    shortages = dry_run.shortages()
     by_uid = {planned_.uid: open_[planned_.uid] for planned_ in inputs.waiting}
-    result = plan(
-        inputs.waiting,
-        inputs.classes,
-        types,
-        inputs.inventory,
-        shortages,
-        now,
-        launched=in_gangs(dry_run.claims),
+    supply = LaunchSupply(
+        classes=inputs.classes,
+        types=types,
+        inventory=inputs.inventory,
+        shortages=dry_run.shortages(),
+        now=now,
         entitlements=dry_run.entitlements(by_uid, inputs.inventory, types),
-        seconds=seconds,
-        timer=timer,
     )
+    launched = in_gangs(dry_run.claims)
+    result = plan(inputs.waiting, supply, launched=launched, seconds=seconds, timer=timer)
     evictions = dry_run.evictions(result, inputs.inventory)
     return [_row(claim, result, inputs, evictions) for claim in claims], evictions, result.solution
 

@@ -18,6 +18,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import DryRun, current_odds, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
@@ -33,7 +34,6 @@ from broker.controllers.provisioning.decide import (
 )
 from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
-from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools
 from broker.controllers.provisioning.pending import (
     Draw,
@@ -269,13 +269,13 @@ def planned_pods(
             group_size=reads.group_size,
         ),
         launches=lambda: LaunchState(
-            supply=Ec2Supply(
+            supply=LaunchSupply(
+                classes=pools.classes,
                 types=provider.instance_types(),
                 inventory=pools.inventory,
                 shortages=published_shortages(client)[0],
                 now=clock.now(),
             ),
-            classes=pools.classes,
             entitle=lambda requests, supply: dry_run().entitlements(requests, supply.inventory, supply.types),
             owns=is_brokers,
             launching=lambda _: False,

@@ -25,6 +25,7 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
@@ -137,9 +138,15 @@ class ReturnSelector:
         waiting = {uid: claim for uid, claim in waiting.items() if claim.node_class in classes}
         objects = {claim.uid: claim for claim in claims if claim.uid in waiting}
         objects |= {node.claim.uid: node.claim for node in rated}
-        supply = (classes, types, inventory, sources.shortages(), snapshot.now)
-        entitlements = sources.slots.entitlements(objects, inventory, types)
-        catalog = OptionCatalog(*supply, entitlements=entitlements)
+        supply = LaunchSupply(
+            classes=classes,
+            types=types,
+            inventory=inventory,
+            shortages=sources.shortages(),
+            now=snapshot.now,
+            entitlements=sources.slots.entitlements(objects, inventory, types),
+        )
+        catalog = OptionCatalog(supply)
         gangs = running_gangs(snapshot, claims)
         offers: dict[str, ReturnOffer] = {}
         for node in rated:
@@ -168,9 +175,8 @@ class ReturnSelector:
         ]
         result = plan(
             [*waiting.values(), *movers],
-            *supply,
+            supply,
             launched=in_gangs(claims),
-            entitlements=entitlements,
             seconds=sources.plan_seconds,
             timer=self._timer,
         )

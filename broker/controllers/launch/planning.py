@@ -21,6 +21,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, Inventory, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.unchanged import PassInputs
@@ -91,21 +92,18 @@ class Planner:
         """Raises CulpritFound with the claim at fault."""
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
-            gangs, entitlements = self.gangs(), self.slots.entitlements(waiting, inventory, work.types)
+            supply = LaunchSupply(
+                classes=work.plans,
+                types=work.types,
+                inventory=inventory,
+                shortages=shortages,
+                now=now,
+                entitlements=self.slots.entitlements(waiting, inventory, work.types),
+            )
+            gangs, timer = self.gangs(), self._clock.monotonic
 
             def solve(claims: Sequence[Claim]) -> Plan:
-                return plan(
-                    claims,
-                    work.plans,
-                    work.types,
-                    inventory,
-                    shortages,
-                    now,
-                    launched=gangs,
-                    entitlements=entitlements,
-                    seconds=self._seconds,
-                    timer=self._clock.monotonic,
-                )
+                return plan(claims, supply, launched=gangs, seconds=self._seconds, timer=timer)
 
             result = bisected(solve, [*work.waiting.values()])
             _report(result)

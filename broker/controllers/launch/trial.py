@@ -23,6 +23,7 @@ from broker.capacity.launches import LaunchGroup, group
 from broker.capacity.model import NodeClass, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.template import NodeBootstrap, instance_tags, template, template_key
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -177,7 +178,10 @@ class LaunchTrials:
     def _planned(self, claim: NodeClaim, node_class: NodeClass) -> list[LaunchGroup]:
         types, plans, now = self._provider.instance_types(), {node_class.name: node_class}, self._clock.now()
         waiting = [planned(claim, template=template_key(claim))]
-        assignments = plan(waiting, plans, types, self._inventory.snapshot(), Shortages(), now).assignments
+        supply = LaunchSupply(
+            classes=plans, types=types, inventory=self._inventory.snapshot(), shortages=Shortages(), now=now
+        )
+        assignments = plan(waiting, supply).assignments
         choices = [
             replace(assignment, option=option, rest=assignment.rest if option is assignment.option else ())
             for assignment in assignments

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
@@ -21,7 +21,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
-from broker.capacity.model import NodeClass
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.launch.planning import in_gangs
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.assign import PodAssignment, assign
@@ -29,7 +29,7 @@ from broker.controllers.provisioning.claims import claim_name, manifest, spent
 from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast, placeholder_claims
-from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
+from broker.controllers.provisioning.offers import Offers, offers
 from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
@@ -42,7 +42,7 @@ from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 from broker.placement.waiting import waiting_since
 
-Entitle = Callable[[Mapping[str, NodeClaim], Ec2Supply], Entitlements]
+Entitle = Callable[[Mapping[str, NodeClaim], LaunchSupply], Entitlements]
 
 MOST_NAMED: Final = 3  # of the machines that are too small for a pod
 ROUNDS: Final = 3  # of the search for claims that may give way
@@ -67,22 +67,25 @@ class ProvisioningCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchState:
-    """The launches under way: EC2's supply, the classes by name, and the entitlements to slots.
+    """The launches under way: EC2's supply, and the entitlements to slots.
 
     `owns`: whether the broker launches a claim. `launching`: whether a call for a claim (by uid) is under
     way.
     """
 
-    supply: Ec2Supply
-    classes: Mapping[str, NodeClass]
+    supply: LaunchSupply
     entitle: Entitle
     owns: Callable[[NodeClaim], bool]
     launching: Callable[[str], bool]
 
+    def supply_for(self, claims: Mapping[str, NodeClaim]) -> LaunchSupply:
+        """The supply with the entitlements of these claims, by uid."""
+        return replace(self.supply, entitlements=self.entitle(claims, self.supply))
+
     @property
     def largest(self) -> LargestMachines:
         """The largest machine of a claim without an instance."""
-        return LargestMachines(self.supply.types, self.classes.get)
+        return LargestMachines(self.supply.types, self.supply.classes.get)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +228,7 @@ class ProvisioningPlanner:
         state = self._state
         return forecast(
             self._waiting,
-            state.classes,
-            state.supply,
-            state.entitle({claim.uid: claim for claim in self._waiting}, state.supply),
+            state.supply_for({claim.uid: claim for claim in self._waiting}),
             launched=in_gangs(self.cluster.claims),
             pod=self._pods.get,
             seconds=self.seconds,
@@ -235,15 +236,12 @@ class ProvisioningPlanner:
         )
 
     def _offers(self, pods: Sequence[PendingPod]) -> Offers:
-        state = self._state
         claims = {claim.uid: claim for claim in self._waiting} | placeholder_claims(self.pools, pods)
         return offers(
             self.pools,
             pods,
             self.cluster.daemons,
-            state.classes,
-            state.supply,
-            state.entitle(claims, state.supply),
+            self._state.supply_for(claims),
             taken=self._forecast.taken,
             reclaimed=self._forecast.reclaimed,
             learned=self.cluster.learned,

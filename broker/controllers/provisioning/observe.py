@@ -11,12 +11,13 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodeClaimSpec
 from broker.apis.meta import ObjectMeta
-from broker.capacity.entitlement import RECLAIMING, Entitlements, SlotPool
-from broker.capacity.model import Claim, NodeClass, Plan
+from broker.capacity.entitlement import RECLAIMING, SlotPool
+from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.launch.template import template_key
-from broker.controllers.provisioning.offers import Ec2Supply, placeholder_uid
+from broker.controllers.provisioning.offers import placeholder_uid
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.claims import BadClaim, planned
 from broker.placement.packing_model import PendingPod
@@ -59,9 +60,7 @@ class LaunchForecast:
 
 def forecast(
     waiting: Sequence[NodeClaim],
-    classes: Mapping[str, NodeClass],
-    supply: Ec2Supply,
-    entitlements: Entitlements,
+    supply: LaunchSupply,
     *,
     launched: Mapping[str, int],
     pod: Callable[[str], Pod | None],
@@ -76,18 +75,7 @@ def forecast(
     taken: Counter[str] = Counter()
     if not claims:
         return LaunchForecast(taken=taken, stuck=frozenset())
-    result = plan(
-        claims.values(),
-        classes,
-        supply.types,
-        supply.inventory,
-        supply.shortages,
-        supply.now,
-        launched=launched,
-        entitlements=entitlements,
-        seconds=seconds,
-        timer=timer,
-    )
+    result = plan(claims.values(), supply, launched=launched, seconds=seconds, timer=timer)
     for hold in result.holds:
         taken.update(hold.slots)
     for assignment in result.assignments:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -21,10 +20,10 @@ from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
-from broker.capacity.model import Claim, Inventory, NodeClass, Option
+from broker.capacity.model import Claim, Inventory, Option
 from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
-from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
@@ -78,16 +77,6 @@ class SmallerMachine:
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ec2Supply:
-    """EC2's types and reservations, and the pools that refuse now."""
-
-    types: Mapping[str, InstanceType]
-    inventory: Inventory
-    shortages: Shortages
-    now: datetime
-
-
 def placeholder_uid(pool: ServedPool, drawing: Drawing) -> str:
     """The uid of the claim that stands for the pool's claims when entitlements are read."""
     return f"pool/{pool.pool.name}/{drawing.named}/{','.join(drawing.admitted)}"
@@ -97,9 +86,7 @@ def offers(
     pools: Sequence[ServedPool],
     pods: Sequence[PendingPod],
     daemons: Sequence[PodInfo],
-    classes: Mapping[str, NodeClass],
-    supply: Ec2Supply,
-    entitlements: Entitlements,
+    supply: LaunchSupply,
     *,
     taken: Counter[str],
     reclaimed: Mapping[SlotPool, int],
@@ -109,16 +96,8 @@ def offers(
 
     `taken`: the slots that waiting claims will take; `reclaimed`: the lent slots that they wait for.
     """
-    inventory = supply.inventory
-    catalog = OptionCatalog(
-        classes,
-        supply.types,
-        inventory,
-        supply.shortages,
-        supply.now,
-        entitlements=entitlements,
-        all_last_resorts=True,
-    )
+    inventory, entitlements = supply.inventory, supply.entitlements
+    catalog = OptionCatalog(supply, all_last_resorts=True)
     smaller: dict[MachineSort, SmallerMachine] = {}
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
@@ -134,7 +113,7 @@ def offers(
                 requirements=pool.requirements,
             )
             candidates = catalog.candidates(claim)
-            short = frozenset(map(id, candidates.last_resort))
+            short = frozenset(candidates.last_resort)
             highest = max(pod.priority for pod in pods if pod.drawing == drawing)
             own = _returnable(claim, candidates, entitlements, reclaimed, highest)
             for slot_pool, counts in own.items():
@@ -150,7 +129,7 @@ def offers(
                 )
                 for option in candidates.usable:
                     machines = maker.machines(option)
-                    if id(option) in short:
+                    if option in short:
                         machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
                     options += machines
                 for option in waiting:

@@ -22,6 +22,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.claim_status import patch
 from broker.controllers.launch.planning import in_gangs
@@ -39,7 +40,6 @@ from broker.controllers.provisioning.decide import (
 )
 from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
-from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
 from broker.controllers.provisioning.pending import (
     drawing_in,
@@ -273,25 +273,26 @@ class Provisioner:
         return self._act(decision, refused, pending, objects)
 
     def _launch_state(self, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]) -> LaunchState:
-        supply = Ec2Supply(
-            types=self._ec2.provider.instance_types(),
-            inventory=self._ec2.inventory.snapshot(),
-            shortages=self._launches.shortages,
-            now=self._clock.now(),
-        )
         classes = {pool.node_class.name: pool.node_class for pool in pools}
         waiting = [c for c in claims if c.waits and self._caches.owns(c)]
         for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
             if (plan := self._nodeclasses.plan(name)) is not None:
                 classes[name] = plan
 
-        def entitle(by_uid: Mapping[str, NodeClaim], supply: Ec2Supply) -> Entitlements:
+        supply = LaunchSupply(
+            classes=classes,
+            types=self._ec2.provider.instance_types(),
+            inventory=self._ec2.inventory.snapshot(),
+            shortages=self._launches.shortages,
+            now=self._clock.now(),
+        )
+
+        def entitle(by_uid: Mapping[str, NodeClaim], supply: LaunchSupply) -> Entitlements:
             with self._slots.exclusive():
                 return self._slots.entitlements(by_uid, supply.inventory, supply.types)
 
         return LaunchState(
             supply=supply,
-            classes=classes,
             entitle=entitle,
             owns=self._caches.owns,
             launching=self._launches.launching,

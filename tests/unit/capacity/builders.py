@@ -15,6 +15,7 @@ from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from providers.aws.tags import Owner
 from providers.model import Gpu, Image, Instance, InstanceType, Odcr, ReservationGroup, Subnet
 
@@ -167,6 +168,11 @@ def claim(
     )
 
 
+def supply(classes: Mapping[str, NodeClass], world: Inventory, **more: Any) -> LaunchSupply:
+    settings = {"types": TYPES, "shortages": Shortages(), "now": NOW, **more}
+    return LaunchSupply(classes=classes, inventory=world, **settings)
+
+
 def planned(
     claims: Iterable[Claim],
     classes: NodeClass | Iterable[NodeClass],
@@ -179,7 +185,8 @@ def planned(
 ) -> Plan:
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
     by_name = {nodeclass.name: nodeclass for nodeclass in known}
-    return plan(claims, by_name, types, world, shortages or Shortages(), now, launched=launched)
+    given = supply(by_name, world, shortages=shortages or Shortages(), types=types, now=now)
+    return plan(claims, given, launched=launched)
 
 
 def chosen(plan: Plan) -> dict[str, str]:

@@ -16,10 +16,9 @@ import pytest
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
 from tests.support.examples import times
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, supply
 
 QUEUES = ("a", "b")
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
@@ -38,9 +37,7 @@ class World:
 
     def planned(self) -> Plan:
         classes = {"default": node_class(Selection(group_arn=GROUP), self.inventory)}
-        return plan(
-            self.claims, classes, TYPES, self.inventory, Shortages(), NOW, entitlements=self.entitlements
-        )
+        return plan(self.claims, supply(classes, self.inventory, entitlements=self.entitlements))
 
     def without_lending(self) -> World:
         return replace(self, entitlements=replace(self.entitlements, borrow={}, peers={}))

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
 from broker.quota.model import Policy, Preemption
 from tests.support.examples import examples
 
-from .builders import GROUP, NOW, TYPES, chosen, claim, inventory, node_class, odcr, refusals
+from .builders import GROUP, chosen, claim, inventory, node_class, odcr, refusals, supply
 
 OPEN = Selection(preference="open")
 ANY: Sequence[str] = ("reserved", "on-demand")
@@ -50,7 +49,7 @@ def planned(
     claims: Sequence[Claim], classes: NodeClass, world: Inventory, entitlements: Entitlements
 ) -> Plan:
     by_name = {classes.name: classes}
-    return plan(claims, by_name, TYPES, world, Shortages(), NOW, entitlements=entitlements)
+    return plan(claims, supply(by_name, world, entitlements=entitlements))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from broker.quota.model import Policy, Preemption
 from providers.errors import ErrorClass
 from tests.support.examples import examples
 
-from .builders import GROUP, NOW, TYPES, ZONES, claim, inventory, minutes, node_class, odcr
+from .builders import GROUP, NOW, ZONES, claim, inventory, minutes, node_class, odcr, supply
 
 HOLD = 600.0
 DEFAULTS = LaunchDefaults(gang_hold_seconds=HOLD)
@@ -50,12 +50,12 @@ def planned(
     )
     return plan(
         claims,
-        {classes.name: classes},
-        TYPES,
-        world,
-        shortages or Shortages(),
-        NOW,
-        entitlements=entitlements or Entitlements(),
+        supply(
+            {classes.name: classes},
+            world,
+            shortages=shortages or Shortages(),
+            entitlements=entitlements or Entitlements(),
+        ),
     )
 
 

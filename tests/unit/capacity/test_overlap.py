@@ -18,7 +18,7 @@ from providers.launch import ReservationTarget
 from providers.model import Image
 from tests.support.examples import times
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
+from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr, supply
 
 WORLDS = times(200)
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
@@ -36,15 +36,7 @@ class World:
     entitlements: Entitlements = NO_ENTITLEMENTS
 
     def planned(self) -> Plan:
-        return plan(
-            self.claims,
-            self.classes,
-            TYPES,
-            self.inventory,
-            Shortages(),
-            NOW,
-            entitlements=self.entitlements,
-        )
+        return plan(self.claims, supply(self.classes, self.inventory, entitlements=self.entitlements))
 
     def calls(self) -> list[LaunchGroup]:
         return launches.group(

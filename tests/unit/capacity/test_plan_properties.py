@@ -16,7 +16,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from providers.errors import ErrorClass
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, supply
 
 Objective = tuple[float, ...]
 IDS = ("cr-1", "cr-2", "cr-3")
@@ -37,7 +37,7 @@ class World:
 
     def planned(self, claims: Sequence[Claim] | None = None) -> Plan:
         waiting = self.claims if claims is None else claims
-        return plan(waiting, self.classes, TYPES, self.inventory, self.shortages, NOW)
+        return plan(waiting, supply(self.classes, self.inventory, shortages=self.shortages))
 
     def room(self, id_: str) -> int:
         return 0 if self.shortages.get(Scope("reservation", id_), NOW) else self.inventory.free(id_)

@@ -18,7 +18,7 @@ from providers.errors import ErrorClass
 from providers.launch import ReservationTarget
 from providers.model import InstanceType
 
-from .builders import NOW, chosen, claim, inventory, node_class, odcr, planned, type_
+from .builders import NOW, chosen, claim, inventory, node_class, odcr, planned, supply, type_
 
 A = ("us-east-1a",)
 SPOT_TOO = ["reserved", "on-demand", "spot"]
@@ -203,7 +203,6 @@ def test_claim_of_the_owner_of_an_accelerator_slot_takes_it() -> None:
         availability={slot_pool: SlotAvailability(quota=1, room=1)},
         draws={"uid-c": "a"},
     )
-    result = plan(
-        [claim("c", kinds=BOTH)], {"default": classes}, TYPES, world, Shortages(), NOW, entitlements=given
-    )
+    owned = supply({"default": classes}, world, types=TYPES, entitlements=given)
+    result = plan([claim("c", kinds=BOTH)], owned)
     assert chosen(result) == {"c": "reserved:g5.xlarge:us-east-1a"}

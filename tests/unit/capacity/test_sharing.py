@@ -14,10 +14,9 @@ import pytest
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
 from tests.support.examples import times
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
+from .builders import GROUP, NOW, claim, inventory, node_class, odcr, supply
 
 WORLDS = times(200)
 QUEUES = ("a", "b", "c")
@@ -33,15 +32,7 @@ class World:
 
     def planned(self) -> Plan:
         classes = {"default": node_class(Selection(group_arn=GROUP), self.inventory)}
-        return plan(
-            self.claims,
-            classes,
-            TYPES,
-            self.inventory,
-            Shortages(),
-            NOW,
-            entitlements=self.entitlements,
-        )
+        return plan(self.claims, supply(classes, self.inventory, entitlements=self.entitlements))
 
     def without_lending(self) -> World:
         given = self.entitlements

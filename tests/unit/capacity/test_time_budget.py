@@ -9,9 +9,8 @@ import pytest
 
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
 
-from .builders import NOW, TYPES, chosen, claim, inventory, node_class, odcr
+from .builders import chosen, claim, inventory, node_class, odcr, supply
 
 OPEN = Selection(preference="open")
 BOTH = ["reserved", "on-demand"]
@@ -39,7 +38,7 @@ def unlike(count: int) -> list[Claim]:
 def part(claims: Sequence[Claim], world: Inventory) -> tuple[Plan, float]:
     timer, passed = ticking()
     classes = {"default": node_class(OPEN, world)}
-    result = plan(claims, classes, TYPES, world, Shortages(), NOW, seconds=LIMIT, timer=timer)
+    result = plan(claims, supply(classes, world), seconds=LIMIT, timer=timer)
     return result, passed()
 
 
@@ -91,11 +90,7 @@ def test_first_claim_is_considered_even_without_time() -> None:
     timer, _ = ticking()
     result = plan(
         unlike(3),
-        {"default": node_class(OPEN, world)},
-        TYPES,
-        world,
-        Shortages(),
-        NOW,
+        supply({"default": node_class(OPEN, world)}, world),
         seconds=0,
         timer=timer,
     )

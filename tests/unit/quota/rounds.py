@@ -24,6 +24,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.launch.planning import in_gangs
 from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
@@ -408,13 +409,15 @@ class World:
             with self.slots.exclusive():
                 result = plan(
                     [planned(claim, template="t") for claim in objects.values()],
-                    {CLASS: self.node_class},
-                    TYPES,
-                    world,
-                    self.shortages,
-                    self.clock.now(),
+                    LaunchSupply(
+                        classes={CLASS: self.node_class},
+                        types=TYPES,
+                        inventory=world,
+                        shortages=self.shortages,
+                        now=self.clock.now(),
+                        entitlements=self.slots.entitlements(objects, world, TYPES),
+                    ),
                     launched=in_gangs(self.claims.list()),
-                    entitlements=self.slots.entitlements(objects, world, TYPES),
                 )
                 self.slots.planned(result)
             if not result.assignments:

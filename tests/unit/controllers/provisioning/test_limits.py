@@ -17,6 +17,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.shortages import Shortages
+from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import capacity
 from broker.controllers.disruption.replacements import Demand, MachineFinder
 from broker.controllers.disruption.snapshot import ManagedNode
@@ -29,7 +30,6 @@ from broker.controllers.provisioning.decide import (
     within_limits,
 )
 from broker.controllers.provisioning.learned import LearnedRoom
-from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.pools import served
 from broker.controllers.provisioning.usage import (
     LargestMachines,
@@ -179,8 +179,13 @@ class World:
         """A provisioning run decides; its claims are created later."""
         ready = SimpleNamespace(plan=CLASS, source=EC2NodeClass.decode({"metadata": {"name": "default"}}))
         state = LaunchState(
-            supply=Ec2Supply(types=TYPES, inventory=inventory(), shortages=Shortages(), now=NOW),
-            classes={"default": CLASS},
+            supply=LaunchSupply(
+                classes={"default": CLASS},
+                types=TYPES,
+                inventory=inventory(),
+                shortages=Shortages(),
+                now=NOW,
+            ),
             entitle=lambda *_: NO_ENTITLEMENTS,
             owns=lambda _: True,
             launching=lambda _: False,

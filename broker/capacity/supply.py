@@ -1,0 +1,24 @@
+"""The supply of one moment: all that the claims of a plan may be launched from, and who may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
+from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.shortages import Shortages
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSupply:
+    """Classes by name, EC2's types and reservations, the pools that refuse now, and entitlements to slots."""
+
+    classes: Mapping[str, NodeClass]
+    types: Mapping[str, InstanceType]
+    inventory: Inventory
+    shortages: Shortages
+    now: datetime
+    entitlements: Entitlements = NO_ENTITLEMENTS
