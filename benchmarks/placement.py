@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from benchmarks.figures import Figure, run
-from broker.controllers.scheduler.elastic import rejection
+from broker.controllers.elasticquota.use import rejection
 from broker.controllers.scheduler.state import SchedulerState
 from broker.placement.filters import fits
 from broker.placement.holds import Consumption, Hold

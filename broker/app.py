@@ -31,14 +31,14 @@ from broker.controllers.lifecycle.takeover import TakeOver
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
-from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.nodereservation.occupancy import OccupancyReader
+from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.prices import PriceRefresher
 from broker.controllers.profiles import ProfileSweeper
 from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.reservation_reads import ReservationReads
-from broker.controllers.scheduler.reads import SchedulerReads
 from broker.controllers.templates import TemplateSweeper
 from broker.informers import Informers
 from broker.kube.client import Client

@@ -17,7 +17,7 @@ from broker.controllers.lifecycle.takeover import KARPENTER_LEASE_SELECTOR
 from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
 from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_reservation
-from broker.controllers.scheduler.reads import BY_SCHEDULER, scheduler_of
+from broker.controllers.nodereservation.reads import BY_SCHEDULER, scheduler_of
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import SYSTEM_SELECTOR

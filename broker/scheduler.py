@@ -14,7 +14,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
 from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_reservation
-from broker.controllers.scheduler.reads import BY_SCHEDULER, SchedulerReads, scheduler_of
+from broker.controllers.nodereservation.reads import BY_SCHEDULER, SchedulerReads, scheduler_of
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.context import ControllerContext

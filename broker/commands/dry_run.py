@@ -21,10 +21,10 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.published import read_odds
-from broker.controllers.preemption.claims import cluster_of
-from broker.controllers.preemption.controller import PreemptionController
-from broker.controllers.preemption.preemptor import REASONS
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.slots.claims import cluster_of
+from broker.controllers.slots.controller import PreemptionController
+from broker.controllers.slots.preemptor import REASONS
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock

@@ -24,8 +24,9 @@ from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
 from broker.commands.situation import listed, published_shortages
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.nodereservation.occupancy import OccupancyReader
+from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nominations import preempting
-from broker.controllers.occupancy import OccupancyReader
 from broker.controllers.provisioning.decide import (
     LaunchState,
     ProvisioningCluster,
@@ -52,7 +53,6 @@ from broker.controllers.provisioning.pools import (
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.unused import held_back
-from broker.controllers.scheduler.reads import SchedulerReads
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.preemption.slots import drawn, held_odcr
+from broker.controllers.slots.builder import drawn, held_odcr
 from broker.controllers.snapshot import Snapshot
 from broker.webpage.render import reservation_url
 

@@ -25,7 +25,7 @@ from broker.controllers.lifecycle.termination import Termination
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nominations import nominate
-from broker.controllers.preemption.controller import PreemptionController
+from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.context import ControllerContext
 from broker.kube.writers import WriterPool

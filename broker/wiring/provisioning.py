@@ -17,7 +17,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import condition
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.occupancy import needs_a_node
+from broker.controllers.nodereservation.occupancy import needs_a_node
 from broker.controllers.provisioning.pending import provisionable
 from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner

@@ -21,8 +21,8 @@ from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.check import AdmissionCheckReconciler
 from broker.controllers.kueue.queues import QueueController
 from broker.controllers.odcr.provisioner import OdcrProvisioner
-from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.cache import Cache
 
 

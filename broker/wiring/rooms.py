@@ -18,8 +18,8 @@ from broker.controllers.nodereservation.koordinator import (
     KoordinatorController,
     by_reservation,
 )
+from broker.controllers.nodereservation.reads import SchedulerReads, scheduler_of
 from broker.controllers.scheduler.loop import PodScheduler
-from broker.controllers.scheduler.reads import SchedulerReads, scheduler_of
 from broker.kube.batch import Batcher
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result

@@ -36,7 +36,7 @@ from broker.controllers.dedicatedaicluster.status import (
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
-from broker.controllers.preemption.claims import cluster_of, occupied_queues
+from broker.controllers.slots.claims import cluster_of, occupied_queues
 from broker.controllers.snapshot import Snapshot
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound

@@ -22,7 +22,7 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandEr
 from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
-from broker.controllers.preemption.claims import borrows, non_preemptible, occupied_queues, unowned
+from broker.controllers.slots.claims import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of

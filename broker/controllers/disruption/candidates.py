@@ -15,7 +15,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_status import since
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker, reschedulable
 from broker.placement.filters import prepare

@@ -20,7 +20,7 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import replaces
 from broker.controllers.lifecycle.registration import is_ready, nodes_of
 from broker.controllers.lifecycle.termination import BY_NODE
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable

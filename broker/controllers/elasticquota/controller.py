@@ -22,7 +22,7 @@ from broker.controllers.elasticquota.reading import (
     namespaces_of,
     quota_id,
 )
-from broker.controllers.occupancy import holds_room
+from broker.controllers.nodereservation.occupancy import holds_room
 from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions

@@ -16,8 +16,8 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.controllers.elasticquota.reading import ElasticPods, Quota, gigabytes
+from broker.controllers.elasticquota.use import ElasticUse, rejection
 from broker.controllers.provisioning.pools import ServedPool
-from broker.controllers.scheduler.elastic import ElasticUse, rejection
 from broker.kube.cache import Cache
 from broker.placement.packing_model import PendingPod
 from broker.placement.selectors import LESS, SelectorRequirement

@@ -17,7 +17,7 @@ from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
 from broker.controllers.claim_status import replaces
 from broker.controllers.lifecycle.registration import EPHEMERAL
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.disruption_pods import reschedulable

@@ -13,7 +13,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet
-from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.pod_groups import PodGroupReads
 from broker.controllers.provisioning.elastic_sizes import ElasticRules
 from broker.kube.cache import Cache

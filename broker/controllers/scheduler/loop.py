@@ -17,9 +17,11 @@ from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.reading import ElasticPods
+from broker.controllers.elasticquota.use import ElasticUse
 from broker.controllers.nodereservation.conditions import INVALID
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations
 from broker.controllers.nodereservation.node_holds import node_holds
+from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.scheduler.assumed import AssumedPlacements, AssumedPod
 from broker.controllers.scheduler.binder import (
     GANG_INCOMPLETE,
@@ -27,7 +29,6 @@ from broker.controllers.scheduler.binder import (
     OutcomeUnknown,
     PlacementWriter,
 )
-from broker.controllers.scheduler.elastic import ElasticUse
 from broker.controllers.scheduler.gangs import PlacementUnit, units_in_turn, whole_or_not
 from broker.controllers.scheduler.kept_room import KeptRoom
 from broker.controllers.scheduler.preallocation import pre_allocated
@@ -38,7 +39,6 @@ from broker.controllers.scheduler.queue import (
     reservation_waits,
     waits,
 )
-from broker.controllers.scheduler.reads import SchedulerReads
 from broker.controllers.scheduler.reclaim import ElasticReclaim
 from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import (

@@ -17,8 +17,8 @@ from typing import Final
 
 from broker.apis.core import Pod
 from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.elasticquota.use import ElasticUse
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations
-from broker.controllers.scheduler.elastic import ElasticUse
 from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules, sized, try_places
 from broker.kube.client import Client

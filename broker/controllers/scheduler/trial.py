@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.controllers.elasticquota.reading import gigabytes
+from broker.controllers.elasticquota.use import rejection
 from broker.controllers.scheduler.binder import QUOTA_EXCEEDED, RESERVATION_REQUIRED
-from broker.controllers.scheduler.elastic import rejection
 from broker.controllers.scheduler.state import SchedulerState
 from broker.placement.affinity import node_affinity, node_name
 from broker.placement.filters import Filter, Fits, prepare

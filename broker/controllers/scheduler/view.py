@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
-from broker.controllers.occupancy import holds_room
+from broker.controllers.nodereservation.occupancy import holds_room
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer

@@ -13,7 +13,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import facts
 from broker.controllers.launch import planning
 from broker.controllers.odcr import provisioner
-from broker.controllers.preemption import controller, slots
+from broker.controllers.slots import builder, controller
 from broker.kube.isolation import REASON
 from broker.quota import part
 from tests.cluster.objects import ON_DEMAND
@@ -31,7 +31,7 @@ def of(reserved: Iterable[Any]) -> list[str]:
 # The place of the failure, the object that it is about, and the names among a call's arguments.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
     "quota": (controller, "decide", "bad-cluster", part.names),
-    "slots": (slots, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
+    "slots": (builder, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
     "purchases": (provisioner, "plan", QUEUE, lambda capacities, *_: of(capacities)),
     "reservations": (
         provisioner,

@@ -17,7 +17,7 @@ from broker.capacity.requirements import Requirements
 from broker.controllers import assumed
 from broker.controllers.assumed import AssumptionStore, Lifetime, expired
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.preemption.preemptor import Preemptor
+from broker.controllers.slots.preemptor import Preemptor
 from broker.kube.cache import Cache
 from providers.model import Odcr
 from tests.support.clock import FakeClock

@@ -29,8 +29,8 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.launch.planning import in_gangs
 from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.lifecycle.termination import BY_NODE
-from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import NotFound

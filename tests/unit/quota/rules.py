@@ -9,7 +9,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import KEPT
-from broker.controllers.preemption.claims import slot_request
+from broker.controllers.slots.claims import slot_request
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.slot_model import SlotRequest
 from broker.quota.slots import SlotTree

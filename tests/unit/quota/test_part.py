@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.controllers.preemption import controller, slots
+from broker.controllers.slots import builder, controller
 from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
@@ -97,14 +97,14 @@ def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) ->
                     raise ZeroDivisionError
                 return real(snapshot)
 
-            monkeypatch.setattr(slots, "entitlements", fails)
+            monkeypatch.setattr(builder, "entitlements", fails)
             with pytest.raises(CulpritFound) as caught:
                 slots.isolated_entitlements(snapshot)
             assert caught.value.suspect == bad
             tried.add(bad)
-        monkeypatch.setattr(slots, "entitlements", each_once)
+        monkeypatch.setattr(builder, "entitlements", each_once)
         return real(snapshot)
 
-    monkeypatch.setattr(slots, "entitlements", each_once)
+    monkeypatch.setattr(builder, "entitlements", each_once)
     assert [*check(World(setting(1)))] == []
     assert len(tried) > 3

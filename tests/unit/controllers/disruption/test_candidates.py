@@ -15,7 +15,7 @@ from broker.apis.names import INITIALIZED_CONDITION, PODS
 from broker.controllers.disruption.candidates import nominated, ready_to_go, usable_soon
 from broker.controllers.disruption.conditions import RETRY
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.placement.reading import pod_info
 
 POOL = NodePool.decode(

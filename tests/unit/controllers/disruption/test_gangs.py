@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 
 POOL = NodePool.decode({"metadata": {"name": "any"}})
 

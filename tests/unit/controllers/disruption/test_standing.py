@@ -15,7 +15,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.standing import StandingNodes
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
 from broker.quota.usage import Reserved

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom

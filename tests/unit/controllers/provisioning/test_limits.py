@@ -21,7 +21,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import capacity
 from broker.controllers.disruption.replacements import Demand, MachineFinder
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.decide import (
     LaunchState,
     NewClaim,

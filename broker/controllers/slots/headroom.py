@@ -14,7 +14,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import whole
 from broker.controllers.dedicatedaicluster.drawing import share
-from broker.controllers.preemption.claims import nominated
+from broker.controllers.slots.claims import nominated
 from broker.placement.claims import priority_of
 from broker.quota.candidates import fits
 from broker.quota.joint import QuotaState

@@ -14,7 +14,7 @@ from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplace
 from broker.capacity.requirements import Requirements
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.claim_status import write
-from broker.controllers.preemption.preemptor import Preemptor
+from broker.controllers.slots.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden

@@ -11,7 +11,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.lifecycle.termination import BY_NODE
-from broker.controllers.preemption.claims import borrows, non_preemptible
+from broker.controllers.slots.claims import borrows, non_preemptible
 from broker.kube.cache import Cache
 from broker.quota.usage import Reserved
 from tests.support.caches import claim_caches

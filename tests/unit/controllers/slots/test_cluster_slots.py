@@ -12,7 +12,7 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
-from broker.controllers.preemption.cluster_slots import cluster_holdings, nominated_slots, pending_slots
+from broker.controllers.slots.cluster_slots import cluster_holdings, nominated_slots, pending_slots
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots

@@ -18,8 +18,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.preemption.claims import cluster_of, nominated
-from broker.controllers.preemption.slots import SlotSnapshotBuilder, drawn, isolated_entitlements
+from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn, isolated_entitlements
+from broker.controllers.slots.claims import cluster_of, nominated
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
 from broker.reservations.cluster_admission import ClusterAdmission

@@ -18,12 +18,12 @@ from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
 from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
 from broker.controllers.dedicatedaicluster.drawing import share
-from broker.controllers.dedicatedaicluster.headroom import without_room
 from broker.controllers.dependencies import ReservationDependencies
-from broker.controllers.preemption.claims import nominated, slot_request
-from broker.controllers.preemption.entitlements import EntitlementReader
-from broker.controllers.preemption.preemptor import Preemptor
-from broker.controllers.preemption.slots import SlotSnapshotBuilder
+from broker.controllers.slots.builder import SlotSnapshotBuilder
+from broker.controllers.slots.claims import nominated, slot_request
+from broker.controllers.slots.entitlements import EntitlementReader
+from broker.controllers.slots.headroom import without_room
+from broker.controllers.slots.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result

@@ -23,9 +23,9 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.node_holds import node_holds
+from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.queue import reservation_waits
-from broker.controllers.scheduler.reads import SchedulerReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.informer import Informer

@@ -13,9 +13,9 @@ from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.assumed import CONVERGENCE, AssumptionStore
-from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
-from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.slots.builder import SlotSnapshotBuilder
+from broker.controllers.slots.entitlements import PATIENCE, EntitlementReader
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport

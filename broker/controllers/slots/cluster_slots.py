@@ -17,7 +17,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import flavor_name, takes_reserved
 from broker.controllers.dedicatedaicluster.status import Size, terminating
-from broker.controllers.preemption.claims import cluster_of
+from broker.controllers.slots.claims import cluster_of
 from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots

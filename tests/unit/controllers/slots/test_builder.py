@@ -15,7 +15,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
-from broker.controllers.preemption.slots import drawn
+from broker.controllers.slots.builder import drawn
 from broker.quota.usage import Reserved
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.drawing import DrawRights

@@ -9,8 +9,8 @@ from typing import Any
 from broker.apis import godel, koordinator
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
+from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.nodereservation.room_rules import RoomRules
-from broker.controllers.occupancy import OccupancyReader
 from broker.kube.cache import Cache
 from broker.placement.holds_bounds import RoomBounds
 

@@ -24,7 +24,7 @@ from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.claim_status import write
-from broker.controllers.preemption.claims import cluster_of
+from broker.controllers.slots.claims import cluster_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.events import Recorder

@@ -19,14 +19,14 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.preemption.claims import cluster_of, nominated_requests, non_preemptible
-from broker.controllers.preemption.cluster_slots import (
+from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.slots.claims import cluster_of, nominated_requests, non_preemptible
+from broker.controllers.slots.cluster_slots import (
     ClusterHolding,
     cluster_holdings,
     nominated_slots,
     pending_slots,
 )
-from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.clock import Clock
