@@ -24,10 +24,9 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport

@@ -10,11 +10,10 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
 from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.lifecycle.takeover import KARPENTER_LEASE_SELECTOR
-from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
 from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_reservation
 from broker.controllers.nodereservation.reads import BY_SCHEDULER, scheduler_of

@@ -10,7 +10,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, condition
+from broker.apis import names
+from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, condition, is_true
 from broker.apis.schema import crd
 
 # The condition of a pod that the scheduler sets, and its reason if no node has room.
@@ -58,6 +59,16 @@ class Node(Object):
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet reports the node as ready."""
+        return is_true(self, names.READY)
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether the node's taint keeps new pods off it, because it is about to end."""
+        return any(taint.key == names.DISRUPTED_TAINT for taint in self.spec.taints)
 
 
 class Toleration(Model):

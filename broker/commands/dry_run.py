@@ -22,7 +22,6 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.published import read_odds
 from broker.controllers.reservation_reads import ReservationReads
-from broker.controllers.slots.claims import cluster_of
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.slots.preemptor import REASONS
 from broker.informers import Informers
@@ -33,6 +32,7 @@ from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.oncall.waiters import is_brokers
 from broker.quota.slot_model import CLAIM
+from broker.reservations.claims import cluster_of
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership

@@ -33,7 +33,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
 from broker.commands.plan import PlanInputs, considered
-from broker.controllers.launch.planning import in_gangs
+from broker.placement.claims import in_gangs
 from providers.base import CapacityProvider
 
 

@@ -28,8 +28,6 @@ from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
 from broker.controllers.claim_status import instance_id
-from broker.controllers.launch.planning import in_gangs
-from broker.controllers.launch.template import template_key
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
@@ -40,7 +38,7 @@ from broker.controllers.nodeclass.resolve import (
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.waiters import is_brokers
-from broker.placement.claims import BadClaim, planned
+from broker.placement.claims import BadClaim, in_gangs, planned
 from broker.placement.waiting import waiting_since
 from broker.quota.slot_model import CLAIM
 from broker.text import abridged, counted, plain
@@ -207,7 +205,7 @@ def considered(
         try:
             in_gang = names.GANG in claim.annotations  # only a gang's hold counts from the wait of pods
             since = waiting_since(claim, lambda key: find().get(key)) if in_gang else None
-            planned_claim = planned(claim, template=template_key(claim), since=since)
+            planned_claim = planned(claim, since=since)
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue

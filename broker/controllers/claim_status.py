@@ -44,6 +44,9 @@ BROKER_CONDITIONS = (
 _FIELDS = ("nodeName", "providerID", "imageID", "capacity", "allocatable", "lastPodEventTime")
 STEPS = (names.LAUNCHED, names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 MESSAGE_LIMIT = 1000
+# Reasons that other rooms read or write, too.
+REGISTRATION_TIMED_OUT = "RegistrationTimeout"
+AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
 
 

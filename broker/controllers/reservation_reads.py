@@ -23,12 +23,12 @@ from broker.apis.kueue import (
 )
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.kueue.answers import PARKED, by_parked
 from broker.controllers.snapshot import Snapshot, SnapshotBuilder
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.kube.served_informer import ServedInformer
+from broker.reservations.kueue_checks import PARKED, by_parked
 from broker.reservations.kueue_objects import (
     BY_QUEUE,
     BY_RESERVATION,

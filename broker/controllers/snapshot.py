@@ -17,6 +17,7 @@ from typing import Protocol
 
 from broker.apis import names
 from broker.apis.core import ResourceQuota
+from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -26,6 +27,7 @@ from broker.kube.informer import Informer
 from broker.quota.hardware import usage
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import queues
+from broker.reservations.claim_holders import claim_holders
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
@@ -142,6 +144,10 @@ class Snapshot:
     def cluster_holders(self) -> Holders:
         """The dedicated clusters of each reservation, with the quota that they hold."""
         return cluster_holders(self.clusters, self.reservations)
+
+    def claim_holders(self, claims: Iterable[NodeClaim]) -> Holders:
+        """Those of these claims that draw from reservations, with the quota that they hold."""
+        return claim_holders(claims, self.specs, self.resource_flavors, self.rights)
 
     @cached_property
     def unqueued_clusters(self) -> Holders:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +14,7 @@ from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import requirements_of
+from broker.placement.node_settings import template_key
 from broker.text import InvalidText, decode_whole, quantities, shortened
 
 _KIND: Final = EC2NodeClass.KIND.kind
@@ -27,8 +30,8 @@ class BadClaim(Exception):
         self.message = message
 
 
-def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -> Claim:
-    """The claim as the planner reads it; `template` is its template key. Raises BadClaim.
+def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
+    """The claim as the planner reads it. Raises BadClaim.
 
     `since`: as of `waiting_since`; without it, the claim waits since its creation.
     """
@@ -63,8 +66,17 @@ def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -
         since=since,
         gang=claim.annotations.get(names.GANG, ""),
         gang_size=_gang_size(claim),
-        template=template,
+        template=template_key(claim),
         min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
+    )
+
+
+def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
+    """The number of claims of each gang that have their instance."""
+    return Counter(
+        gang
+        for claim in claims
+        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG))
     )
 
 

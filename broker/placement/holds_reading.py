@@ -30,7 +30,14 @@ from broker.placement.holds_match import (
 )
 from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS, amounts
-from broker.placement.reading import label_selector, node_taints, node_terms, pod_info, pod_tolerations
+from broker.placement.reading import (
+    label_selector,
+    node_taints,
+    node_terms,
+    pod_info,
+    pod_tolerations,
+    takes_room,
+)
 from broker.placement.selectors import Selector, SelectorRequirement, equal
 from broker.text import decode_duration, decode_json, decode_object
 
@@ -293,3 +300,19 @@ def _json(annotations: Mapping[str, str], key: str) -> dict[str, Any]:
         return decode_object(text)
     except ValueError as error:
         raise ValueError(f"annotation {key} is no JSON object: {error}; correct or remove it") from error
+
+
+def reservation_waits(reservation: koord.KoordinatorReservation, names: frozenset[str]) -> bool:
+    """Whether the reservation needs a node from one of these schedulers."""
+    status = reservation.status
+    if reservation.scheduler not in names or status.node_name or reservation.deleting:
+        return False
+    return status.phase in ("", koord.PENDING)
+
+
+def holds_room(pod: Pod) -> bool:
+    """Whether the pod counts on its node. One that ended counts until its room is given back or kept.
+
+    Otherwise its room would be given to another pod, and then be kept as well.
+    """
+    return takes_room(pod) or (bool(pod.spec.node_name) and godel.FINALIZER in pod.metadata.finalizers)

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from broker.apis import names
 from broker.placement.model import NodeTaint, PodInfo, PodToleration
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
+
+# Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
+EPHEMERAL: Final = frozenset(
+    {
+        (names.NODE_NOT_READY_TAINT, "NoSchedule"),
+        (names.NODE_NOT_READY_TAINT, "NoExecute"),
+        (names.NODE_UNREACHABLE_TAINT, "NoSchedule"),
+        (names.CLOUD_UNINITIALIZED_TAINT, "NoSchedule"),
+        (names.UNREGISTERED_TAINT, "NoExecute"),
+    }
+)
+
 
 UNSCHEDULABLE: Final = "node(s) were unschedulable"
 UNTOLERATED: Final = "node(s) had untolerated taint(s)"

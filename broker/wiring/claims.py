@@ -13,14 +13,14 @@ from broker.controllers.advisor.accepted import AcceptedSpecController
 from broker.controllers.advisor.controller import Advisor
 from broker.controllers.advisor.definition import DefinitionController
 from broker.controllers.advisor.pools import class_of
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.claim_status import instance_id
 from broker.controllers.interruption.notices import BY_INSTANCE
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launcher import Launcher
 from broker.controllers.launch.trial import FIRST_TRIAL_DELAY, LaunchTrials
 from broker.controllers.lifecycle.abandoned import AbandonedNodes
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID, MARK, Registration
+from broker.controllers.lifecycle.registration import MARK, Registration
 from broker.controllers.lifecycle.termination import Termination
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.controllers.nodeclass.controller import NodeClassController

@@ -12,12 +12,12 @@ from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.kueue.answers import PARKED, by_parked, demands
-from broker.controllers.kueue.render import CHECK
+from broker.controllers.kueue.answers import demands
 from broker.kube.controller import Controller
 from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK, PARKED, by_parked
 from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, owner_of
 from broker.reservations.spec import Reservation
 from broker.reservations.workloads import counts_as, reserves

@@ -15,9 +15,9 @@ from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.kueue import AdmissionCheck, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.kueue.render import CHECK
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
+from broker.reservations.kueue_checks import CHECK
 from tests.cluster.clocks import MovableClock
 from tests.cluster.ome import bought
 from tests.cluster.ome.dedicated import World

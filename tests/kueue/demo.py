@@ -27,10 +27,10 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.output import console, table
-from broker.controllers.kueue.render import CHECK
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK
 from broker.settings import Settings
 from local.demo import account
 from local.demo.session import session

@@ -12,7 +12,6 @@ from typing import Final
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ACTIVE, ClusterQueue, LocalQueue
 from broker.apis.meta import condition
-from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import ReservationHolder, Reserved
@@ -33,7 +32,7 @@ def holders_of(
     """The users of each reservation. Claims count by themselves only if Kueue counts no quota."""
     usages: list[Holders] = [snapshot.cluster_holders, snapshot.workload_holders]
     if not reads.kueue:
-        usages.append(drawing(claims, snapshot))
+        usages.append(snapshot.claim_holders(claims))
     joined: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
     for usage in usages:
         for reserved, holders in usage.items():

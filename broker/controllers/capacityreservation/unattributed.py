@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.lifecycle.termination import BY_NODE
+from broker.controllers.claim_caches import BY_NODE
 from broker.kube.cache import Cache
 from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey

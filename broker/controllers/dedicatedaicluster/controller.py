@@ -22,21 +22,18 @@ from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState, build_snapshot
 from broker.controllers.dedicatedaicluster.status import (
     PREEMPTED,
     ClusterEviction,
     ClusterFacts,
     ClusterStatus,
-    Size,
     next_status,
     preempted,
 )
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
-from broker.controllers.slots.claims import cluster_of, occupied_queues
 from broker.controllers.snapshot import Snapshot
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
@@ -47,7 +44,9 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.usage import Reserved
+from broker.reservations.claims import cluster_of, occupied_queues
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor
+from broker.reservations.cluster_sizes import Size, sizes
 from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import FlavorProblem
 from providers.model import InstanceType
@@ -154,7 +153,7 @@ class ClusterController:
                 node.name for node in shared.caches.nodes.list() if is_unready_cluster_node(node)
             ),
             types=types,
-            size=sizes(cluster_snapshot.flavors, cluster_snapshot.reservations, types, settings),
+            size=sizes(cluster_snapshot.flavors, cluster_snapshot.reservations, types, settings.bought_zones),
             owners=snapshot.odcrs.owned.owner,
             launch_limit=max(
                 machines.LAUNCH_LIMIT,

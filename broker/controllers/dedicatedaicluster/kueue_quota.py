@@ -33,11 +33,10 @@ from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.status import ClusterEviction
-from broker.controllers.kueue.answers import BY_CHECK, identity, refused
-from broker.controllers.kueue.render import CHECK
 from broker.kube.conditions import condition_body, owner_reference, set_conditions
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
+from broker.reservations.kueue_checks import BY_CHECK, CHECK, identity, refused
 from broker.reservations.sizing import ACCELERATORS
 
 Json = dict[str, Any]

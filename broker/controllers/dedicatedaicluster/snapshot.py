@@ -19,10 +19,8 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError, cluster_demand
-from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
-from broker.controllers.slots.claims import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
@@ -32,6 +30,7 @@ from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
+from broker.reservations.claims import borrows, occupied_queues, unowned
 from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
@@ -236,7 +235,7 @@ def _other_holders(
 ) -> Iterable[AdmittedWorkload]:
     """The claims outside clusters that hold quota."""
     by_name, owners = {claim.name: claim for claim in claims}, snapshot.odcrs.owned.owner
-    for reserved, holders in drawing(claims, snapshot).items():
+    for reserved, holders in snapshot.claim_holders(claims).items():
         for holder in holders:
             claim = by_name[holder.name]
             if unowned(claim, reserved, owners):
@@ -248,7 +247,7 @@ def _other_holders(
                 priority=holder.priority,
                 reserved=holder.since,
                 evicted=claim.deleting,
-                non_preemptible=non_preemptible(claim, caches),
+                non_preemptible=caches.non_preemptible(claim),
                 on_own_slots=not borrows(claim, reserved, owners),
                 occupied_queues=occupied_queues((claim,), owners),
             )

@@ -33,6 +33,7 @@ from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, usage_text
+from broker.reservations.cluster_sizes import Size
 from broker.reservations.sizing import ACCELERATORS, FlavorProblem, SizedQuota
 from broker.text import counted, quantity
 
@@ -47,7 +48,6 @@ CLASS_HINT: Final = (
     f"; annotation {names.NODE_CLASS} of the cluster, its profile or its reservation names another"
 )
 
-Size = Callable[[str, Mapping[str, int]], SizedQuota | FlavorProblem]
 
 _WHY: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "of higher priority in the same reservation",

@@ -16,8 +16,6 @@ from broker.controllers.dedicatedaicluster import kueue_quota
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState
 from broker.controllers.dedicatedaicluster.status import ClusterEviction, ClusterStatus
-from broker.controllers.kueue.answers import is_parked
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -25,6 +23,7 @@ from broker.kube.errors import AlreadyExists
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK, is_parked
 from broker.reservations.kueue_objects import BY_RESERVATION, owning_cluster, queue_name
 
 Json = dict[str, Any]

@@ -53,7 +53,6 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
-from broker.controllers.lifecycle.registration import disrupted, is_ready
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
@@ -344,7 +343,7 @@ class DisruptionMethods:
         usable = [
             node
             for node in self._caches.nodes.list()
-            if node.name not in ending and is_ready(node) and not node.deleting and not disrupted(node)
+            if node.name not in ending and node.ready and not node.deleting and not node.disrupted
         ]
         usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
         return [node.name for node in usable]

@@ -31,7 +31,6 @@ from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.lifecycle.registration import disrupted
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
@@ -310,7 +309,7 @@ class MoveController:
             self._reporter.terminating(node.claim, node.node, cause)
 
     def _taint(self, node: ManagedNode) -> None:
-        if node.node is None or disrupted(node.node):
+        if node.node is None or node.node.disrupted:
             return
         other_taints = [taint.wire() for taint in node.node.spec.taints if taint.key != names.DISRUPTED_TAINT]
         self._write_taints(node.node, [*other_taints, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}])
@@ -319,7 +318,7 @@ class MoveController:
         if node.node is None:
             return
         newest = self._nodes.get(node.node.name) or node.node
-        if disrupted(newest):
+        if newest.disrupted:
             kept = [taint.wire() for taint in newest.spec.taints if taint.key != names.DISRUPTED_TAINT]
             self._write_taints(newest, kept)
 

@@ -38,9 +38,9 @@ from broker.controllers.disruption.replacements import (
 )
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.launch.planning import in_gangs
 from broker.controllers.nodeclass.resolve import LINUX
 from broker.controllers.provisioning.observe import launchable
+from broker.placement.claims import in_gangs
 from broker.placement.packing_model import MachineOption
 from providers.model import InstanceType
 

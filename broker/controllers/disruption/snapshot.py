@@ -16,10 +16,8 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import replaces
-from broker.controllers.lifecycle.registration import is_ready, nodes_of
-from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
@@ -93,7 +91,7 @@ class DisruptionSnapshot:
             for node in counted
             if node.claim.deleting
             or node.replacement is not None
-            or (node.node is not None and (node.node.deleting or not is_ready(node.node)))
+            or (node.node is not None and (node.node.deleting or not node.node.ready))
         ]
         return PoolNodes(total=len(counted), disrupted=len(disrupted))
 
@@ -147,7 +145,7 @@ class DisruptionSnapshotBuilder:
     def _node(
         self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None, occupancy: NodeOccupancy
     ) -> ManagedNode:
-        nodes, left_out = nodes_of(self._caches.nodes, claim) if claim.status.provider_id else ([], None)
+        nodes, left_out = self._caches.nodes_of(claim) if claim.status.provider_id else ([], None)
         known: dict[str, Any] = {"claim": claim, "pool": pool, "replacement": replacement}
         if left_out is not None or len(nodes) != 1:
             return ManagedNode(**known, unreadable=left_out is not None)

@@ -29,7 +29,6 @@ from broker.controllers.disruption.candidates import (
 from broker.controllers.disruption.gangs import RunningGangs
 from broker.controllers.disruption.returning import consolidates
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.lifecycle.registration import is_ready
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
@@ -83,7 +82,7 @@ class StandingNodes:
             for node in free
             if _reserved(node)
             and node.node is not None
-            and is_ready(node.node)
+            and node.node.ready
             and since(node.claim, names.DRIFTED) is None
             and not awaits_pods(node, caches.claims, snapshot.now)
             and not nominated(node, caches.pods.find)

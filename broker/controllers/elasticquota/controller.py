@@ -22,12 +22,12 @@ from broker.controllers.elasticquota.reading import (
     namespaces_of,
     quota_id,
 )
-from broker.controllers.nodereservation.occupancy import holds_room
 from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
+from broker.placement.holds_reading import holds_room
 from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts
 from broker.quota.elastic_resolve import ElasticDeclaration, ElasticProblem, in_force
 

@@ -19,9 +19,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.claim_status import instance_id
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.context import ControllerContext

@@ -25,26 +25,21 @@ from broker.apis.kueue import AdmissionCheckState, Workload
 from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.answers import (
-    PARKED,
-    WAITS,
     CheckAnswer,
     backoff,
     body,
     increase,
-    is_evicted,
-    is_parked,
     parked_body,
     pending,
     ready,
-    refused,
     retry,
 )
 from broker.controllers.kueue.promises import Demand, Promise, broken, promises, replaced_demand, turn
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.running import running_workloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launchable_instances
 from broker.kube.controller import Result
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_evicted, is_parked, refused
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
 from broker.reservations.workloads import reserves

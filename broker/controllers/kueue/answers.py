@@ -23,23 +23,18 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, Workload
-from broker.apis.meta import condition, is_true
+from broker.apis.kueue import CheckState, Workload
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
+from broker.reservations.kueue_checks import WAITS, identity
 from broker.reservations.sizing import amount_text
 from broker.reservations.workloads import assigned
 from broker.text import counted, quantity
 
 Json = dict[str, Any]
 
-PARKED: Final = "parked"
 SKEW: Final = timedelta(minutes=1)  # the allowed lag of Kueue's clock behind the broker's
 FIRST, LONGEST = 60, 600  # seconds for which a workload without room is parked
-WAITS: Final = "waits for reserved instances"
-# Kueue's message when a check has evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
-RESET: Final = "Reset to Pending after eviction. Previously: Retry"
-BY_CHECK: Final = "AdmissionCheck"  # Kueue's reason of Evicted
 RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 
@@ -199,46 +194,3 @@ def parked_body(workload: Workload, check: str, why: str, now: datetime, until: 
     parked = body(workload, check, pending(why), now)
     parked["status"]["requeueState"] = {"requeueAt": timestamp(until)}
     return parked
-
-
-def identity(workload: Workload) -> Json:
-    """The metadata of a write that applies only to this version of the workload."""
-    return {
-        "name": workload.name,
-        "namespace": workload.namespace,
-        "uid": workload.uid,
-        "resourceVersion": workload.metadata.resource_version,
-    }
-
-
-def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
-    """The workload's entry for the check."""
-    return next((state for state in workload.status.admission_checks if state.name == check), None)
-
-
-def is_evicted(workload: Workload) -> bool:
-    return is_true(workload, EVICTED)
-
-
-def refused(workload: Workload, check: str) -> bool:
-    """Whether the check has evicted the workload, and it has got no quota since."""
-    state, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
-    return (
-        state is not None
-        and state.state == "Pending"
-        and state.message.startswith((RESET, WAITS))
-        and evicted is not None
-        and (evicted.status, evicted.reason) == ("True", BY_CHECK)
-        and workload.spec.active
-    )
-
-
-def is_parked(workload: Workload, check: str) -> bool:
-    """Whether the broker has recorded the eviction. `requeueAt` is set from then until the release."""
-    state = entry(workload, check)
-    return refused(workload, check) and state is not None and state.message.startswith(WAITS)
-
-
-def by_parked(workload: Workload) -> Iterable[str]:
-    """For the index PARKED: the check that evicted the workload."""
-    return [state.name for state in workload.status.admission_checks if refused(workload, state.name)]

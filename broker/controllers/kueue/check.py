@@ -14,13 +14,14 @@ from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.controllers.dependencies import ReservationDependencies
-from broker.controllers.kueue.render import CHECK, CONTROLLER
+from broker.controllers.kueue.render import CONTROLLER
 from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
 from broker.kube.removal import remove
 from broker.kube.watches import Signal
 from broker.reservations.annotations import ADMISSION
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import owner_of
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import CONFLICT

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 from broker.apis.kueue import QUOTA_RESERVED, REPLACES, Workload
 from broker.apis.meta import condition
-from broker.controllers.kueue.answers import entry
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.running import RunningWorkloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
 from broker.controllers.reservation_reads import ReservationReads
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK, entry
 from broker.reservations.kueue_objects import BY_QUEUE, queue_name
 from broker.reservations.spec import reserved_of
 from broker.reservations.workloads import reserves

@@ -22,7 +22,6 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
 from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.render import (
-    CHECK,
     cluster_queue,
     differs,
     leftover,
@@ -35,6 +34,7 @@ from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import (
     BY_RESERVATION,
     local_queue_name,

@@ -27,6 +27,7 @@ from broker.apis.ome import (
 from broker.kube.conditions import owner_reference
 from broker.quota.model import Preemption
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import (
     local_queue_name,
     mark,
@@ -39,8 +40,7 @@ from broker.text import exact
 
 Json = dict[str, Any]
 
-# The broker's AdmissionCheck, and the name of the controller that answers it.
-CHECK: Final = "reserved-capacity.capacity-broker.io"
+# The controller that answers the broker's AdmissionCheck.
 CONTROLLER: Final = "capacity-broker.io/reserved-capacity"
 NAMESPACE: Final = "kubernetes.io/metadata.name"
 # Every namespace has the label, so this selects none, and it is not null.

@@ -26,7 +26,6 @@ from broker.controllers.launch.published import PublishedShortages
 from broker.controllers.launch.recovery import Recovery
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import RETRY, LaunchResults
-from broker.controllers.launch.template import template_key
 from broker.controllers.launch.unchanged import UnchangedInputs
 from broker.controllers.launch.waves import FleetWaves
 from broker.controllers.lifecycle.losses import LossDetector
@@ -233,7 +232,7 @@ class Launcher:
         for claim in waiting:
             try:
                 since = waiting_since(claim, self._pods.find)
-                planned_claim = planned(claim, template=template_key(claim), since=since)
+                planned_claim = planned(claim, since=since)
                 ready = self._nodeclasses.ready(planned_claim.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):

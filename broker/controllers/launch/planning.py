@@ -6,18 +6,13 @@ warning with the reason.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 import prometheus_client
 import structlog
 
-from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, Inventory, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -26,10 +21,12 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.unchanged import PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.controllers.slots.policy import SlotPolicy
 from broker.kube.bisection import bisected
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
+from broker.placement.claims import in_gangs
 from providers.model import InstanceType
 
 _SECONDS = prometheus_client.Histogram(
@@ -50,24 +47,6 @@ _GAP = prometheus_client.Gauge(
     registry=REGISTRY,
 )
 _log = structlog.get_logger("plan")
-
-
-class SlotPolicy(Protocol):
-    """Decides which claims may take which reserved slots."""
-
-    def begin(self) -> bool:
-        """Whether ownership of the slots is known. Earlier launches are written by now."""
-
-    def exclusive(self) -> AbstractContextManager[None]:
-        """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
-
-    def entitlements(
-        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements:
-        """The entitlements for a plan of these claims, by uid."""
-
-    def planned(self, plan_: Plan) -> None:
-        """Records the plan's launches and nominations."""
 
 
 class Planner:
@@ -131,15 +110,6 @@ class Planner:
 
     def gangs(self) -> Mapping[str, int]:
         return in_gangs(self._claims.list())
-
-
-def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
-    """The number of claims of each gang that have their instance."""
-    return Counter(
-        gang
-        for claim in claims
-        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG))
-    )
 
 
 def _report(plan_: Plan) -> None:

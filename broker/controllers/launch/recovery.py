@@ -29,7 +29,6 @@ from broker.controllers.launch.execute import Executor
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import LaunchResults
-from broker.controllers.lifecycle.registration import nodes_at
 from broker.kube.clock import Clock
 from providers.errors import ProviderError
 from providers.launch import LaunchRequest
@@ -53,6 +52,7 @@ class Recovery:
         *,
         clock: Clock,
     ) -> None:
+        self._caches = caches
         self._claims, self._nodes = caches.claims, caches.nodes
         self._inventory, self._view = ec2.inventory, ec2.view
         self._executor = executor
@@ -156,7 +156,7 @@ class Recovery:
             gone = [r for r in references if r.kind == NodeClaim.KIND.kind and r.uid not in owners]
             return node.deleting or (bool(gone) and len(gone) == len(references))
 
-        nodes, left_out = nodes_at(self._nodes, provider_id(instance), name=instance.private_dns_name)
+        nodes, left_out = self._caches.nodes_at(provider_id(instance), name=instance.private_dns_name)
         return left_out is not None or any(map(is_ending, nodes))
 
     def _pairs(

@@ -18,7 +18,7 @@ from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, patch, write
+from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.context import ControllerContext
@@ -30,7 +30,6 @@ from broker.placement.quantities import amounts
 from broker.placement.reading import pod_info
 from providers.errors import ErrorClass
 
-AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
 MOST_PODS = 10

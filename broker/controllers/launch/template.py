@@ -1,7 +1,7 @@
 """The content of a class's launch template for one group of claims.
 
 It has everything of the class that an instance shows. Differences between claims (labels, taints) are in the
-user data, so only claims with equal labels and taints share a template (`template_key`).
+user data, so only claims with equal labels and taints share a template (`node_settings.template_key`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import orjson
-
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import LaunchGroup
-from broker.capacity.types import EFA
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.placement.node_settings import node_labels, node_taints, requests_efa
 from providers.base import CapacityProvider
 from providers.launch import (
     Bootstrap,
@@ -26,10 +24,6 @@ from providers.launch import (
     Template,
 )
 
-UNREGISTERED = f"{names.UNREGISTERED_TAINT}:NoExecute"
-# The kubelet may set only these of Kubernetes' own labels on its node (NodeRestriction admission).
-_KUBELET_MAY_SET = ("node.kubernetes.io/", "kubelet.kubernetes.io/")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBootstrap:
@@ -38,12 +32,6 @@ class NodeBootstrap:
     name: str
     endpoint: str
     ca_bundle: str
-
-
-def template_key(claim: NodeClaim) -> str:
-    """Equal for claims that share one launch template."""
-    content = [_labels(claim), _taints(claim), *([EFA] if _requests_efa(claim) else [])]
-    return orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def template(
@@ -62,8 +50,8 @@ def template(
         endpoint=cluster.endpoint,
         ca_bundle=cluster.ca_bundle,
         service_cidr=ready.network.range,
-        labels=_labels(claim),
-        taints=tuple(_taints(claim)),
+        labels=node_labels(claim),
+        taints=tuple(node_taints(claim)),
         kubelet=_kubelet(ready),
         instance_store_raid0=spec.instance_store_policy == "RAID0",
     )
@@ -109,10 +97,6 @@ def _kubelet(ready: LaunchClass) -> Mapping[str, object]:
     return own if named else {**own, "clusterDNS": [ready.network.dns]}
 
 
-def _requests_efa(claim: NodeClaim) -> bool:
-    return EFA in claim.spec.resources.requests
-
-
 def _efa_interfaces(
     claim: NodeClaim, group: LaunchGroup, provider: CapacityProvider
 ) -> tuple[NetworkInterface, ...]:
@@ -120,7 +104,7 @@ def _efa_interfaces(
 
     All types of the group have the same number of cards.
     """
-    if not _requests_efa(claim):
+    if not requests_efa(claim):
         return ()
     count = provider.instance_types()[group.overrides[0].instance_type].efa_interfaces
     return tuple(NetworkInterface(card=card, device=min(card, 1), kind="efa") for card in range(count))
@@ -135,20 +119,3 @@ def instance_tags(ready: LaunchClass, *, launch: str, cluster: str) -> Mapping[s
         names.TAG_NODECLASS_HASH: f"{VERSION}/{class_hash(ready.source)}",
         names.TAG_LAUNCH: launch,
     }
-
-
-def _labels(claim: NodeClaim) -> dict[str, str]:
-    return {key: value for key, value in sorted(claim.labels.items()) if _kubelet_may_set(key)}
-
-
-def _kubelet_may_set(key: str) -> bool:
-    domain = key.partition("/")[0] if "/" in key else ""
-    kubernetes = domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io"))
-    return not kubernetes or key.startswith(_KUBELET_MAY_SET)
-
-
-def _taints(claim: NodeClaim) -> list[str]:
-    taints = (*claim.spec.taints, *claim.spec.startup_taints)
-    return [f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}" for t in taints] + [
-        UNREGISTERED
-    ]

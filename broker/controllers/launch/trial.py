@@ -25,7 +25,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.launch.template import NodeBootstrap, instance_tags, template, template_key
+from broker.controllers.launch.template import NodeBootstrap, instance_tags, template
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.doubling import doubled
@@ -177,7 +177,7 @@ class LaunchTrials:
 
     def _planned(self, claim: NodeClaim, node_class: NodeClass) -> list[LaunchGroup]:
         types, plans, now = self._provider.instance_types(), {node_class.name: node_class}, self._clock.now()
-        waiting = [planned(claim, template=template_key(claim))]
+        waiting = [planned(claim)]
         supply = LaunchSupply(
             classes=plans, types=types, inventory=self._inventory.snapshot(), shortages=Shortages(), now=now
         )

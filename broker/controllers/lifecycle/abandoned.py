@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID, MARK, is_ready
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.lifecycle.registration import MARK
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -54,7 +54,7 @@ class AbandonedNodes:
         if seen is None:
             return Result(requeue_after=RECHECK)  # or sooner, when EC2 has answered
         self._terminations.forget(id_)
-        if not seen.gone or (seen.instance is None and is_ready(node)):
+        if not seen.gone or (seen.instance is None and node.ready):
             return Result(requeue_after=RECHECK)
         release(self._client, self._nodes, node)
         return None

@@ -23,7 +23,7 @@ from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, write
 from broker.controllers.instances import Missing
-from broker.controllers.lifecycle.registration import NODE_LEFT_OUT, is_ready, nodes_of
+from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.partial import PartialObject
@@ -62,6 +62,7 @@ class LossDetector:
         end: Callable[[NodeClaim, str], None],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._caches = caches
         self._claims, self._nodes = caches.claims, caches.nodes
         self._end = end
         self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
@@ -80,8 +81,8 @@ class LossDetector:
         for claim in () if together else missing.unlisted:
             if not is_true(claim, names.REGISTERED_CONDITION):
                 continue
-            nodes, left_out = nodes_of(self._nodes, claim)
-            if any(map(is_ready, nodes)):
+            nodes, left_out = self._caches.nodes_of(claim)
+            if any(node.ready for node in nodes):
                 kept[NODE_READY] += 1
                 self._keep(claim, NODE_READY, _ready(claim))
             elif left_out is not None:

@@ -8,7 +8,7 @@ gone, and it has the resources that the claim requests (karpenter pkg/controller
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from broker.apis import names
@@ -17,37 +17,26 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import (
+    REGISTRATION_TIMED_OUT,
     ConditionWriter,
     missing_finalizer,
     no_node_yet,
     patch,
     write,
 )
-from broker.kube.cache import Cache
 from broker.kube.conditions import changed, owner_reference
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.partial import PartialObject
+from broker.placement.taints import EPHEMERAL
 from broker.text import quantities
 
-BY_PROVIDER_ID = "providerID"
 # On each node that the broker registered: the name of its class.
 MARK = f"{names.BROKER}/nodeclass"
 # The reason to keep a claim: its Node is left out of the cache.
 NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
-REGISTRATION_TIMED_OUT = "RegistrationTimeout"
 RECHECK = 60.0  # seconds, for a Node that is left out
-# Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
-EPHEMERAL = frozenset(
-    {
-        (names.NODE_NOT_READY_TAINT, "NoSchedule"),
-        (names.NODE_NOT_READY_TAINT, "NoExecute"),
-        (names.NODE_UNREACHABLE_TAINT, "NoSchedule"),
-        (names.CLOUD_UNINITIALIZED_TAINT, "NoSchedule"),
-        (names.UNREGISTERED_TAINT, "NoExecute"),
-    }
-)
 
 
 class Registration:
@@ -64,6 +53,7 @@ class Registration:
         nominate: Callable[[NodeClaim, str], None],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._caches = caches
         self._claims, self._nodes = caches.claims, caches.nodes
         self._set = ConditionWriter(context, caches.claims).set
         self._nominate = nominate
@@ -72,10 +62,10 @@ class Registration:
     def reconcile(self, claim: NodeClaim) -> Result | None:
         """Takes the claim as far as its node allows. Raises ApiError."""
         claim = self._mend(claim)
-        if (first := first_of(self._claims, claim)).uid != claim.uid:
+        if (first := self._caches.first_of(claim)).uid != claim.uid:
             self._reject_second(claim, first)
             return None
-        nodes, left_out = nodes_of(self._nodes, claim)
+        nodes, left_out = self._caches.nodes_of(claim)
         if len(nodes) != 1:
             return self._without_node(claim, nodes, left_out)
         if nodes[0].deleting:
@@ -184,55 +174,6 @@ class Registration:
         answer = self._client.patch(Node.KIND, node.name, body)
         self._nodes.observe(answer)
         return Node.decode(answer)
-
-
-def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
-    """The oldest claim with the providerID, if a user gave it to two."""
-    having = [c for c in claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
-    return min(having, key=_age, default=claim)
-
-
-def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
-    """The claim's Nodes, and the one that is left out of the cache."""
-    return nodes_at(nodes, claim.status.provider_id, name=claim.status.node_name)
-
-
-def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], PartialObject | None]:
-    """The Nodes with this providerID, and the one that is left out of the cache.
-
-    Of a Node that is left out, the broker does not know whether it is Ready or deleted, nor whether its pods
-    may go. The left-out Nodes are read before and after the Nodes, since a Node may be left out or readmitted
-    meanwhile.
-    """
-    before = _left_out(nodes, id_, name)
-    matching = nodes.by(BY_PROVIDER_ID, id_ or "-")
-    return matching, before or _left_out(nodes, id_, name)
-
-
-def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
-    """By the providerID, or by the name if the Node's providerID cannot be read."""
-    return next(
-        (
-            partial
-            for partial in nodes.left_out
-            if (partial.provider_id == id_ if partial.provider_id else partial.name == name)
-        ),
-        None,
-    )
-
-
-def is_ready(node: Node) -> bool:
-    """Whether the kubelet reports the node as ready."""
-    return is_true(node, names.READY)
-
-
-def disrupted(node: Node) -> bool:
-    """Whether the node's taint keeps new pods off it, because it is about to end."""
-    return any(taint.key == names.DISRUPTED_TAINT for taint in node.spec.taints)
-
-
-def _age(claim: NodeClaim) -> tuple[datetime, str]:
-    return claim.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), claim.name
 
 
 def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:

@@ -15,13 +15,13 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle import drain
 from broker.controllers.lifecycle.abandoned import release
-from broker.controllers.lifecycle.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
+from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.controllers.lifecycle.terminations import Sighting, Terminations
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
@@ -32,7 +32,6 @@ from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.text import InvalidText, counted, decode_duration
 from providers.errors import ProviderError
 
-BY_NODE = "nodeName"
 RECHECK = 2.0
 REFUSED = "TerminationRefused"
 
@@ -52,6 +51,7 @@ class Termination:
     ) -> None:
         """`freed` is called when the slot of an ended instance is free again."""
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._caches = caches
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
         self._set = ConditionWriter(context, caches.claims).set
         self._terminations = terminations
@@ -65,10 +65,10 @@ class Termination:
             return None
         if self._launching(claim.uid):
             return Result(requeue_after=RECHECK)  # EC2 may be about to give it an instance
-        if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
+        if claim.status.provider_id and self._caches.first_of(claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
-        nodes, left_out = nodes_of(self._nodes, claim)
+        nodes, left_out = self._caches.nodes_of(claim)
         if left_out is not None and self._unread(claim, left_out):
             return Result(requeue_after=RECHECK)
         if any(self._drain(claim, node) for node in nodes):
@@ -134,7 +134,7 @@ class Termination:
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether the node has no instance to drain: its pods would never end by themselves."""
-        if is_ready(node):
+        if node.ready:
             return False
         seen = self._terminations.watch(instance_id(claim))
         return seen is not None and seen.gone
@@ -223,7 +223,7 @@ class Termination:
         self._terminations.end(id_)
         launched = since(claim, names.LAUNCHED)
         new = launched is not None and self._clock.now() - launched < LISTING_LAG
-        runs = seen.refused is not None and any(map(is_ready, nodes))
+        runs = seen.refused is not None and any(node.ready for node in nodes)
         if runs:
             self._report_ending(claim, id_, ends=False, refused=seen.refused)
         if new or runs or not seen.requested:

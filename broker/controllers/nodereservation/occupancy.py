@@ -25,15 +25,14 @@ from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nodereservation.room_rules import RoomRules
-from broker.controllers.scheduler.queue import reservation_waits
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.informer import Informer
 from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_ledger import HoldLedger
-from broker.placement.holds_reading import hold_link, template_pod
+from broker.placement.holds_reading import hold_link, holds_room, reservation_waits, template_pod
 from broker.placement.model import PodInfo
-from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
+from broker.placement.reading import namespace_labels, node_info, pod_info
 from broker.placement.selectors import Labels
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -227,14 +226,6 @@ def needs_a_node(reservation: koord.KoordinatorReservation) -> bool:
         (item.type, item.status, item.reason) == (koord.SCHEDULED, "False", UNSCHEDULABLE)
         for item in reservation.status.conditions
     )
-
-
-def holds_room(pod: Pod) -> bool:
-    """Whether the pod counts on its node. One that ended counts until its room is given back or kept.
-
-    Otherwise its room would be given to another pod, and then be kept as well.
-    """
-    return takes_room(pod) or (bool(pod.spec.node_name) and godel.FINALIZER in pod.metadata.finalizers)
 
 
 def _becomes_hold(pod: Pod) -> bool:

@@ -18,12 +18,10 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.model import Inventory
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, patch, write
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
 from broker.controllers.instances import InstanceListing, InstanceView
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.launch.report import AVAILABLE, LIMIT_EXCEEDED
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each

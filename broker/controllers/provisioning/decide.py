@@ -22,7 +22,6 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.supply import LaunchSupply
-from broker.controllers.launch.planning import in_gangs
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
@@ -34,6 +33,7 @@ from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import LargestMachines, limit_amounts, pool_limits
+from broker.placement.claims import in_gangs
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack

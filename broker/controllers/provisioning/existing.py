@@ -16,7 +16,6 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
 from broker.controllers.claim_status import replaces
-from broker.controllers.lifecycle.registration import EPHEMERAL
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.placement.daemons import DaemonOverhead
@@ -26,6 +25,7 @@ from broker.placement.quantities import amounts
 from broker.placement.reading import claim_info, moved, node_info
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
+from broker.placement.taints import EPHEMERAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

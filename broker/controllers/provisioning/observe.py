@@ -16,7 +16,6 @@ from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
 from broker.capacity.supply import LaunchSupply
-from broker.controllers.launch.template import template_key
 from broker.controllers.provisioning.offers import placeholder_uid
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.claims import BadClaim, planned
@@ -93,7 +92,7 @@ def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) ->
             continue
         try:
             since = waiting_since(claim, pod)
-            planned_claims[claim.uid] = planned(claim, template=template_key(claim), since=since)
+            planned_claims[claim.uid] = planned(claim, since=since)
         except BadClaim:
             continue  # it is never launched as it is
     return planned_claims

@@ -21,7 +21,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.lifecycle.registration import REGISTRATION_TIMED_OUT
+from broker.controllers.claim_status import REGISTRATION_TIMED_OUT
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.unused import show, used_again
 from broker.controllers.provisioning.usage import (

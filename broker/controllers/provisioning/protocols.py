@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from broker.capacity.shortages import Shortages
-from broker.controllers.launch.planning import SlotPolicy
-from broker.reservations.drawing import DrawRights
 
 
 class LaunchProgress(Protocol):
@@ -21,10 +19,3 @@ class LaunchProgress(Protocol):
 
     def creating(self) -> AbstractContextManager[object]:
         """Held while claims that are planned together are created."""
-
-
-class PodSlotPolicy(SlotPolicy, Protocol):
-    """Decides about slots for pods, too."""
-
-    def rights(self) -> DrawRights:
-        """Which pods may draw from which reservation."""

@@ -25,7 +25,6 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.claim_status import patch
-from broker.controllers.launch.planning import in_gangs
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import preempting, try_nomination
@@ -55,7 +54,7 @@ from broker.controllers.provisioning.pools import (
     of_broker,
     served,
 )
-from broker.controllers.provisioning.protocols import LaunchProgress, PodSlotPolicy
+from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
@@ -63,6 +62,7 @@ from broker.controllers.provisioning.report import PodReporter, PoolReporter, Wa
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
+from broker.controllers.slots.policy import PodSlotPolicy
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
@@ -70,6 +70,7 @@ from broker.kube.lease_holders import LeaseHolders
 from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
+from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
 from broker.quota.resolve import UnresolvedName
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim, pods_of
-from broker.controllers.lifecycle.registration import EPHEMERAL
 from broker.placement.model import PodInfo
 from broker.placement.reading import node_taints
-from broker.placement.taints import tolerates_all
+from broker.placement.taints import EPHEMERAL, tolerates_all
 
 # Kubernetes' own taints, by a node's conditions, and Karpenter's: no pool declares them.
 _WRITTEN_FOR_NODES = ("node.kubernetes.io/", f"{names.KARPENTER}/", names.READINESS_TAINTS)

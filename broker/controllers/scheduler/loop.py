@@ -36,7 +36,6 @@ from broker.controllers.scheduler.queue import (
     SchedulingBackoff,
     UnfitPods,
     Waiting,
-    reservation_waits,
     waits,
 )
 from broker.controllers.scheduler.reclaim import ElasticReclaim
@@ -63,6 +62,7 @@ from broker.placement.holds_reading import (
     koordinator_hold,
     operating_hold,
     reservation_end,
+    reservation_waits,
     reserve_pod,
 )
 from broker.placement.message import message

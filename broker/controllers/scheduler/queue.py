@@ -31,14 +31,6 @@ def waits(pod: Pod, names: frozenset[str]) -> bool:
     return not pod.deleting and not pod.ended
 
 
-def reservation_waits(reservation: koord.KoordinatorReservation, names: frozenset[str]) -> bool:
-    """Whether the reservation needs a node from one of these schedulers."""
-    status = reservation.status
-    if reservation.scheduler not in names or status.node_name or reservation.deleting:
-        return False
-    return status.phase in ("", koord.PENDING)
-
-
 def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Waiting]:
     """Pods of gangs that have begun, by uid, come first, then nominated ones; then by priority and age."""
     items = [*waiting]

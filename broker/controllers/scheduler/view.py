@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
-from broker.controllers.nodereservation.occupancy import holds_room
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.placement.holds_ledger import HoldLink
-from broker.placement.holds_reading import hold_link
+from broker.placement.holds_reading import hold_link, holds_room
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.reading import node_info, pod_info
 from broker.placement.snapshot import PlacementSnapshot

@@ -18,9 +18,7 @@ from broker.controllers.assumed import AssumedSlots, AssumptionStore, Unattribut
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
-from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.reservation_reads import ReservationReads
-from broker.controllers.slots.claims import cluster_of, nominated_requests, non_preemptible
 from broker.controllers.slots.cluster_slots import (
     ClusterHolding,
     cluster_holdings,
@@ -37,6 +35,8 @@ from broker.quota.model import Preemption, QuotaCohort
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.quota.usage import Reserved
+from broker.reservations.claims import cluster_of, nominated_requests
+from broker.reservations.cluster_sizes import sizes
 from broker.reservations.slots import (
     SlotQuotaReader,
     SlotSnapshot,
@@ -205,7 +205,7 @@ class SlotSnapshotBuilder:
             by_name=ReservationNames(known),
             demand=lambda cluster: cluster_demand(cluster, profiles.get(cluster.spec.profile)),
             flavors=[*flavors.values()],
-            sizes=sizes(flavors, known, types, self._settings),
+            sizes=sizes(flavors, known, types, self._settings.bought_zones),
             counted_claims={*requesting, *assumed.in_slots},
             requesting=requesting,
             admitted=assumed.admitted,
@@ -262,7 +262,7 @@ class SlotSnapshotBuilder:
         """
         if names.DEDICATED in claim.labels:
             return self.reads.kueue
-        return non_preemptible(claim, self._caches)
+        return self._caches.non_preemptible(claim)
 
 
 def isolated_entitlements(slots: SlotSnapshot) -> Entitlements:

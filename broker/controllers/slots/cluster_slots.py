@@ -16,13 +16,14 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import flavor_name, takes_reserved
-from broker.controllers.dedicatedaicluster.status import Size, terminating
-from broker.controllers.slots.claims import cluster_of
+from broker.controllers.dedicatedaicluster.status import terminating
 from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots
 from broker.quota.usage import Reserved
+from broker.reservations.claims import cluster_of
 from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
+from broker.reservations.cluster_sizes import Size
 from broker.reservations.sizing import FlavorProblem
 
 

@@ -17,10 +17,8 @@ from broker.apis.units import whole
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
 from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
-from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.slots.builder import SlotSnapshotBuilder
-from broker.controllers.slots.claims import nominated, slot_request
 from broker.controllers.slots.entitlements import EntitlementReader
 from broker.controllers.slots.headroom import without_room
 from broker.controllers.slots.preemptor import Preemptor
@@ -34,6 +32,8 @@ from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.slot_model import CLAIM
+from broker.reservations.claim_holders import share
+from broker.reservations.claims import nominated, slot_request
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queues

@@ -19,9 +19,9 @@ from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Enti
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn, isolated_entitlements
-from broker.controllers.slots.claims import cluster_of, nominated
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
+from broker.reservations.claims import cluster_of, nominated
 from broker.reservations.cluster_admission import ClusterAdmission
 from providers.model import InstanceType
 

@@ -13,13 +13,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import whole
-from broker.controllers.dedicatedaicluster.drawing import share
-from broker.controllers.slots.claims import nominated
 from broker.placement.claims import priority_of
 from broker.quota.candidates import fits
 from broker.quota.joint import QuotaState
 from broker.quota.model import Amounts
 from broker.quota.tree import QuotaNode, Tree
+from broker.reservations.claim_holders import share
+from broker.reservations.claims import nominated
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.sizing import supply
 from providers.model import InstanceType

@@ -24,7 +24,6 @@ from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.claim_status import write
-from broker.controllers.slots.claims import cluster_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.events import Recorder
@@ -35,6 +34,7 @@ from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.model import Reason
 from broker.quota.slot_model import CLAIM, Victim
+from broker.reservations.claims import cluster_of
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",

@@ -25,10 +25,10 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
 from broker.controllers.capacityreservation.related_objects import queue_state, remaining_queues
-from broker.controllers.kueue.answers import WAITS
-from broker.controllers.kueue.render import CHECK, CONTROLLER
+from broker.controllers.kueue.render import CONTROLLER
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK, WAITS
 from broker.reservations.ownership import ReservationProblem
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall

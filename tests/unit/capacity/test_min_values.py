@@ -80,4 +80,4 @@ def test_min_values_are_read_from_the_claim() -> None:
             "requirements": requirements,
         },
     }
-    assert translated(NodeClaim.decode(body), template="").min_values == ((INSTANCE_TYPE, 5),)
+    assert translated(NodeClaim.decode(body)).min_values == ((INSTANCE_TYPE, 5),)

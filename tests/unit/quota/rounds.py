@@ -26,16 +26,14 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.launch.planning import in_gangs
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
-from broker.controllers.lifecycle.termination import BY_NODE
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
-from broker.placement.claims import planned
+from broker.placement.claims import in_gangs, planned
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
 from broker.quota.usage import Reserved
@@ -408,7 +406,7 @@ class World:
             world = self.inventory()
             with self.slots.exclusive():
                 result = plan(
-                    [planned(claim, template="t") for claim in objects.values()],
+                    [planned(claim) for claim in objects.values()],
                     LaunchSupply(
                         classes={CLASS: self.node_class},
                         types=TYPES,

@@ -9,11 +9,11 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import KEPT
-from broker.controllers.slots.claims import slot_request
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.slot_model import SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
+from broker.reservations.claims import slot_request
 from broker.reservations.cluster_admission import held
 from tests.unit.quota.rounds import GPU, TYPES, Drain, World
 from tests.unit.quota.worlds import LAST, setting

@@ -99,7 +99,7 @@ def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
             monkeypatch.setattr(builder, "entitlements", fails)
             with pytest.raises(CulpritFound) as caught:
-                slots.isolated_entitlements(snapshot)
+                builder.isolated_entitlements(snapshot)
             assert caught.value.suspect == bad
             tried.add(bad)
         monkeypatch.setattr(builder, "entitlements", each_once)

@@ -10,7 +10,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.capacityreservation.unattributed import UnattributedUsage, UnattributedUsageReader
-from broker.controllers.lifecycle.termination import BY_NODE
+from broker.controllers.claim_caches import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource

@@ -15,9 +15,9 @@ from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
-from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.quota.flavors import misfit
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_sizes import sizes
 from broker.reservations.sizing import SizedQuota
 from broker.settings import Settings
 from providers.model import Gpu, InstanceType
@@ -41,7 +41,9 @@ SIZED = SizedQuota(
 def test_a_flavor_counts_whole_offered_instances(zones: str, amount: int, count: int) -> None:
     flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
-    sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
+    sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones).bought_zones)(None)(
+        "h100", {GPU: amount}
+    )
     assert isinstance(sized, SizedQuota) and sized.count == count
 
 
@@ -52,7 +54,7 @@ def test_a_cluster_is_sized_as_its_reservation_is(sizing: str, count: int) -> No
     reserved = Reserved("", "gpu")
     metadata = {"name": "gpu", "annotations": {names.SIZING: sizing}}
     reservation = ClusterCapacityReservation.decode({"metadata": metadata})
-    size = sizes({"h100": flavor}, {reserved: reservation}, types, Settings())(reserved)
+    size = sizes({"h100": flavor}, {reserved: reservation}, types, Settings().bought_zones)(reserved)
     sized = size("h100", {GPU: 8, "cpu": 193_000})
     assert isinstance(sized, SizedQuota) and sized.count == count
 
@@ -135,7 +137,7 @@ def test_older_names_of_labels_choose_the_machine_as_present_ones() -> None:
     assert requirements(body)[names.ZONE] == ["us-east-1a"]
     flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": older}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
-    sized = sizes({"h100": flavor}, {}, types, Settings())(None)("h100", {GPU: 8})
+    sized = sizes({"h100": flavor}, {}, types, Settings().bought_zones)(None)("h100", {GPU: 8})
     assert isinstance(sized, SizedQuota) and sized.count == 1
     demand = ClusterDemand(requests={GPU: 8}, node_selector={next(iter(older)): "m5.large"})
     assert "node selector" in misfit(demand.wants, quota_flavor(flavor))

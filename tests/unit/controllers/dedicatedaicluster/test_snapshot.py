@@ -9,11 +9,10 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
-from broker.controllers.lifecycle.termination import BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client

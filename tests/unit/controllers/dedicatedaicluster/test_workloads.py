@@ -14,7 +14,6 @@ from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, Clus
 from broker.controllers.dedicatedaicluster.status import ClusterEviction, ClusterStatus
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.kueue.answers import CheckAnswer, body, parked_body
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
@@ -22,6 +21,7 @@ from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import held
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
 from local.kube import Cluster
 from tests.kueue.definitions import install

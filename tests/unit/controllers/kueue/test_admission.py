@@ -26,7 +26,6 @@ from broker.apis.kueue import (
 )
 from broker.apis.meta import Kind
 from broker.controllers.kueue.admission import AdmissionCheckController
-from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import SnapshotBuilder
 from broker.kube.cache import Cache
@@ -35,6 +34,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership

@@ -29,13 +29,14 @@ from broker.controllers.capacityreservation.related_objects import (
 )
 from broker.controllers.kueue.check import AdmissionCheckReconciler, names_check
 from broker.controllers.kueue.queues import QueueController
-from broker.controllers.kueue.render import CHECK, CONTROLLER
+from broker.controllers.kueue.render import CONTROLLER
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
 from local.kube import Cluster

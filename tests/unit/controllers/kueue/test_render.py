@@ -15,7 +15,6 @@ from broker.apis.kueue_versions import cluster_queue_spec, read_cluster_queue
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.kueue.render import (
-    CHECK,
     NO_NAMESPACES,
     cluster_queue,
     differs,
@@ -24,6 +23,7 @@ from broker.controllers.kueue.render import (
     skeleton,
 )
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import owner_of, queue_name, short
 from broker.reservations.spec import Reservation
 

@@ -14,8 +14,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers import claim_status
-from broker.controllers.launch.report import Reporter, limit, reservations_full, would_take
-from broker.controllers.launch.template import template_key
+from broker.controllers.launch.report import (
+    Reporter,
+    limit,
+    reservations_full,
+    would_take,
+)
 from broker.controllers.lifecycle.takeover import TakeOver
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -23,6 +27,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.lease_holders import DURATION
 from broker.kube.transports import InProcessTransport
 from broker.placement.claims import BadClaim, planned, priority_of
+from broker.placement.node_settings import template_key
 from providers.errors import ErrorClass
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
@@ -114,7 +119,7 @@ def test_an_invalid_claim_names_field_value_and_remedy(
     more: dict[str, Any], reason: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BadClaim) as refused:
-        planned(claim(**more), template="")
+        planned(claim(**more))
     assert refused.value.reason == reason
     for word in words:
         assert word in refused.value.message
@@ -131,9 +136,9 @@ def test_a_priority_is_a_whole_number(text: str, priority: int | None) -> None:
     assert priority_of(claim_) == (priority or 0)
     if priority is None:
         with pytest.raises(BadClaim, match="write a whole number"):
-            planned(claim_, template="")
+            planned(claim_)
     else:
-        assert planned(claim_, template="").priority == priority
+        assert planned(claim_).priority == priority
 
 
 def test_a_claim_is_planned_in_base_units() -> None:
@@ -142,13 +147,12 @@ def test_a_claim_is_planned_in_base_units() -> None:
             metadata={"annotations": {names.PRIORITY: "-7", names.GANG: "g", names.GANG_SIZE: "4"}},
             spec={"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}},
         ),
-        template="t",
     )
     assert dict(planned_.requests) == {"cpu": 0.5, "memory": 2**30}
     assert (planned_.priority, planned_.gang, planned_.template, planned_.node_class) == (
         -7,
         "g",
-        "t",
+        template_key(claim()),
         "by-id",
     )
     assert planned_.gang_size == 4

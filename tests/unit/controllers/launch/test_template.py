@@ -112,7 +112,7 @@ def template_of(claim_: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
         target=TARGET,
         image=Image(id="ami-7"),
         overrides=(Override(instance_type="p5.48xlarge", zone="us-east-1a", subnet_id="subnet-1"),),
-        assignments=(Assignment(claim=planned(claim_, template=""), option=Option(pool=pool)),),
+        assignments=(Assignment(claim=planned(claim_), option=Option(pool=pool)),),
     )
     provider: Any = ec2
     return template(of, group, claim_, provider=provider, cluster=CLUSTER)

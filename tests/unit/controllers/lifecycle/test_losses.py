@@ -10,10 +10,10 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.claim_caches import BY_PROVIDER_ID
 from broker.controllers.claim_status import instance_id, write
 from broker.controllers.instances import Missing
 from broker.controllers.lifecycle.losses import FEW, MASS_LOSS, LossDetector
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext

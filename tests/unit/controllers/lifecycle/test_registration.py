@@ -9,7 +9,8 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID, Registration
+from broker.controllers.claim_caches import BY_PROVIDER_ID
+from broker.controllers.lifecycle.registration import Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext

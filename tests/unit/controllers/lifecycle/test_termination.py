@@ -9,8 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.lifecycle.termination import Termination
 from broker.kube.cache import Cache
 from broker.kube.client import Client

@@ -12,10 +12,9 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind, Object
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.instances import InstanceView
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
 from broker.controllers.odcr.endings import EndingController
 from broker.controllers.odcr.instance_labels import InstanceLabelController
 from broker.kube.cache import Cache

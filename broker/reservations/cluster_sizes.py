@@ -6,30 +6,34 @@ same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import base
-from broker.controllers.dedicatedaicluster.status import Size
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import SIZING
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import FlavorProblem, SizedQuota, Sizing, size
 from broker.reservations.spec import Reservation
-from broker.settings import Settings
 from providers.model import InstanceType
+
+# The instances of a flavor that some quota amounts to.
+Size = Callable[[str, Mapping[str, int]], SizedQuota | FlavorProblem]
 
 
 def sizes(
     flavors: Mapping[str, ResourceFlavor],
     reservations: Mapping[Reserved, Reservation],
     types: Mapping[str, InstanceType],
-    settings: Settings,
+    zones: Sequence[str],
 ) -> Callable[[object], Size]:
-    """A size function for each reservation that a cluster names; each flavor is resolved once."""
+    """A size function for each reservation that a cluster names; each flavor is resolved once.
+
+    `zones` apply to flavors without a zone label.
+    """
     # The capacity type is set by the cluster or its flavor, and changes no count.
-    flavor = FlavorCatalog(flavors).instances(types, settings.bought_zones, ignored=names.CAPACITY_TYPE)
+    flavor = FlavorCatalog(flavors).instances(types, zones, ignored=names.CAPACITY_TYPE)
 
     def of(reserved: object) -> Size:
         reservation = reservations.get(reserved) if isinstance(reserved, Reserved) else None

@@ -9,11 +9,10 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.lifecycle.registration import BY_PROVIDER_ID
-from broker.controllers.lifecycle.termination import BY_NODE
-from broker.controllers.slots.claims import borrows, non_preemptible
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.kube.cache import Cache
 from broker.quota.usage import Reserved
+from broker.reservations.claims import borrows
 from tests.support.caches import claim_caches
 
 KEEP = {names.DO_NOT_DISRUPT: "true"}
@@ -59,7 +58,7 @@ def test_foreign_and_do_not_disrupt_claims_are_non_preemptible(
     )
     meta = {"name": "p", "namespace": "default", "annotations": pod, **version}
     pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": {"phase": phase}}], 1)
-    assert non_preemptible(claim_, claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned)) is expected
+    assert claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned).non_preemptible(claim_) is expected
 
 
 def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period() -> None:
@@ -68,10 +67,10 @@ def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period(
     version = {"resourceVersion": "1", "uid": "u"}
     caches = claim_caches(nodes=nodes, pods=pods)
     nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
-    assert not non_preemptible(claim(), caches)
+    assert not caches.non_preemptible(claim())
     nodes.leave_out(nodes.list()[0], "poison", 0.0)
-    assert non_preemptible(claim(), caches)
-    assert not non_preemptible(claim(grace="1h"), caches)
+    assert caches.non_preemptible(claim())
+    assert not caches.non_preemptible(claim(grace="1h"))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-"""The part of a single claim in preemption: its cluster, its nomination, and its protection from eviction.
+"""The part of a single claim in preemption: its cluster, its nomination, and its owner.
 
 Invariant: a claim is nominated, because victims were evicted for it, as long as its own condition is True, in
-a new process too. The place of its slot follows from the last plan. Preemption for slots and for dedicated
-clusters excludes the same claims. The rule about do-not-disrupt is Karpenter's
-(https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+a new process too. The place of its slot follows from the last plan.
 """
 
 from __future__ import annotations
@@ -15,9 +13,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import NominatedSlot
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.lifecycle.registration import nodes_of
-from broker.controllers.lifecycle.termination import BY_NODE
 from broker.placement.claims import priority_of
 from broker.quota.slot_model import SlotRequest
 from broker.quota.usage import Reserved
@@ -68,26 +63,6 @@ def nominated_requests(
     for claim in claims:
         if claim.uid in kept and claim.annotations.get(names.GANG) in gangs:
             yield slot_request(claim, queue(claim), (kept[claim.uid],))
-
-
-def non_preemptible(claim: NodeClaim, caches: ClaimCaches) -> bool:
-    """Whether a claim is never a victim.
-
-    Claims of another launcher are never victims. Neither, by Karpenter's rule, are claims with
-    do-not-disrupt, unless a grace period bounds it. A Node that is left out of the cache may have
-    do-not-disrupt, and cannot be drained.
-    """
-    if not caches.owns(claim):
-        return True
-    if claim.spec.termination_grace_period:
-        return False
-    own_nodes, left_out = nodes_of(caches.nodes, claim)
-    if left_out is not None:
-        return True
-    placed = [pod for node in own_nodes for pod in caches.pods.by(BY_NODE, node.name)]
-    running = [pod for pod in placed if not pod.ended]
-    guarded = (claim, *own_nodes, *running)
-    return any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
 
 
 def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:

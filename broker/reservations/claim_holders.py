@@ -14,26 +14,31 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import ReservationSpec
 from broker.apis.units import units
-from broker.controllers.snapshot import Snapshot
 from broker.placement.claims import priority_of
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.cluster_holders import Holders
+from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS
 
 RESERVED: Final = "reserved"  # the capacity type of an instance in an ODCR
 
 
-def drawing(
-    claims: Iterable[NodeClaim], snapshot: Snapshot
-) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
+def claim_holders(
+    claims: Iterable[NodeClaim],
+    specs: Mapping[Reserved, ReservationSpec],
+    flavors: Mapping[str, ResourceFlavor],
+    rights: DrawRights,
+) -> Holders:
     """The holders among these claims, by reservation. Only specs without problems have holders."""
     drawing_claims = [claim for claim in claims if names.DRAWS_FROM in claim.annotations]
     if not drawing_claims:
         return {}
-    specs, flavors = snapshot.specs, snapshot.resource_flavors
     queues: dict[Reserved, Queue] = {}
     by_reservation: dict[Reserved, list[ReservationHolder]] = {}
     for claim in sorted(drawing_claims, key=lambda drawing_claim: drawing_claim.name):
@@ -41,7 +46,7 @@ def drawing(
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
-        reserved = snapshot.rights.of_claim(claim)
+        reserved = rights.of_claim(claim)
         if not isinstance(reserved, Reserved) or reserved not in specs:
             continue
         if reserved not in queues:

@@ -1,0 +1,38 @@
+"""The decisions about slots, as the launch loop and provisioning use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Inventory, Plan
+from broker.reservations.drawing import DrawRights
+from providers.model import InstanceType
+
+
+class SlotPolicy(Protocol):
+    """Decides which claims may take which reserved slots."""
+
+    def begin(self) -> bool:
+        """Whether ownership of the slots is known. Earlier launches are written by now."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """The entitlements for a plan of these claims, by uid."""
+
+    def planned(self, plan_: Plan) -> None:
+        """Records the plan's launches and nominations."""
+
+
+class PodSlotPolicy(SlotPolicy, Protocol):
+    """Decides about slots for pods, too."""
+
+    def rights(self) -> DrawRights:
+        """Which pods may draw from which reservation."""
