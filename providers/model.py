@@ -1,8 +1,8 @@
 """The values of a capacity provider: reservations, types and instances.
 
 They carry EC2's own words and numbers (the EC2 API Reference names each field) and no decision. Whether a
-reservation fits is decided in broker.capacity. All times are
-timezone-aware UTC; memory is in MiB; prices are US dollars an hour.
+reservation fits is decided in broker.capacity. All times are timezone-aware UTC; memory is in MiB;
+prices are US dollars an hour.
 """
 
 from __future__ import annotations

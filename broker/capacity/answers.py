@@ -1,162 +1,22 @@
-"""The broker's response to a refusal: one policy for each class of error.
+"""The broker's response to a refusal, by the policy of its class (providers.errors).
 
-Invariant: a policy marks only the resource that the error is about. A quota or a subnet never marks a
-reservation. A throttled or failed call marks nothing, nor does a limit other than a vCPU quota. An invalid
-or forbidden request stops the claim instead of being tried elsewhere. A refused call is handled like the
-refusal of a single pool. Condition reasons are Karpenter's, if it has one for the case.
+Invariant: a refused call is handled like the refusal of a single pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from broker.capacity.launches import Distribution, LaunchGroup
 from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ErrorClass, ErrorPolicy, ProviderError
 from providers.launch import LaunchError
 
 SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without an error
-
-Marks = Literal["capacity", "class", "placement", "subnet", "quota", "nothing"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorPolicy:
-    """The reaction to one class of errors.
-
-    `marks`: the resource that is remembered as short. `elsewhere`: the claim's other options are tried at
-    once. `stops`: the claim waits until the configuration changes. With neither, the same call is made again
-    later. `refresh`: EC2 is described again first. `sweep`: unused launch templates are deleted now.
-    `reason` is the condition's; with `by_code` it is the error's own code. `quiet`: no event, since the
-    condition is transient. `next_step` is a sentence.
-    """
-
-    marks: Marks
-    reason: str
-    next_step: str
-    elsewhere: bool = False
-    stops: bool = False
-    refresh: bool = False
-    sweep: bool = False
-    by_code: bool = False
-    quiet: bool = False
-
-
-ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
-    ErrorClass.CAPACITY: ErrorPolicy(
-        marks="capacity",
-        elsewhere=True,
-        reason="InsufficientCapacity",
-        next_step="EC2 has none of this type there now; the claim's other options are tried",
-    ),
-    ErrorClass.RESERVATION_FULL: ErrorPolicy(
-        marks="capacity",
-        elsewhere=True,
-        reason="ReservationCapacityExceeded",
-        next_step="the reservation has no free slot; the claim's other options are tried",
-    ),
-    ErrorClass.RESERVATION_GONE: ErrorPolicy(
-        marks="capacity",
-        elsewhere=True,
-        refresh=True,
-        reason="ReservationNotUsable",
-        next_step="reservations are described again; the claim's other options are tried",
-    ),
-    ErrorClass.NOT_OFFERED: ErrorPolicy(
-        marks="capacity",
-        elsewhere=True,
-        reason="InstanceTypeNotOffered",
-        next_step="the type is not offered there: left out for hours, a reservation for minutes; "
-        "other options are tried",
-    ),
-    ErrorClass.UNSUPPORTED: ErrorPolicy(
-        marks="class",
-        elsewhere=True,
-        reason="InstanceTypeUnsupported",
-        next_step="EC2 does not support the class's settings with this type: correct the class or exclude "
-        "the type; other options are tried",
-    ),
-    ErrorClass.SPREAD_FULL: ErrorPolicy(
-        marks="placement",
-        elsewhere=True,
-        reason="SpreadPlacementGroupFull",
-        next_step="the spread placement group takes no more instances in this zone; other zones are tried",
-    ),
-    ErrorClass.SUBNET: ErrorPolicy(
-        marks="subnet",
-        elsewhere=True,
-        reason="InsufficientFreeAddressesInSubnet",
-        next_step="other subnets and zones are tried; free addresses in the subnet or add one to the class",
-    ),
-    ErrorClass.QUOTA: ErrorPolicy(
-        marks="quota",
-        elsewhere=True,
-        reason="VCPULimitExceeded",
-        next_step="ask AWS for a higher limit in Service Quotas; types under other limits are tried",
-    ),
-    ErrorClass.LIMIT: ErrorPolicy(
-        marks="nothing",
-        stops=True,
-        by_code=True,
-        reason="AccountLimitExceeded",
-        next_step="ask AWS for a higher limit in Service Quotas, or free resources under that limit",
-    ),
-    ErrorClass.TEMPLATE_LIMIT: ErrorPolicy(
-        marks="nothing",
-        stops=True,
-        sweep=True,
-        by_code=True,
-        reason="LaunchTemplateLimitExceeded",
-        next_step="launch templates of the broker's that nothing uses are deleted now; delete others, or ask "
-        "AWS for a higher limit",
-    ),
-    ErrorClass.THROTTLING: ErrorPolicy(
-        marks="nothing",
-        reason="RequestLimitExceeded",
-        next_step="EC2 limits the rate of calls; the same call is made again later",
-    ),
-    ErrorClass.TRANSIENT: ErrorPolicy(
-        marks="nothing",
-        reason="InternalError",
-        next_step="EC2 failed; the same call is made again with the same token",
-    ),
-    ErrorClass.TEMPLATE_GONE: ErrorPolicy(
-        marks="nothing",
-        refresh=True,
-        reason="LaunchTemplateNotFound",
-        next_step="the launch template is made again, then the call",
-    ),
-    ErrorClass.PROFILE_UNKNOWN: ErrorPolicy(
-        marks="nothing",
-        quiet=True,
-        reason="InstanceProfileNotReady",
-        next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; correct "
-        "spec.instanceProfile if there is none of that name",
-    ),
-    ErrorClass.NOT_FOUND: ErrorPolicy(
-        marks="nothing",
-        stops=True,
-        refresh=True,
-        reason="ResourceNotFound",
-        next_step="something the class names is gone from EC2; correct the class",
-    ),
-    ErrorClass.CONFIGURATION: ErrorPolicy(
-        marks="nothing",
-        stops=True,
-        reason="InvalidLaunchConfiguration",
-        next_step="EC2 rejects the request as written; correct the class or the claim",
-    ),
-    ErrorClass.PERMISSION: ErrorPolicy(
-        marks="nothing",
-        stops=True,
-        reason="Unauthorized",
-        next_step="grant the broker's role the action, or renew its credentials",
-    ),
-}
 
 
 def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") -> ErrorPolicy:
@@ -164,7 +24,7 @@ def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") 
 
     With the option, a spot limit is reported by its name; with the code, any other limit by its code.
     """
-    policy = ANSWERS[class_]
+    policy = class_.policy
     if class_ is ErrorClass.QUOTA and option is not None and option.pool.capacity_type == "spot":
         return replace(policy, reason="SpotQuotaExceeded")
     if policy.by_code and code:
@@ -187,7 +47,7 @@ def scopes(
     the type and zone are full. `spills`: EC2 could go on to On-Demand, so its refusal covers that pool
     too.
     """
-    match ANSWERS[class_].marks:
+    match class_.policy.marks:
         case "nothing":
             return ()
         case "subnet":
@@ -204,7 +64,7 @@ def scopes(
         return (Scope("pool", str(pool)),)
     named = option.odcr_ids or ((pool.reservation,) if pool.reservation else ())
     marked = tuple(Scope("reservation", odcr_id) for odcr_id in named) or (Scope("pool", str(pool)),)
-    if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.NOT_OFFERED):
+    if spills and not class_.policy.of_reservation:
         return (*marked, Scope("pool", str(_on_demand(pool))))
     return marked
 
@@ -308,7 +168,7 @@ def full(group: LaunchGroup, distribution: Distribution, errors: Iterable[Launch
     short = [
         group.option(error.instance_type, error.zone)
         for error in errors
-        if error.class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE)
+        if error.class_.policy.of_reservation
     ]
     return frozenset(id_ for option in (*short, *passed_by(group, distribution)) for id_ in option.odcr_ids)
 
@@ -324,25 +184,4 @@ def passed_by(group: LaunchGroup, distribution: Distribution) -> list[Option]:
 
 def foremost(errors: Iterable[LaunchError]) -> LaunchError | None:
     """The error to report for a claim. If there are several, one that needs action is shown first."""
-    return min(errors, key=lambda error: (_FOREMOST.index(error.class_), error.code), default=None)
-
-
-_FOREMOST: Final = (
-    ErrorClass.PERMISSION,
-    ErrorClass.CONFIGURATION,
-    ErrorClass.NOT_FOUND,
-    ErrorClass.TEMPLATE_LIMIT,
-    ErrorClass.LIMIT,
-    ErrorClass.PROFILE_UNKNOWN,
-    ErrorClass.QUOTA,
-    ErrorClass.SUBNET,
-    ErrorClass.RESERVATION_GONE,
-    ErrorClass.RESERVATION_FULL,
-    ErrorClass.CAPACITY,
-    ErrorClass.SPREAD_FULL,
-    ErrorClass.UNSUPPORTED,
-    ErrorClass.NOT_OFFERED,
-    ErrorClass.TEMPLATE_GONE,
-    ErrorClass.THROTTLING,
-    ErrorClass.TRANSIENT,
-)
+    return min(errors, key=lambda error: (error.class_.rank, error.code), default=None)

@@ -33,23 +33,6 @@ CAP: Final = timedelta(minutes=30)
 LAST_RESORT: Final = timedelta(minutes=6)  # the longest wait for a claim with only short fallbacks
 # How long after its end a shortage still counts as "again" when the pool refuses once more.
 MEMORY: Final = timedelta(minutes=30)
-_FIXED: Final[Mapping[ErrorClass, timedelta]] = {
-    ErrorClass.NOT_OFFERED: timedelta(hours=6),
-    ErrorClass.QUOTA: timedelta(minutes=15),
-}
-# Refusals that are remembered: their answers mark a scope, and record and page call them shortages.
-SHORTAGE_CLASSES: Final = frozenset(
-    {
-        ErrorClass.CAPACITY,
-        ErrorClass.RESERVATION_FULL,
-        ErrorClass.RESERVATION_GONE,
-        ErrorClass.NOT_OFFERED,
-        ErrorClass.UNSUPPORTED,
-        ErrorClass.SPREAD_FULL,
-        ErrorClass.SUBNET,
-        ErrorClass.QUOTA,
-    }
-)
 # EC2 counts vCPU limits by these groups of families, G and VT as one; everything else is "Standard".
 _QUOTA_FAMILIES: Final[Mapping[str, str]] = {
     **{family: family for family in ("dl", "f", "hpc", "inf", "p", "trn", "u", "x")},
@@ -98,7 +81,7 @@ class Shortage:
     def plausible(self, now: datetime) -> bool:
         """Whether a refusal before now can have made it."""
         ordered = self.since <= self.last <= now
-        return self.class_ in SHORTAGE_CLASSES and ordered and self.until - self.last <= self._back_off
+        return self.class_.policy.elsewhere and ordered and self.until - self.last <= self._back_off
 
     @property
     def forgotten_at(self) -> datetime:
@@ -272,7 +255,7 @@ def quota_family(instance_type: str) -> str:
 
 
 def _length(scope: Scope, class_: ErrorClass, step: int) -> timedelta:
-    fixed = _FIXED.get(class_) if scope.kind != "reservation" else None
+    fixed = class_.policy.lasts if scope.kind != "reservation" else None
     return fixed if fixed is not None else doubled(FIRST, CAP, step)
 
 

@@ -15,13 +15,11 @@ from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
-from providers.errors import ErrorClass
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
 MOST_MATCHES: Final = 8
 MOST_NAMED: Final = 3
-_ROOM: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL})
 
 
 def advice(situation: Situation, subject: Object | None = None) -> list[dict[str, Any]]:
@@ -123,7 +121,7 @@ def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
     for shortage in situation.shortages:
-        if shortage.class_ is ErrorClass.QUOTA:
+        if shortage.scope.kind == "quota":
             yield (
                 "aws service-quotas list-service-quotas --service-code ec2",
                 f"the account's limit for {shortage.scope.key} is reached: request a higher one",
@@ -132,7 +130,7 @@ def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims that may only take reservations."""
-    if not any(shortage.class_ in _ROOM for shortage in situation.shortages):
+    if not any(shortage.class_.policy.full for shortage in situation.shortages):
         return
     only: dict[str, list[NodeClaim]] = {}
     for claim in situation.waiting:
@@ -156,7 +154,7 @@ def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _full(situation: Situation) -> Iterator[tuple[str, str]]:
     for shortage in situation.shortages:
-        if shortage.scope.kind == "reservation" and shortage.class_ in _ROOM and situation.waiting:
+        if shortage.scope.kind == "reservation" and shortage.class_.policy.full and situation.waiting:
             yield (
                 "capacity-broker inventory",
                 f"{plain(shortage.scope.key)} is full: the reservations with their owners and free slots",

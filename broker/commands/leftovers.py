@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from broker.commands import troubles
 from broker.kube.errors import ApiError, Conflict, NotFound
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 
 COLUMNS: Final = {"kind": "KIND", "name": "NAME", "action": "ACTION", "result": "RESULT"}
 STAYS: Final = {"kind": "STAYS", "name": "NAME", "why": "WHY", "command": "REMOVE IT WITH"}
-GONE: Final = (ErrorClass.NOT_FOUND, ErrorClass.RESERVATION_GONE)
 TRIES: Final = 5
 WOULD: Final = "dry run"
 KEPT: Final = "kept: another removal failed; run the command again"
@@ -93,7 +92,7 @@ def apply(removal: Removal) -> str:
     except NotFound:
         return "done"
     except ProviderError as error:
-        return "done" if error.class_ in GONE else f"failed: {troubles.format_error(error)}"
+        return "done" if error.class_.policy.gone else f"failed: {troubles.format_error(error)}"
     except (ApiError, ValueError) as error:
         return f"failed: {troubles.format_error(error)}"
     return "failed: it changes faster than it can be written; run the command again"

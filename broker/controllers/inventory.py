@@ -20,7 +20,7 @@ from broker.kube.clock import Clock
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
 from providers.base import CapacityProvider
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 from providers.model import Odcr, ReservationGroup
 
 # Two polls: the third one in a row that fails shows it.
@@ -107,7 +107,7 @@ class InventoryCache:
             except ProviderError as error:
                 errors[arn] = error
                 known = self._inventory.groups.get(arn)
-                if known and error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+                if known and error.class_.passes:
                     groups[arn] = known
         assumed = self.assumed
         with assumed.lock:

@@ -14,7 +14,6 @@ from typing import Final
 
 from broker.apis import names
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.capacity.shortages import SHORTAGE_CLASSES
 from broker.kube.events import RecordedEvent
 from broker.oncall.journal import attempt_id, short_id
 
@@ -168,7 +167,8 @@ def reservations(attempt: Attempt) -> tuple[str, ...]:
 
 def is_shortage(attempt: Attempt) -> bool:
     """Whether EC2 refused in a way that the broker remembers."""
-    return attempt.outcome is Outcome.REFUSED and attempt.class_ in SHORTAGE_CLASSES
+    class_ = attempt.class_
+    return attempt.outcome is Outcome.REFUSED and class_ is not None and class_.policy.elsewhere
 
 
 def is_turn(attempt: Attempt) -> bool:

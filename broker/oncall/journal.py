@@ -21,7 +21,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.metrics import REGISTRY, BoundedCounter
 from broker.text import decode_json, decode_time
-from providers.errors import ErrorClass
+from providers.errors import CLASSES
 
 ON_CLAIM = 16
 # Of the pools that had one answer: a fleet call names up to 300, and a claim's annotations hold 256 KiB in
@@ -173,7 +173,7 @@ def recorded(claim: NodeClaim) -> list[Attempt]:
                 outcome=Outcome(row["outcome"]),
                 at=decode_time(row["at"]),
                 code=row.get("code", ""),
-                class_=ErrorClass(row["class"]) if "class" in row else None,
+                class_=CLASSES[row["class"]] if "class" in row else None,
                 message=row.get("message", ""),
                 request_id=row.get("requestId", ""),
                 next_step=row.get("next", ""),

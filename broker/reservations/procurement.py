@@ -42,7 +42,6 @@ from broker.reservations.fulfilment import (
 from broker.reservations.moves import MovedCapacity, RecentLoss
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchase_obstacles import (
-    ADVICE,
     RESULT_UNKNOWN,
     UNDESCRIBED,
     lent_text,
@@ -191,7 +190,7 @@ class _Planner:
                 )
             count = fulfilment.counted(demand, sized.count - demand.released)
             if refusal is not None:
-                message = f"{refusal.message}; {ADVICE[refusal.class_]}"
+                message = f"{refusal.message}; {refusal.class_.policy.purchase_remedy}"
                 count = replace(count, code=refusal.code, message=message, retry_at=refusal.until)
             waits = not desired.on_hold and (
                 not desired.ready or desired.reserved in self._intents or bool(desired.refused)

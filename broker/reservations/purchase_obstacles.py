@@ -17,17 +17,8 @@ from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import LEDGER, HeldRecord
 from broker.reservations.spending import costs
 from broker.text import counted
-from providers.errors import ErrorClass
 from providers.model import InstanceType, Odcr
 
-# Advice to people about a refusal of a place. The broker retries there later.
-ADVICE: Final[Mapping[ErrorClass, str]] = {
-    ErrorClass.CAPACITY: "it is requested again, also elsewhere and for fewer: wait, or let the flavor be in "
-    "more zones or of more types",
-    ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
-    ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
-    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy of the request",
-}
 RESULT_UNKNOWN: Final = (
     "EC2 may have made a purchase without a response: nothing is bought until EC2 would show it"
 )

@@ -16,10 +16,6 @@ from typing import Final
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from providers.errors import ErrorClass, ProviderError
 
-# Error classes about a place; any other is about the request or is transient.
-OF_A_PLACE: Final = frozenset(
-    {ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.NOT_OFFERED, ErrorClass.UNSUPPORTED}
-)
 _ANYWHERE: Final = "*"
 
 
@@ -32,7 +28,7 @@ class Refusals:
     def record(
         self, instance_type: str, zone: str, count: int, error: ProviderError, now: datetime
     ) -> Refusals:
-        """After a refusal with a class in OF_A_PLACE."""
+        """After a refusal about the place: any other is about the request or is transient."""
         if error.class_ is ErrorClass.QUOTA:
             zone = _ANYWHERE
         if error.class_ is ErrorClass.NOT_OFFERED:

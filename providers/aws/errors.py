@@ -333,7 +333,7 @@ def of_the_caller(error: ProviderError) -> bool:
     """True when the refusal is about the caller: a call for fewer of the resources would fare no better."""
     if error.class_ is ErrorClass.PERMISSION:
         return error.code not in _OF_A_RESOURCE
-    return error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT)
+    return error.class_.passes
 
 
 def way_out(error: ProviderError) -> str:

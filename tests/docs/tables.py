@@ -22,12 +22,11 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_rules import judge
 from broker.capacity import shortages
-from broker.capacity.answers import ANSWERS, ErrorPolicy
 from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
 from broker.settings import Settings
 from providers.aws import errors
-from providers.errors import ErrorClass
+from providers.errors import ErrorClass, ErrorPolicy
 from providers.model import CapacityType
 from tests.docs.triggers import triggers
 from tests.unit.apis import test_ome
@@ -61,7 +60,8 @@ def answers() -> str:
         ("class", "remembered as short", "for", "the claim", "condition reason", "next step"),
         (
             (f"`{class_}`", MARKS[a.marks], _length(class_, a), _goes(a), f"`{a.reason}`", a.next_step)
-            for class_, a in ANSWERS.items()
+            for class_ in ErrorClass
+            for a in (class_.policy,)
         ),
     )
 
@@ -92,7 +92,7 @@ def _span(length: timedelta) -> str:
 
 def codes() -> str:
     """Every code that is known by name."""
-    order = list(ANSWERS)
+    order = list(ErrorClass)
     known = sorted(errors.TABLE.items(), key=lambda entry: (order.index(entry[1]), entry[0]))
     return table(("code", "class"), ((f"`{code}`", f"`{class_}`") for code, class_ in known))
 

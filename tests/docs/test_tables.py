@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.capacity.answers import ANSWERS
 from providers.aws import errors
-from providers.errors import ErrorClass
+from providers.errors import CLASSES, ErrorClass
 from tests.docs import tables
 from tests.docs.blocks import DOCS
 from tests.unit.apis import test_ome
@@ -40,10 +39,10 @@ def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
         rows("reference/errors.md", "code | class |"),
         rows("reference/errors.md", "class | remembered"),
     )
-    assert {code: ErrorClass(cells[0].strip("`")) for code, cells in codes.items()} == errors.TABLE
+    assert {code: CLASSES[cells[0].strip("`")] for code, cells in codes.items()} == errors.TABLE
     assert set(answers) == {str(class_) for class_ in ErrorClass}
     for class_, cells in answers.items():
-        assert cells[3].strip("`") == ANSWERS[ErrorClass(class_)].reason
+        assert cells[3].strip("`") == CLASSES[class_].policy.reason
     assert codes["ReservationCapacityExceeded"] == ["`reservation-full`"]
     assert answers["subnet"][0] == answers["subnet"][0].replace("reservation", "")
     assert answers["throttling"][0] == "nothing"

@@ -22,8 +22,6 @@ from providers.errors import ErrorClass, ProviderError
 
 _log = structlog.get_logger("advisor")
 
-RETRYABLE = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagResult:
@@ -105,7 +103,7 @@ class ReservationTags:
         try:
             self._provider.tag(ids, tags)
         except ProviderError as error:
-            if error.class_ in RETRYABLE:
+            if error.class_.passes:
                 raise
             if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
                 _log.warning("cannot tag", odcrs=ids, error=str(error), request_id=error.request_id)

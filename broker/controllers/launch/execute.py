@@ -33,7 +33,7 @@ from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 from providers.launch import LaunchRequest, LaunchResult, TemplateRef
 from providers.model import Instance
 
@@ -42,7 +42,6 @@ _log = structlog.get_logger("launch")
 NOT_RECORDED = "LaunchNotRecorded"
 # EC2 repeats its answer for a repeated token, unless it refuses the request before it reads the token. Any
 # other refusal of a repeat means that the first call did not succeed.
-RETRYABLE_BEFORE_ACCEPTANCE = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
 
 
 class Executor:
@@ -105,7 +104,7 @@ class Executor:
             _log.warning("not launched: another process may lead by now", error=str(error))
             return FleetResult(group=group, distribution=Distribution())
         except ProviderError as error:
-            uncertain = error.lost and error.class_ in RETRYABLE_BEFORE_ACCEPTANCE
+            uncertain = error.lost and error.class_.of_caller
             if not uncertain:
                 self.calls.answered(launch)
                 self.calls.done(launch)
@@ -132,7 +131,7 @@ class Executor:
         try:
             result = self._provider.launch(request)
         except ProviderError as error:
-            if error.class_ not in RETRYABLE_BEFORE_ACCEPTANCE:
+            if not error.class_.of_caller:
                 self.calls.answered(call.launch)
             raise
         self.calls.answered(call.launch)

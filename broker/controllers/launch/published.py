@@ -25,7 +25,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.identity import NAMESPACE
 from broker.text import decode_object, decode_time
-from providers.errors import ErrorClass
+from providers.errors import CLASSES
 
 NAME: Final = "capacity-broker-shortages"
 KEY: Final = "shortages"
@@ -104,7 +104,7 @@ def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
         try:
             yield Shortage(
                 scope=Scope(kind, key),  # type: ignore[arg-type]
-                class_=ErrorClass(entry["class"]),
+                class_=CLASSES[entry["class"]],
                 code=str(entry["code"]),
                 since=decode_time(entry["since"]),
                 last=decode_time(entry.get("last", entry["since"])),  # 0.1.0 wrote the last one as `since`

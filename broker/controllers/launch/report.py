@@ -34,7 +34,6 @@ from providers.errors import ErrorClass
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
 MOST_PODS = 10
 
-_SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
 _log = structlog.get_logger("launch")
 
 
@@ -50,7 +49,7 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
         )
     short = (
         attempt.outcome is Outcome.SPILLED
-        or (attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES)
+        or (attempt.outcome is Outcome.REFUSED and _shows_full(attempt.class_))
         or (attempt.outcome is Outcome.SKIPPED and _full(attempt.code, attempt.class_))
     )
     if reserved and short:
@@ -69,7 +68,11 @@ def reservations_full(skipped: Iterable[Skipped]) -> bool:
 
 
 def _full(reason: str, class_: ErrorClass | None) -> bool:
-    return reason in FULL and (class_ is None or class_ in _SHORT_CLASSES)
+    return reason in FULL and (class_ is None or _shows_full(class_))
+
+
+def _shows_full(class_: ErrorClass | None) -> bool:
+    return class_ is not None and (class_.policy.full or class_.policy.of_reservation)
 
 
 class Reporter:

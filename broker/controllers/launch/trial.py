@@ -34,7 +34,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.placement.claims import BadClaim, planned
 from providers.base import CapacityProvider
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 from providers.launch import Override
 
 FIRST_TRIAL_DELAY: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
@@ -43,7 +43,6 @@ REFRESH: Final = 3600.0
 AGAIN: Final = (30.0, 300.0)  # after a refusal: first, longest
 MOST: Final = 4  # overrides tried of a class, over all its pools
 MOST_OF_ONE: Final = 3  # overrides tried of one fleet
-NO_ANSWER: Final = (ErrorClass.PERMISSION, ErrorClass.THROTTLING, ErrorClass.TRANSIENT)
 NAME: Final = "trial"
 
 _log = structlog.get_logger("trial")
@@ -112,7 +111,7 @@ class LaunchTrials:
                 wait = AGAIN[1]
         except ProviderError as error:
             refusal = str(error)
-            mark = None if error.class_ in NO_ANSWER else ""
+            mark = None if error.class_.of_caller else ""
         refusals = refusals + 1 if refusal else 0
         if refusal:
             wait = doubled(*AGAIN, refusals - 1)

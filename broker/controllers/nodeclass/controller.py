@@ -31,7 +31,7 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     unread,
 )
-from broker.controllers.nodeclass.status import REASONS, described, status_patch
+from broker.controllers.nodeclass.status import described, status_patch
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed
@@ -218,14 +218,14 @@ class NodeClassController:
                 self._resolved[name] = resolved = outcome
                 written, forbidden = self._forbidden.get(name, (None, ""))
             if forbidden and written == _written(node_class):
-                raise Unresolved(REASONS[ErrorClass.PERMISSION], forbidden)
+                raise Unresolved(ErrorClass.PERMISSION.policy.read_reason, forbidden)
         except Unresolved as error:
             outcome = (
                 error if resolved is None else Unresolved(error.reason, error.message, resolved=resolved)
             )
         except ProviderError as error:
             failure = error
-            reason = REASONS.get(error.class_, "ProviderError")
+            reason = error.class_.policy.read_reason
             cause, known = (error.operation, error.code), self._outcomes.get(name)
             message = f"{error} (request {error.request_id or 'unknown'})"
             if isinstance(known, Unresolved) and known.cause == cause:

@@ -16,14 +16,9 @@ from broker.capacity.model import Misfit, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, set_conditions, timestamp
 from broker.text import abridged, counted, group_name
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 from providers.model import Odcr
 
-REASONS = {
-    ErrorClass.PERMISSION: "Unauthorized",
-    ErrorClass.THROTTLING: "RequestLimitExceeded",
-    ErrorClass.TRANSIENT: "ProviderUnavailable",
-}
 INVALID_SPEC = "InvalidCapacityReservationSpec"
 # Karpenter's condition. If it exists, Karpenter rewrites the class's list of reservations each minute, and
 # launches into that list. Then only the broker's condition reports the broker's result.
@@ -91,7 +86,7 @@ def described(
         return ConditionUpdate(
             type=names.RESERVATIONS_DESCRIBED,
             status="False",
-            reason=REASONS.get(error.class_, "ProviderError"),
+            reason=error.class_.policy.read_reason,
             message=f"EC2 has not described the reservations {last}: {error}",
         )
     if condition(node_class.status.conditions, names.RESERVATIONS_DESCRIBED) is None:

@@ -31,7 +31,7 @@ from broker.reservations.desired import GroupChange, OdcrChange
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
-from broker.reservations.refusals import OF_A_PLACE, Refusals
+from broker.reservations.refusals import Refusals
 from broker.text import format_time
 from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
@@ -46,7 +46,6 @@ _STEP_TEXTS: Final[Mapping[str, str]] = {
     "regroup": "keeping the resource group of {}",
 }
 # Problems of EC2, not of the request: the whole pass is repeated, with the loop's back-off.
-_RETRYABLE: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
 CHANGES = Counter(
     "capacity_broker_odcr_changes",
@@ -252,7 +251,7 @@ class OdcrExecutor:
             call()
         except ProviderError as error:
             CHANGES.labels(change, error.code).inc()
-            if error.class_ in _RETRYABLE:
+            if error.class_.passes:
                 raise
             self._pause(key, reserved, error, doing=_STEP_TEXTS[change].format(key.split()[1]))
             _log.warning("refused", step=key, reservation=str(reserved), error=str(error))
@@ -264,14 +263,14 @@ class OdcrExecutor:
         self, purchase: Purchase, reading: ParsedReservation, intent: PurchaseIntent, error: ProviderError
     ) -> None:
         # EC2 replays the result of a call that it carried out before: a refused call made nothing.
-        if error.class_ in OF_A_PLACE or not (error.lost or isinstance(purchase, PurchaseIntent)):
+        if error.class_.policy.purchase_remedy or not (error.lost or isinstance(purchase, PurchaseIntent)):
             self._ledger.intents.pop(intent.attempt_id, None)
-        if error.class_ in OF_A_PLACE:
+        if error.class_.policy.purchase_remedy:
             self.refusals = self.refusals.record(
                 purchase.instance_type, purchase.zone, purchase.count, error, self._clock.now()
             )
         else:
-            if error.class_ in _RETRYABLE:
+            if error.class_.passes:
                 raise error
             self._pause(_request_key(reading), purchase.reserved, error)
         self.events.refused(purchase, reading, error)

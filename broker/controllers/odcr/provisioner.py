@@ -47,7 +47,7 @@ from broker.reservations.ownership import Ownership, ReservationProblem, resolve
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr, ReservationGroup
 
 NOT_YET = 1.0
@@ -300,7 +300,7 @@ class OdcrProvisioner:
             )
         except ProviderError as error:
             _log.warning("group not read", reservation=str(desired.reserved), error=str(error))
-            if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+            if not error.class_.passes:
                 group = self._groups.name(desired.reserved)
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
                 self._ungrouped[desired.reserved] = (

@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from broker.apis import names
 from broker.capacity.forecast import PoolOutcomes
 from broker.capacity.model import Outcome
-from broker.capacity.shortages import SHORTAGE_CLASSES
 from broker.history.entries import LONGEST, microseconds
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore, TableMissing, database_url
@@ -136,7 +135,7 @@ def test_refusals_are_counted_by_pool_and_time(store: HistoryStore) -> None:
 def test_every_refusal_that_is_remembered_is_a_shortage_of_the_record(store: HistoryStore) -> None:
     fill(store, *(refusal(n, class_=class_) for n, class_ in enumerate(sorted(ErrorClass))))
     ((_, _, count),) = store.refusals(since=0)
-    assert count == len(SHORTAGE_CLASSES)
+    assert count == sum(class_.policy.elsewhere for class_ in ErrorClass)
     assert dict(store.count(EntryFilter(), by="topic"))["shortage"] == count
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.capacity.shortages import SHORTAGE_CLASSES, Scope, class_scope, placement_scope, quota_scope
+from broker.capacity.shortages import Scope, class_scope, placement_scope, quota_scope
 from broker.text import plain
-from broker.webpage.wording import WAYS_OUT, scope_name, way_out
+from broker.webpage.wording import scope_name, way_out
+from providers.errors import ErrorClass
 from tests.unit.history.facts import GROUP, OTHER, POOL
 
 
@@ -47,7 +48,7 @@ def test_a_shortage_has_a_description(scope: Scope, name: str) -> None:
 
 
 def test_each_class_of_shortage_has_a_remedy() -> None:
-    assert WAYS_OUT.keys() == SHORTAGE_CLASSES
-    assert len({*WAYS_OUT.values()}) == len(WAYS_OUT)
-    assert all(way_out(str(error_class)) == text for error_class, text in WAYS_OUT.items())
+    remedies = {class_: class_.policy.remedy for class_ in ErrorClass if class_.policy.elsewhere}
+    assert len({*remedies.values()}) == len(remedies)
+    assert all(way_out(class_.value) == text for class_, text in remedies.items())
     assert "explain claim" in way_out("") and "explain claim" in way_out("new")
