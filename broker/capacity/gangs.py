@@ -13,26 +13,18 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from broker.capacity import network
 from broker.capacity.class_catalog import FOREVER
-from broker.capacity.problem import Bundle, Ints, Rank, SlotFlow, SlotProblem
+from broker.capacity.problem import Bundle, Ints, Rank, SlotChoice, SlotFlow, SlotProblem
 from broker.capacity.slot_model import levels
+from broker.capacity.time_budget import TimeBudget
 
 Objective = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GangChoice:
-    """The gangs that launch, and the slots of all claims; `proven` if no other choice is better."""
-
-    gangs: frozenset[str]
-    taken: SlotFlow
-    proven: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,12 +41,10 @@ class _Part:
     split: str
 
 
-def choose(
-    problem: SlotProblem, *, fitting: Collection[str], until: float, timer: Callable[[], float]
-) -> GangChoice:
-    """The best choice in the time that `timer` leaves; at worst the `fitting` gangs."""
+def choose(problem: SlotProblem, fitting: frozenset[str], budget: TimeBudget) -> SlotChoice:
+    """The best choice in the time that is left; at worst the `fitting` gangs."""
     search = _GangSearch(_without_age(problem))
-    best = search.part(frozenset(fitting), frozenset(problem.gangs.keys() - {*fitting}))
+    best = search.part(fitting, frozenset(problem.gangs.keys() - fitting))
     parts = [search.part(frozenset(), frozenset())]
     heap: list[tuple[list[int], int, _Part]] = []  # the best bound first; of equals the latest, the deepest
     serial = 0
@@ -73,20 +63,20 @@ def choose(
         parts = []
         if best is not None and divided.bound <= best.bound:
             continue
-        if timer() >= until:
+        if budget.seconds_left() <= 0:
             return _choice(problem, best, proven=False)
         parts = [search.part(*halves) for halves in search.halves(divided)]
     return _choice(problem, best, proven=True)
 
 
-def _choice(problem: SlotProblem, best: _Part | None, *, proven: bool) -> GangChoice:
+def _choice(problem: SlotProblem, best: _Part | None, *, proven: bool) -> SlotChoice:
     if best is None:
         raise network.SolverFailed("branch and bound: no choice of gangs fits")
     launch = best.whole
     taken = network.solve(problem, at_most=without(problem, problem.gangs.keys() - launch), first=launch)
     if not all(whole(problem, gang, taken) for gang in launch):
         raise network.SolverFailed("branch and bound: it chose gangs that do not fit together")
-    return GangChoice(gangs=launch, taken=taken, proven=proven)
+    return SlotChoice(taken=taken, launched=launch, proven=proven)
 
 
 def _without_age(problem: SlotProblem) -> SlotProblem:

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from broker.capacity.flow import Flow
-from broker.capacity.problem import Ints, SlotFlow, SlotProblem
+from broker.capacity.problem import Ints, SlotChoice, SlotFlow, SlotProblem
 
 
-def solve(problem: SlotProblem) -> tuple[SlotFlow, frozenset[str]]:
-    """The assigned slots, and the gangs that launch."""
+def solve(problem: SlotProblem) -> SlotChoice:
+    """The assigned slots, and the gangs that launch; not proven to be the best."""
     filling = _Filling(problem)
     served = np.zeros_like(problem.counts) if problem.kept is None else problem.kept.served.copy()
     whole = {gang for gang, places in problem.gangs.items() if served[list(places)].any()}
@@ -34,7 +34,9 @@ def solve(problem: SlotProblem) -> tuple[SlotFlow, frozenset[str]]:
             served[number] = bundle.count if bundle.gang in whole else 0
         elif not bundle.gang or bundle.gang in whole:
             served[number] += filling.take(bundle.reach, bundle.count - int(served[number]))
-    return SlotFlow(served=served, flow=filling.flow), frozenset(whole)
+    return SlotChoice(
+        taken=SlotFlow(served=served, flow=filling.flow), launched=frozenset(whole), proven=False
+    )
 
 
 class _Filling:
@@ -89,18 +91,6 @@ class _Filling:
             return True
         self._room, self._next, self._left, self.flow = before
         return False
-
-
-def bound(problem: SlotProblem, taken: SlotFlow) -> int:
-    """No plan has more claims in reservations than this."""
-    if problem.limited:
-        return ceiling(problem)
-    return min((1 + problem.largest_gang) * taken.reserved, ceiling(problem))
-
-
-def ceiling(problem: SlotProblem) -> int:
-    """An upper bound for every plan: the number of claims or the number of slots."""
-    return int(min(problem.counts.sum(), problem.room.sum()))
 
 
 def fits(problem: SlotProblem, gang: str, room: Ints) -> Mapping[int, int] | None:

@@ -7,8 +7,8 @@ matched with the slots of an optimal set (Mendelsohn and Dulmage, 1958). Both ki
 matroid, and its optimum follows from the order of the weights alone (Edmonds and Fulkerson, 1965). So
 positions in an order serve as costs, numbers stay small, and no level of the objective is approximate.
 
-If the quota of a slot pool binds, or slots are lent, slots decide between takers too. `best` then solves the
-network level by level: the optimal flows of a level are those of a smaller network, in which each way with a
+If the quota of a slot pool binds, or slots are lent, slots decide between takers too. The network is then
+solved level by level: the optimal flows of a level are those of a smaller network, in which each way with a
 reduced cost is fixed (complementary slackness). Takers of an optimal flow are bases of a matroid there too,
 so their age is a level, and the last is which of them have lent slots.
 
@@ -33,67 +33,40 @@ class SolverFailed(Exception):
 
 
 def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> SlotFlow:
-    """At most `at_most` claims of each bundle, in order of rank; claims that these gangs must place come
-    first."""
-    order = [(not (bundle.must and bundle.gang in first), bundle.rank) for bundle in problem.bundles]
-    reaches = np.array([bundle.reach for bundle in problem.bundles], dtype=np.int64)
-    taken = give(problem, reaches=reaches, at_most=at_most, weights=weights(order))
-    if problem_text := taken.problems(problem):
-        raise SolverFailed(f"min-cost flow: {problem_text}")
-    return taken
+    """The best flow without gangs, and with those limits that hold for all ways to a slot.
 
-
-def weights(order: Sequence[Any]) -> Ints:
-    """A weight for each position in an order, the first the largest; equal positions weigh the same."""
-    places = {key: place for place, key in enumerate(sorted(set(order), reverse=True), start=1)}
-    return np.array([places[key] for key in order], dtype=np.int64)
-
-
-def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -> SlotFlow:
-    """Assigns slots to takers, given by their reach, number and weight."""
-    total = int(at_most.sum())
-    slots, source = len(problem.room), problem.reaches + len(problem.room)
-    sink = source + 1
-    flow = min_cost_flow.SimpleMinCostFlow()
-    takers = flow.add_arcs_with_capacity_and_unit_cost(
-        np.full(len(reaches), source),
-        reaches,
-        at_most,
-        -(slots + 1) * weights,  # exceeds any difference between slots, so slots never decide between takers
-    )
-    arcs = flow.add_arcs_with_capacity_and_unit_cost(
-        problem.arc_reach,
-        problem.reaches + problem.arc_slot,
-        problem.room[problem.arc_slot],
-        np.zeros(len(problem.arc_slot), dtype=np.int64),
-    )
-    flow.add_arcs_with_capacity_and_unit_cost(
-        problem.reaches + np.arange(slots), np.full(slots, sink), problem.room, np.arange(slots)
-    )
-    flow.add_arc_with_capacity_and_unit_cost(source, sink, total, 0)
-    flow.set_node_supply(source, total)
-    flow.set_node_supply(sink, -total)
-    status = flow.solve()
-    if status != flow.OPTIMAL:
-        raise SolverFailed(f"min-cost flow: {status}")
-    return SlotFlow(served=flow.flows(takers), flow=flow.flows(arcs))
-
-
-def best(problem: SlotProblem, *, at_most: Ints) -> SlotFlow:
-    """The best flow level by level, without gangs, and with those limits that hold for all ways to a slot."""
+    It serves at most `at_most` claims of each bundle, and first those that these gangs must place.
+    """
     network = _Network(problem, at_most)
-    ranks = [bundle.rank for bundle in problem.bundles]
-    network.minimize(served=-weights([rank[:4] for rank in ranks]))
-    for measure in (problem.lent, *(sizes[problem.arc_slot] for sizes in (*problem.sizes, *problem.ends))):
-        if measure.any():
-            network.minimize(used=measure.astype(np.int64))
-    network.minimize(served=-weights([(rank.priority, rank.created) for rank in ranks]))
-    if problem.exposed.any():
-        network.minimize(used=problem.exposed)
+    if problem.limited:
+        _by_levels(network, problem)
+    else:
+        order = [(not (bundle.must and bundle.gang in first), bundle.rank) for bundle in problem.bundles]
+        slots = len(problem.room)
+        # A claim's weight exceeds any difference between slots, so slots never decide between claims.
+        network.minimize(served=-(slots + 1) * _weights(order), used=np.arange(slots)[problem.arc_slot])
     taken = network.taken()
     if problem_text := taken.problems(problem):
         raise SolverFailed(f"min-cost flow: {problem_text}")
     return taken
+
+
+def _by_levels(network: _Network, problem: SlotProblem) -> None:
+    """Narrows the network level by level, in the order of the plan's objective."""
+    ranks = [bundle.rank for bundle in problem.bundles]
+    network.minimize(served=-_weights([rank[:4] for rank in ranks]))
+    for measure in (problem.lent, *(sizes[problem.arc_slot] for sizes in (*problem.sizes, *problem.ends))):
+        if measure.any():
+            network.minimize(used=measure.astype(np.int64))
+    network.minimize(served=-_weights([(rank.priority, rank.created) for rank in ranks]))
+    if problem.exposed.any():
+        network.minimize(used=problem.exposed)
+
+
+def _weights(order: Sequence[Any]) -> Ints:
+    """A weight for each position in an order, the first the largest; equal positions weigh the same."""
+    places = {key: place for place, key in enumerate(sorted(set(order), reverse=True), start=1)}
+    return np.array([places[key] for key in order], dtype=np.int64)
 
 
 class _Network:
@@ -128,10 +101,11 @@ class _Network:
             self._lower[: len(takers)] = np.minimum(problem.kept.served, at_most)
         self._nodes, self._supply = sink + 1, np.zeros(sink + 1, dtype=np.int64)
         self._supply[source], self._supply[sink] = total, -total
-        self._flow = self._lower
+        self._flow, self._cost = self._lower, np.zeros_like(self._upper)
 
     def minimize(self, *, served: Ints | None = None, used: Ints | None = None) -> None:
-        """Narrows the network to its flows of least cost."""
+        """Finds a flow of least cost among the flows of least cost so far."""
+        self._narrow()
         cost = np.zeros_like(self._upper)
         takers, ways = self._sizes
         if served is not None:
@@ -149,8 +123,14 @@ class _Network:
         status = flow.solve()
         if status != flow.OPTIMAL:
             raise SolverFailed(f"min-cost flow: {status}")
-        self._flow = self._lower + flow.flows(arcs)
-        reduced = cost + (potential := self._potential(cost))[self._tail] - potential[self._head]
+        self._flow, self._cost = self._lower + flow.flows(arcs), cost
+
+    def _narrow(self) -> None:
+        """Narrows the bounds to the flows that cost no more than the present one."""
+        if not self._cost.any():
+            return
+        potential = self._potential(self._cost)
+        reduced = self._cost + potential[self._tail] - potential[self._head]
         self._upper = np.where(reduced > 0, self._flow, self._upper)
         self._lower = np.where(reduced < 0, self._flow, self._lower)
 

@@ -178,6 +178,15 @@ class SlotFlow:
         return "" if (served == assigned).all() else "claims and slots do not add up"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlotChoice:
+    """The slots of all claims, the binding gangs that launch, and whether no other choice is better."""
+
+    taken: SlotFlow
+    launched: frozenset[str]
+    proven: bool
+
+
 def problem_of(
     demands: Mapping[str, ClaimDemand],
     inventory: Inventory,

