@@ -129,6 +129,7 @@ ACCEPTED_SPEC: Final = "capacity-broker.io/accepted-spec"
 ADVISED: Final = "capacity-broker.io/advised"
 GANG: Final = "capacity-broker.io/gang"
 GANG_SIZE: Final = "capacity-broker.io/gang-size"
+GANG_DOMAIN: Final = "capacity-broker.io/gang-domain"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
@@ -202,7 +203,7 @@ TAG_ADVISED: Final = ADVISED
 # By kind, every annotation of the broker's that an object may carry, read or written by the broker. On a
 # NodePool: its own (OF_THE_POOL) and those of its template, which its claims get. Other kinds are not
 # checked.
-_OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, PRIORITY, PODS, EXPECT)
+_OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, GANG_DOMAIN, PRIORITY, PODS, EXPECT)
 _OF_RESERVATIONS: Final = (
     RESERVATION_POLICY,
     DELETION_POLICY,

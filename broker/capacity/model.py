@@ -163,7 +163,8 @@ ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 class Claim:
     """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
 
-    `gang_size`: the declared number of claims of the gang, if any; it waits until they exist. `requests`
+    `gang_size`: the declared number of claims of the gang, if any; it waits until they exist. `domain`: the
+    label of nodes, of which all claims of the gang get one value; empty if they need not. `requests`
     are in base units: cores, bytes, counts. Claims with unequal `template` (their nodes' settings at
     start) never share a call. `min_values`: for each label, the number of different values that must be
     possible. `since`: when its pods began to wait, if that was before it was `created`.
@@ -179,6 +180,7 @@ class Claim:
     since: datetime | None = None
     gang: str = ""
     gang_size: int = 0
+    domain: str = ""
     template: str = ""
     min_values: tuple[tuple[str, int], ...] = ()
 

@@ -22,7 +22,7 @@ minutes has a slot for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -31,6 +31,7 @@ from broker.capacity.allocation import lacking
 from broker.capacity.assign import AssignedSlots, SlotAssigner
 from broker.capacity.class_catalog import named
 from broker.capacity.demand import GangProblem, WaitingClaims, demands_of, gangs_of, incomplete, order
+from broker.capacity.domains import LaunchedGangs, in_domains
 from broker.capacity.explanations import Explanations
 from broker.capacity.flow import Flow
 from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
@@ -49,18 +50,25 @@ def plan(
     claims: Iterable[Claim],
     supply: LaunchSupply,
     *,
-    launched: Mapping[str, int] | None = None,
+    launched: LaunchedGangs | None = None,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Plan:
     """Assigns each claim to an option now, or gives the reason why it waits.
 
-    `launched` counts the claims of each gang that have their instance. `timer` returns seconds since
+    `launched`: the claims of each gang that have their instance. `timer` returns seconds since
     some moment; without a timer no time passes. The whole plan takes at most `seconds`: claims that do not
     fit into them are planned later.
     """
     budget = TimeBudget(seconds, timer)
     all_claims = sorted(claims, key=order)
+    if any(claim.domain for claim in all_claims):
+
+        def anywhere(part: Sequence[Claim]) -> Plan:
+            free = [replace(claim, domain="") for claim in part]
+            return plan(free, supply, launched=launched, seconds=seconds / 10, timer=timer)
+
+        all_claims = sorted(in_domains(all_claims, supply.classes, launched or {}, anywhere), key=order)
     catalog = OptionCatalog(supply)
     waiting, refused = _with_options(all_claims, catalog, supply, budget.until(OPTIONS))
     broken = _incomplete_gangs(waiting, launched or {})
@@ -116,10 +124,10 @@ def _with_options(
     return WaitingClaims(by_uid=considered, gangs=gangs, candidates=candidates), refused
 
 
-def _incomplete_gangs(waiting: WaitingClaims, launched: Mapping[str, int]) -> dict[str, GangProblem]:
+def _incomplete_gangs(waiting: WaitingClaims, launched: LaunchedGangs) -> dict[str, GangProblem]:
     """The gangs that cannot launch, whatever slots are free."""
     problems = {
-        name: incomplete(gang, waiting.candidates, launched.get(name, 0))
+        name: incomplete(gang, waiting.candidates, len(launched.get(name, ())))
         for name, gang in waiting.gangs.items()
     }
     return {name: problem for name, problem in problems.items() if problem is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.domains import DOMAINS, LaunchedGangs
 from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
@@ -66,18 +67,19 @@ def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
         since=since,
         gang=claim.annotations.get(names.GANG, ""),
         gang_size=_gang_size(claim),
+        domain=_gang_domain(claim),
         template=template_key(claim),
         min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
     )
 
 
-def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
-    """The number of claims of each gang that have their instance."""
-    return Counter(
-        gang
-        for claim in claims
-        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG))
-    )
+def in_gangs(claims: Iterable[NodeClaim]) -> LaunchedGangs:
+    """The labels of the claims of each gang that have their instance."""
+    gangs: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for claim in claims:
+        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG)):
+            gangs[gang].append({key: claim.labels[key] for key in DOMAINS if key in claim.labels})
+    return gangs
 
 
 def required_tenancy(claim: NodeClaim) -> str:
@@ -126,3 +128,19 @@ def _gang_size(claim: NodeClaim) -> int:
             "name it, or leave the size out",
         )
     return size
+
+
+def _gang_domain(claim: NodeClaim) -> str:
+    key = claim.annotations.get(names.GANG_DOMAIN, "")
+    if key and key not in DOMAINS:
+        raise BadClaim(
+            "InvalidGangDomain",
+            f"metadata.annotations[{names.GANG_DOMAIN}] is {shortened(key)}: write {' or '.join(DOMAINS)}",
+        )
+    if key and not claim.annotations.get(names.GANG):
+        raise BadClaim(
+            "InvalidGangDomain",
+            f"metadata.annotations[{names.GANG_DOMAIN}] is {key!r}, but {names.GANG} names no gang: name it, "
+            "or leave the domain out",
+        )
+    return key

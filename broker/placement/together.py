@@ -46,8 +46,8 @@ def units_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[Un
     """The units of several pods, in the order of their first pods."""
     shapes = shapes_of(pods, snapshot)
     near = [
-        (one, other)
-        for one, shape in enumerate(shapes)
+        (place, other)
+        for place, shape in enumerate(shapes)
         if shape.example.affinity
         for other, near_shape in enumerate(shapes)
         if _near(shape.example, near_shape.example, snapshot)

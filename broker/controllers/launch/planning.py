@@ -13,6 +13,7 @@ import prometheus_client
 import structlog
 
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.domains import LaunchedGangs
 from broker.capacity.model import Claim, Inventory, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -108,7 +109,7 @@ class Planner:
             entitlements=self.slots.entitlements(waiting, inventory, types),
         )
 
-    def gangs(self) -> Mapping[str, int]:
+    def gangs(self) -> LaunchedGangs:
         return in_gangs(self._claims.list())
 
 

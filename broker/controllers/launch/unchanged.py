@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
@@ -30,7 +31,7 @@ class PassInputs:
     types: Mapping[str, InstanceType]
     inventory: Inventory
     shortages: Shortages
-    gangs: Mapping[str, int]
+    gangs: LaunchedGangs
     entitlements: Entitlements
 
     def same(self, other: PassInputs) -> bool:

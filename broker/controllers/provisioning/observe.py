@@ -11,6 +11,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodeClaimSpec
 from broker.apis.meta import ObjectMeta
+from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import RECLAIMING, SlotPool
 from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
@@ -61,7 +62,7 @@ def forecast(
     waiting: Sequence[NodeClaim],
     supply: LaunchSupply,
     *,
-    launched: Mapping[str, int],
+    launched: LaunchedGangs,
     pod: Callable[[str], Pod | None],
     seconds: float,
     timer: Callable[[], float],

@@ -383,7 +383,8 @@ class Provisioner:
         """
         every = self._caches.claims.list()
         claims = of_gangs(every, gangs)
-        sizes = Counter(in_gangs(every)) + Counter(claim.annotations[names.GANG] for claim in claims)
+        launched = Counter({gang: len(members) for gang, members in in_gangs(every).items()})
+        sizes = launched + Counter(claim.annotations[names.GANG] for claim in claims)
 
         def lower(newest: NodeClaim) -> Mapping[str, Any]:
             size = sizes[newest.annotations.get(names.GANG, "")]

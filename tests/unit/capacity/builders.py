@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from broker.capacity.class_catalog import class_catalog
+from broker.capacity.domains import LaunchedGangs
 from broker.capacity.matching import resolve_class
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Plan, Pool, Selection, Skipped
@@ -181,7 +182,7 @@ def planned(
     shortages: Shortages | None = None,
     types: Mapping[str, InstanceType] = TYPES,
     now: datetime = NOW,
-    launched: Mapping[str, int] | None = None,
+    launched: LaunchedGangs | None = None,
 ) -> Plan:
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
     by_name = {nodeclass.name: nodeclass for nodeclass in known}

@@ -520,9 +520,9 @@ def test_a_gang_of_declared_size_waits_until_so_many_claims_exist() -> None:
 def test_launched_claims_count_toward_the_size_of_a_gang() -> None:
     world = inventory(odcr("cr-1", free=1))
     last = [claim("g3", gang="g", gang_size=4, kinds=["reserved"])]
-    plan = planned(last, node_class(OPEN, world), world, launched={"g": 2, "other": 9})
+    plan = planned(last, node_class(OPEN, world), world, launched={"g": [{}] * 2, "other": [{}] * 9})
     assert plan.unplaced[0].message == "gang g is to have 4 claims; 1 waits and 2 have launched"
-    assert list(chosen(planned(last, node_class(OPEN, world), world, launched={"g": 3}))) == ["g3"]
+    assert list(chosen(planned(last, node_class(OPEN, world), world, launched={"g": [{}] * 3}))) == ["g3"]
 
 
 @pytest.mark.covers("KRP-22")

@@ -113,6 +113,16 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
             "InvalidGangSize",
             (names.GANG_SIZE, "'4'", "name it"),
         ),
+        (
+            {"metadata": {"annotations": {names.GANG: "g", names.GANG_DOMAIN: "zone"}}},
+            "InvalidGangDomain",
+            (names.GANG_DOMAIN, "'zone'", names.ZONE, names.RESERVATION_ID),
+        ),
+        (
+            {"metadata": {"annotations": {names.GANG_DOMAIN: names.ZONE}}},
+            "InvalidGangDomain",
+            (names.GANG_DOMAIN, names.ZONE, "name it"),
+        ),
     ],
 )
 def test_an_invalid_claim_names_field_value_and_remedy(

@@ -1,0 +1,82 @@
+"""Chooses the domain of each gang whose claims must be in one: a zone, or a reservation.
+
+Invariant: the claims of such a gang launch in one domain, that of its claims with instances if there are
+any. Each domain is tried in a plan with the claims that come before the gang. The gang gets the one in which
+all its claims launch, most of them in reservations, at the least cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from broker.apis.names import RESERVATION_ID, ZONE
+from broker.capacity.demand import gangs_of, order
+from broker.capacity.model import Claim, NodeClass, Plan
+from broker.capacity.options import tenancy
+from broker.capacity.requirements import Requirements
+
+# The labels of a node by which the claims of a gang may be kept together.
+DOMAINS: Final = (ZONE, RESERVATION_ID)
+UNKNOWN: Final = "not-known-yet"  # in which reservation EC2 counts an instance
+
+Labels = Mapping[str, str]
+LaunchedGangs = Mapping[str, Sequence[Labels]]  # the labels of their claims that have an instance
+Score = tuple[int, int, float]
+
+
+def in_domains(
+    claims: Iterable[Claim],
+    node_classes: Mapping[str, NodeClass],
+    launched: LaunchedGangs,
+    plan: Callable[[Sequence[Claim]], Plan],
+) -> list[Claim]:
+    """The claims, where those of gangs with a domain require one of its values.
+
+    `plan`: of these claims alone.
+    """
+    by_uid = {claim.uid: claim for claim in claims}
+    for name, gang in gangs_of(sorted(by_uid.values(), key=order)).items():
+        key = next((claim.domain for claim in gang if claim.domain), "")
+        if not key:
+            continue
+        before = [claim for claim in by_uid.values() if claim.gang != name and order(claim) < order(gang[0])]
+        settled = {labels.get(key, UNKNOWN) for labels in launched.get(name, ())}
+        values = sorted(settled or _values(key, gang, node_classes))
+        trials = [[_within(claim, key, value) for claim in gang] for value in values]
+        if len(trials) > 1:
+            trials.sort(key=lambda narrowed: _score(plan([*before, *narrowed]), narrowed))
+        by_uid |= {claim.uid: claim for claim in next(iter(trials), gang)}
+    return [*by_uid.values()]
+
+
+def _values(key: str, gang: Sequence[Claim], node_classes: Mapping[str, NodeClass]) -> set[str]:
+    """The domains that all claims of the gang allow; if there is none, one of any claim, so that all wait."""
+    values = [
+        {value for value in _of_class(key, claim, node_classes) if claim.requirements.allows(key, value)}
+        for claim in gang
+    ]
+    return set.intersection(*values) or {*sorted(set.union(*values))[:1]}
+
+
+def _of_class(key: str, claim: Claim, node_classes: Mapping[str, NodeClass]) -> Collection[str]:
+    if (node_class := node_classes.get(claim.node_class)) is None:
+        return ()
+    if key == ZONE:
+        return {subnet.zone for subnet in node_class.subnets}
+    resolved = node_class.of_tenancy(tenancy(claim.requirements)).resolved
+    return {odcr.id for odcr in (*resolved.usable, *resolved.pending)}
+
+
+def _within(claim: Claim, key: str, value: str) -> Claim:
+    return replace(claim, requirements=claim.requirements & Requirements.of([(key, "In", [value])]))
+
+
+def _score(plan: Plan, gang: Sequence[Claim]) -> Score:
+    """Less is better: claims without instance or reclaim, then claims outside reservations, then cost."""
+    uids = {claim.uid for claim in gang}
+    options = [item.option for item in plan.assignments if item.claim.uid in uids]
+    bought = [option for option in options if not option.pool.reserved]
+    waiting = len(uids) - len(options) - len(uids & plan.nominated.keys())
+    return waiting, len(bought), sum(option.price or 0.0 for option in bought)
