@@ -21,11 +21,9 @@ from benchmarks.reservations_world import GPU, fill, flavor_of, install, reserve
 from broker import logs
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
@@ -40,8 +38,9 @@ from broker.memory import collect_seldom
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
-from broker.wiring.reservation_controllers import reservation_controllers
-from broker.wiring.reservations import watch_status
+from broker.wiring.reservations import add_reservations
+from broker.wiring.signals import Signals
+from broker.wiring.term import Term
 from local.kube import Cluster
 
 SAMPLE = 10
@@ -80,24 +79,6 @@ class World:
         self.claims = Informer(client, NodeClaim, clock=clock)
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
         self.recorder = Recorder(client, "benchmark", clock)
-        shared = ReservationDependencies(
-            client=client,
-            provider=nothing,
-            reads=self.reads,
-            caches=ClaimCaches(
-                claims=self.claims.cache,
-                nodes=self.nodes.cache,
-                pods=self.pods.cache,
-                pools=Cache(NodePool),
-                owns=lambda _: True,
-            ),
-            inventory=inventory,
-            settings=settings,
-            clock=clock,
-            recorder=self.recorder,
-            describe=lambda: None,
-        )
-        controllers = reservation_controllers(shared, classes=Cache(EC2NodeClass))
         self.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
         self.manager = ControllerManager(
             clock=clock,
@@ -110,7 +91,31 @@ class World:
             claims=self.claims,
             synced=lambda: self.nodes.synced and self.claims.synced,
         )
-        self.loop = watch_status(self.manager, read, inventory, controllers)
+        self.loop = add_reservations(
+            Term(
+                client=client,
+                provider=nothing,
+                reads=self.reads,
+                caches=ClaimCaches(
+                    claims=self.claims.cache,
+                    nodes=self.nodes.cache,
+                    pods=self.pods.cache,
+                    pools=Cache(NodePool),
+                    owns=lambda _: True,
+                ),
+                inventory=inventory,
+                settings=settings,
+                clock=clock,
+                recorder=self.recorder,
+                describe=lambda: None,
+                manager=self.manager,
+                read=read,
+                signals=Signals(),
+                takeover=nothing,
+                nodeclasses=nothing,
+                ec2=nothing,
+            )
+        )
 
     def start(self) -> None:
         self.manager.start()

@@ -22,7 +22,7 @@ from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.settings import Settings
-from broker.wiring.rooms import add_scheduler
+from broker.wiring.scheduler import add_scheduler
 
 SCHEDULER_LEASE: Final = "capacity-broker-scheduler"
 # Seconds, less than the time between the end of one term and the earliest start of the next: a write that

@@ -208,7 +208,7 @@ Live = Callable[[], LiveState | None]
 
 def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> LiveState:
     inventory = broker.inventory.snapshot()
-    claims, snapshot = broker.read.claims.cache.list(), broker.ome.reads.snapshot()
+    claims, snapshot = broker.read.claims.cache.list(), broker.reads.snapshot()
     owners = snapshot.odcrs.owned.owner
     try:
         types, account = provider.instance_types(), provider.account_id()

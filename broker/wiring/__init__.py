@@ -1,4 +1,4 @@
-"""The triggers of every loop: which changes enqueue which keys. Some loops are built beside theirs.
+"""Each `add_<room>` builds the loops of a room and declares their triggers: which changes enqueue which keys.
 
 Invariant: nothing is decided here, and no loop declares a trigger elsewhere.
 """

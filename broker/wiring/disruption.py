@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.controller import EVERY, DisruptionController
-from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.launch.launcher import Launcher
 from broker.controllers.provisioning.reads import ProvisioningReads
-from broker.informers import Informers
-from broker.kube.clock import Clock
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.informer import Informer
-from broker.kube.manager import ControllerManager
 from broker.wiring.predicates import differ, spec
+from broker.wiring.term import Term
 
 
-def watch_disruption(
-    manager: ControllerManager,
-    read: Informers,
-    budgets: Informer[PodDisruptionBudget],
-    nodeclasses: NodeClassController,
-    disruption: DisruptionController,
-    reads: ProvisioningReads,
-    *,
-    clock: Clock,
-    synced: Callable[[], bool],
+def add_disruption(
+    term: Term, slots: PreemptionController, launcher: Launcher, reads: ProvisioningReads
 ) -> None:
-    """Declares the loop, which waits for budgets, DaemonSets and reservations on nodes as well.
-
-    `synced`: whether the reservations are read, which decide what a replacement draws from.
-    """
+    """Declares the loop, which waits for budgets, DaemonSets and reservations on nodes as well."""
+    manager, read = term.manager, term.read
+    budgets = Informer(term.client, PodDisruptionBudget, clock=term.clock)
     manager.follow(budgets)
+    sources = DisruptionSources(
+        budgets=budgets.cache,
+        reads=reads,
+        nodeclasses=term.nodeclasses,
+        ec2=term.ec2,
+        slots=slots,
+        shortages=lambda: launcher.shortages,
+        disrupts=term.launches_for,
+        creating=launcher.creating,
+        plan_seconds=term.settings.plan_seconds,
+    )
+    disruption = DisruptionController(term, term.caches, sources)
 
     def complete() -> bool:
         rooms = reads.occupancy.synced() and reads.daemon_sets.complete
-        return read.synced() and budgets.synced and rooms and synced()
+        return budgets.synced and rooms and term.synced()
 
     (
         manager.singleton(
@@ -48,10 +49,10 @@ def watch_disruption(
         )
         .watches(read.claims, predicate=differ(_progress))
         .watches(read.pools, predicate=differ(spec))
-        .on(nodeclasses.on_change)
+        .on(term.nodeclasses.on_change)
     )
     # Pods come and go too often to start a pass: the timer does, as in Karpenter.
-    read.pods.on_change(lambda old, new: disruption.events.observe(old, new, clock.now()))
+    read.pods.on_change(lambda old, new: disruption.events.observe(old, new, term.clock.now()))
 
 
 def _progress(claim: NodeClaim | None) -> object:

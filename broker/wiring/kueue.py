@@ -12,9 +12,11 @@ from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.answers import demands
+from broker.controllers.kueue.check import AdmissionCheckReconciler
+from broker.controllers.kueue.queues import QueueController
 from broker.kube.controller import Controller
-from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK, PARKED, by_parked
@@ -22,15 +24,24 @@ from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, own
 from broker.reservations.spec import Reservation
 from broker.reservations.workloads import counts_as, reserves
 from broker.wiring.predicates import differ, spec, without_status
-from broker.wiring.reservation_controllers import ReservationControllers
+from broker.wiring.term import Term
 
 EVERY = 300.0
 
 
-def watch_check(manager: ControllerManager, ome: ReservationControllers) -> None:
-    reads = ome.reads
+def add_kueue(term: Term) -> AdmissionCheckReconciler:
+    """Returns the controller of the broker's AdmissionCheck."""
+    check = AdmissionCheckReconciler(term)
+    _watch_check(term, check)
+    _watch_queues(term, check)
+    _watch_admissions(term)
+    return check
+
+
+def _watch_check(term: Term, check: AdmissionCheckReconciler) -> None:
+    manager, reads = term.manager, term.reads
     loop: Singleton[str] = manager.singleton(
-        "checks", lambda _: ome.check.run(), every=EVERY, synced=reads.synced
+        "checks", lambda _: check.run(), every=EVERY, synced=reads.synced
     )
     for reservations in (reads.reservations, reads.cluster_reservations):
         loop.watches(reservations, predicate=differ(without_status))
@@ -41,9 +52,9 @@ def watch_check(manager: ControllerManager, ome: ReservationControllers) -> None
     )
 
 
-def watch_queues(manager: ControllerManager, ome: ReservationControllers) -> None:
+def _watch_queues(term: Term, check: AdmissionCheckReconciler) -> None:
     """By the key of a reservation."""
-    reads = ome.reads
+    manager, reads, queues = term.manager, term.reads, QueueController(term, check)
 
     def every_key(*_: object) -> Iterable[str]:
         listed = (reads.reservations.cache.list(), reads.cluster_reservations.cache.list())
@@ -81,7 +92,7 @@ def watch_queues(manager: ControllerManager, ome: ReservationControllers) -> Non
         ]
         return named if owner is None else (str(owner), *named)
 
-    loop: Controller[str] = manager.controller("queues", ome.queues.reconcile, workers=4, synced=reads.synced)
+    loop: Controller[str] = manager.controller("queues", queues.reconcile, workers=4, synced=reads.synced)
     (
         loop.watches(reads.reservations, with_neighbours, differ(without_status))
         .watches(reads.cluster_reservations, with_neighbours, differ(without_status))
@@ -98,13 +109,13 @@ def watch_queues(manager: ControllerManager, ome: ReservationControllers) -> Non
         .on(reads.cluster_queues.on_missing, every_key)
         .on(reads.checks.on_listed, every_key)
         # The reservations report the error.
-        .on(ome.check.failed.subscribe, every_key)
+        .on(check.failed.subscribe, every_key)
     )
 
 
-def watch_admissions(manager: ControllerManager, ome: ReservationControllers) -> None:
+def _watch_admissions(term: Term) -> None:
     """Requests, evictions, and room that a workload or a cluster no longer uses."""
-    reads = ome.reads
+    manager, reads, admissions = term.manager, term.reads, AdmissionCheckController(term)
 
     def waits(*_: object) -> bool:
         """Whether a workload waits, for which there may be more room than before."""
@@ -119,7 +130,7 @@ def watch_admissions(manager: ControllerManager, ome: ReservationControllers) ->
         return old is not None and (new is None or old.status.admission != new.status.admission) and waits()
 
     loop: Singleton[str] = manager.singleton(
-        "admissions", ome.admissions.run, synced=lambda: reads.synced() and reads.snapshot().odcrs.known
+        "admissions", admissions.run, synced=lambda: reads.synced() and reads.snapshot().odcrs.known
     )
     (
         loop.watches(reads.workloads, predicate=requests_or_frees)

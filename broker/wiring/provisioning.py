@@ -6,7 +6,6 @@ at most (karpenter pkg/operator/options, BatchIdleDuration and BatchMaxDuration)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from broker.apis import names
@@ -15,39 +14,64 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import condition
-from broker.controllers.inventory import InventoryCache
-from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodereservation.occupancy import needs_a_node
+from broker.controllers.launch.launcher import Launcher
+from broker.controllers.nodereservation.occupancy import OccupancyReader, needs_a_node
+from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.provisioning.pending import provisionable
 from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
-from broker.controllers.reservation_reads import ReservationReads
-from broker.informers import Informers
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.batch import Batcher
-from broker.kube.clock import Clock
-from broker.kube.manager import ControllerManager
+from broker.oncall.metrics import forget_object
 from broker.reservations.drawing import namespaces_of
 from broker.wiring.predicates import differ, serves
+from broker.wiring.term import Term
 
 NAME: Final = "provisioning"
 EVERY: Final = 60.0  # seconds: a Lease that expires makes no event
 
 
-def watch_pods(
-    manager: ControllerManager,
-    read: Informers,
-    reads: ProvisioningReads,
-    provisioner: Provisioner,
-    *,
-    inventory: InventoryCache,
-    nodeclasses: NodeClassController,
-    clock: Clock,
-    idle: float,
-    longest: float,
-    synced: Callable[[], bool],
-) -> None:
+def add_occupancy(term: Term) -> OccupancyReader:
+    """The reader of the room on nodes; without a scheduler's name, no reservation keeps any."""
+    pods, reads = term.read.pods.cache, None
+    if served := term.settings.schedulers:
+        reads = SchedulerReads(term.client, pods, clock=term.clock, names=served, places=False)
+        term.manager.follow(*reads.rooms.values(), reads.resource_quotas)
+    return OccupancyReader(
+        reads, term.read.nodes.cache, pods, term.reads.namespaces, bounds=term.settings.room_bounds
+    )
+
+
+def add_provisioning(
+    term: Term, slots: PreemptionController, launcher: Launcher, occupancy: OccupancyReader
+) -> ProvisioningReads:
     """Serves pods when one becomes unschedulable, and when a pool, class or reservation may help it."""
+    reads = ProvisioningReads(
+        term.client,
+        occupancy,
+        clock=term.clock,
+        leases=term.read.leases.cache,
+        nodes=term.read.nodes.cache,
+        settings=term.settings,
+    )
+    provisioner = Provisioner(
+        term,
+        term.caches,
+        term.ec2,
+        term.nodeclasses,
+        reads,
+        slots,
+        launches=launcher,
+        seconds=term.settings.plan_seconds,
+    )
+    _watch_pods(term, reads, provisioner)
+    _add_pool_status(term, slots)
+    return reads
+
+
+def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) -> None:
+    manager, read, settings = term.manager, term.read, term.settings
 
     def waits(pod: Pod | None) -> bool:
         return pod is not None and provisionable(pod)
@@ -65,24 +89,36 @@ def watch_pods(
             NAME,
             provisioner.run,
             every=EVERY,
-            batcher=Batcher[str](NAME, clock=clock, idle=idle, longest=longest),
-            synced=lambda: read.synced() and reads.synced() and synced(),
+            batcher=Batcher[str](
+                NAME,
+                clock=term.clock,
+                idle=settings.pod_batch_idle_seconds,
+                longest=settings.pod_batch_max_seconds,
+            ),
+            synced=lambda: reads.synced() and term.synced(),
         )
         .watches(read.pods, None, differ(waits))
         .watches(read.pools, None, differ(_generation))
         .watches(read.claims, None, ends)
         .watches(read.nodes, None, ends)
-        .on(nodeclasses.on_change)
-        .on(inventory.on_change)
+        .on(term.nodeclasses.on_change)
+        .on(term.inventory.on_change)
     )
     if reads.occupancy.reservations is not None:
         loop.watches(reads.occupancy.reservations, None, differ(unplaced))
 
 
-def watch_pool_status(
-    manager: ControllerManager, read: Informers, reads: ReservationReads, status: PoolStatusController
-) -> None:
+def _add_pool_status(term: Term, slots: PreemptionController) -> None:
     """Writes the status of pools when their nodes, template or class change."""
+    manager, read, reads = term.manager, term.read, term.reads
+    status = PoolStatusController(
+        term,
+        term.caches,
+        read.classes.cache,
+        rights=lambda: slots.rights() if reads.synced() else None,
+        counts=term.launches_for,
+    )
+    read.pools.on_change(lambda old, new: forget_object("nodepool", old.name) if old and not new else None)
     (
         manager.singleton("nodepool", status.run, every=EVERY)
         .watches(reads.reservations, predicate=differ(serves))

@@ -61,8 +61,8 @@ def triggers() -> Mapping[str, Sequence[str]]:
         Scheduler(client, settings, clock=clock)
     signals = {
         **vars(broker.signals),
-        "nominated": broker.ome.slots.nominated,
-        "failed": broker.ome.check.failed,
+        "nominated": broker.slots.nominated,
+        "failed": broker.check.failed,
     }
     words = {id(signal): SIGNALS[name] for name, signal in signals.items()}
     woken: dict[tuple[bool, str], dict[str, None]] = defaultdict(dict)

@@ -77,7 +77,7 @@ def asks(process: Process, team: Team, *ids: str) -> None:
     process.until(lambda: MOVED in problems(process), "the move is reported")
     process.run(1800.0)
     assert spent(team) == before
-    odcrs = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+    odcrs = process.broker.reads.snapshot().odcrs.status(RESERVED)
     message = "; ".join(problem.message for problem in odcrs.problems if problem.reason == MOVED)
     (condition,) = [c for c in team.status().conditions if c.type == "ResourcesSufficient"]
     process.broker.recorder.flush()
@@ -92,7 +92,7 @@ def annotate(team: Team, key: str, value: str | None) -> None:
 
 
 def obtained(process: Process) -> int:
-    return process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained
+    return process.broker.reads.snapshot().odcrs.status(RESERVED).obtained
 
 
 def other(team: Team, count: int = 2, kind: str = P5, zone: str = A, **more: Any) -> str:
@@ -325,7 +325,7 @@ def test_loss_is_restored_once_no_other_reservation_can_have_it(team: Team, deci
     process, source = holding(team)
     lower(team, source, 1)
     process.run(120.0)
-    odcrs = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+    odcrs = process.broker.reads.snapshot().odcrs.status(RESERVED)
     (why,) = [problem.message for problem in odcrs.problems if problem.reason == "PurchaseSkipped"]
     assert f"{source} lost 3 of 4" in why and total(team, source) == 1
     if decided:

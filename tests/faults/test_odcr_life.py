@@ -117,7 +117,7 @@ class Team(World):
     def quiet(self, held: dict[str, int]) -> bool:
         """Whether the broker holds it for done, and EC2 has just this."""
         assert self.process is not None
-        state = self.process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+        state = self.process.broker.reads.snapshot().odcrs.status(RESERVED)
         done = state.obtained == state.wanted == sum(held.values()) and not state.pending
         return (done if held else self.object() is None) and self.held() == held
 
@@ -329,7 +329,7 @@ def test_purchase_that_the_account_may_not_make_is_one_event(fresh: LocalAws) ->
         event for event in events if event.type == "Warning" and event.involved_object.name == "training"
     ]
     assert [(event.reason, event.count) for event in warnings] == [("UnauthorizedOperation", 1)]
-    problems = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    problems = process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     (problem,) = [problem_ for problem_ in problems if problem_.reason == "PurchaseRefused"]
     assert re.search(
         r"^flavor h100: .*UnauthorizedOperation.*; the next attempt is at 20\d\d-", problem.message
@@ -362,7 +362,7 @@ def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
     team.control.pool(instance_type=P5, zone=B, size=4)
     process.until(lambda: team.held() == {B: 4}, "half is had", seconds=3600.0)
     process.run(60.0)
-    state = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+    state = process.broker.reads.snapshot().odcrs.status(RESERVED)
     assert (state.wanted, state.obtained) == (8, 4)
     detail = team.status().lifecycle_detail
     assert "InsufficientInstanceCapacity" in detail and "4 of 8" in detail, detail
@@ -380,7 +380,7 @@ def test_accounts_limit_is_used_up_and_reported(fresh: LocalAws) -> None:
     team.create_reservation(8)
     process.until(lambda: team.held() == {A: 3}, "the limit is used up")
     process.run(60.0)
-    (count,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).flavors.values()
+    (count,) = process.broker.reads.snapshot().odcrs.status(RESERVED).flavors.values()
     assert (count.wanted, count.obtained) == (8, 3)
     assert count.code in team.status().lifecycle_detail and "imit" in count.code
     assert "ask AWS for a higher limit in Service Quotas" in team.status().lifecycle_detail
@@ -392,7 +392,7 @@ def test_a_group_that_is_edited_by_hand_is_put_right(fresh: LocalAws) -> None:
     team.create_reservation(2)
     process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is there, and grouped")
     (own_id,) = team.grouped()
-    arn = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).group_arn
+    arn = process.broker.reads.snapshot().odcrs.status(RESERVED).group_arn
     team.aws.join(arn, team.others[1])
     own_arn = team.aws.reservation(own_id)["CapacityReservationArn"]
     team.aws.groups.ungroup_resources(Group=arn, ResourceArns=[own_arn])
@@ -480,7 +480,7 @@ def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_c
     adopts = {names.ADOPT_IDS: odcr_id}
     team.client.create(KIND, bought.reservation_body(1, annotations=adopts))
     process.run(60.0)
-    odcrs = process.broker.ome.reads.snapshot().odcrs
+    odcrs = process.broker.reads.snapshot().odcrs
     (problem,) = odcrs.status(RESERVED).problems
     assert (odcrs.owned.owner, problem.reason) == ({}, "AdoptionNotAllowed")
     assert "--adopt-by-annotation allow namespace default" in problem.message
@@ -493,7 +493,7 @@ def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_c
     process.run(60.0)
     process = team.start()  # which was not there when one of them began
     process.run(60.0)
-    odcrs = process.broker.ome.reads.snapshot().odcrs
+    odcrs = process.broker.reads.snapshot().odcrs
     assert odcrs.owned.owner == {odcr_id: RESERVED}
     assert odcrs.status(RESERVED).problems == ()
     (problem,) = odcrs.status(Reserved("default", "serving")).problems
@@ -511,21 +511,21 @@ def test_group_is_adopted_by_its_tag(fresh: LocalAws) -> None:
     team.client.create(KIND, bought.reservation_body(1, annotations={names.ADOPT_GROUP: arn}))
     process = team.start()
     process.run(60.0)
-    (problem,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    (problem,) = process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     assert problem.reason == "AdoptionNotAllowed"
     # Another cluster's broker keeps it for an object of the same name.
     other_cluster = {names.TAG_CLUSTER: "prod", names.TAG_CLUSTER_UID: "uid-of-prod"}
     team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training", **other_cluster})
     process.run(600.0)
-    (problem,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    (problem,) = process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     assert problem.reason == "AdoptionNotAllowed"
     assert "is of cluster 'prod' with UID uid-of-prod by its tags" in problem.message
-    assert process.broker.ome.reads.snapshot().odcrs.owned.owner == {} and team.purchases() == []
+    assert process.broker.reads.snapshot().odcrs.owned.owner == {} and team.purchases() == []
     team.aws.groups.untag(Arn=arn, Keys=[*other_cluster])
     process.until(
-        lambda: process.broker.ome.reads.snapshot().odcrs.owned.owner == {odcr_id: RESERVED}, "it is adopted"
+        lambda: process.broker.reads.snapshot().odcrs.owned.owner == {odcr_id: RESERVED}, "it is adopted"
     )
-    assert process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems == ()
+    assert process.broker.reads.snapshot().odcrs.status(RESERVED).problems == ()
 
 
 def adopting(team: Team) -> tuple[str, str]:
@@ -547,7 +547,7 @@ def test_members_of_an_unreadable_group_are_not_bought_again(fresh: LocalAws, re
     if not read_before:
         team.create_reservation(1, annotations={**CANCEL, names.ADOPT_GROUP: arn})
     process.run(900.0)
-    state = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
+    state = process.broker.reads.snapshot().odcrs.status(RESERVED)
     messages = {problem.reason: problem.message for problem in state.problems}
     assert (team.purchases(), state.obtained) == ([], int(read_before))
     # Its own group cannot be read either.
@@ -568,9 +568,7 @@ def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws, wrong: st
     process = team.start()
     team.create_reservation(1, annotations={**CANCEL, names.ADOPT_GROUP: wrong.format(arn)})
     process.run(300.0)
-    reasons = {
-        problem.reason for problem in process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
-    }
+    reasons = {problem.reason for problem in process.broker.reads.snapshot().odcrs.status(RESERVED).problems}
     assert (team.purchases(), reasons) == ([], {reason, "PurchaseSkipped"})
     right = {"metadata": {"annotations": {names.ADOPT_GROUP: arn}}}
     team.client.patch(KIND, "training", right, namespace="default")
@@ -585,7 +583,7 @@ def test_capacity_beyond_the_namespaces_quota_is_not_bought(fresh: LocalAws) -> 
     process = team.start()
     team.create_reservation(2)
     process.run(300.0)
-    (problem,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    (problem,) = process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     assert (team.purchases(), problem.reason) == ([], "PurchaseSkipped")
     assert "ResourceQuota gpus allows nvidia.com/gpu 8" in problem.message
     raised = {"spec": {"hard": {"nvidia.com/gpu": "16"}}}
@@ -672,7 +670,7 @@ def test_change_that_ec2_refuses_is_reported_with_its_error_and_next_attempt(
     process.run(60.0)
     messages = {
         problem.reason: problem.message
-        for problem in process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+        for problem in process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     }
     assert messages["ChangeRefused"].startswith(
         f"cancelling {purchase['CapacityReservationId']} was refused: "

@@ -78,7 +78,7 @@ def test_all_that_the_broker_does_is_allowed(
     process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is bought")
     team.change_quota(3)
     process.until(lambda: team.quiet({A: 3}), "it has grown")
-    arn = process.broker.ome.reads.snapshot().odcrs.status(TRAINING).group_arn
+    arn = process.broker.reads.snapshot().odcrs.status(TRAINING).group_arn
     team.node_class(group=arn)
     as_role = {"spec": {"role": "nodes", "instanceProfile": None, "tags": {"team": "blue"}}}
     team.client.patch(EC2NodeClass.KIND, "gpu", as_role)

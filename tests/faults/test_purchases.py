@@ -38,7 +38,7 @@ def team(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]
 
 
 def problems(process: Process, name: str = "training") -> dict[str, str]:
-    state = process.broker.ome.reads.snapshot().odcrs.status(Reserved("default", name))
+    state = process.broker.reads.snapshot().odcrs.status(Reserved("default", name))
     return {problem.reason: problem.message for problem in state.problems}
 
 
@@ -127,9 +127,7 @@ def test_purchases_count_and_are_given_back_by_the_cluster_uid_whatever_its_name
     team.client.create(KIND, bought.reservation_body(2, name="serving"))
     process.run(120.0)
     assert "SpendingCapReached" in problems(process, "serving")
-    assert (
-        purchase_calls(team) == 1 and process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained == 2
-    )
+    assert purchase_calls(team) == 1 and process.broker.reads.snapshot().odcrs.status(RESERVED).obtained == 2
     team.end()
     process.until(
         lambda: purchase_calls(team) == 2, "the capacity that is given back leaves room for the other"
@@ -179,9 +177,7 @@ def test_reservation_that_is_no_longer_described_counts_and_is_not_bought_again(
     assert status.capacity_reservation_lifecycle_state != "Active"
     # EC2 shows it again: all is as it was.
     hides.id = ""
-    process.until(
-        lambda: process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained == 2, "it is there"
-    )
+    process.until(lambda: process.broker.reads.snapshot().odcrs.status(RESERVED).obtained == 2, "it is there")
     assert "PurchaseSkipped" not in problems(process)
     # Or it is gone for good, and the operator confirms it.
     hides.id = odcr_id

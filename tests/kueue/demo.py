@@ -143,7 +143,7 @@ class Story:
             self._client.get(LocalQueue.KIND, "gpu", namespace=TEAM)
         except NotFound:
             return False
-        snapshot = self._scene.stage.broker.ome.reads.snapshot()
+        snapshot = self._scene.stage.broker.reads.snapshot()
         return _open(queue) and any(snapshot.odcrs.owned.of(Reserved(TEAM, "gpu")).values())
 
     def _turn(self) -> bool:

@@ -124,7 +124,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.until_shown("important", "spare")
     assert stack.aws.free(odcr) == 0
     assert stack.broker is not None
-    (loan,) = loans(stack.all(NodeClaim), stack.broker.ome.reads.snapshot())
+    (loan,) = loans(stack.all(NodeClaim), stack.broker.reads.snapshot())
     assert (loan.owner, loan.borrower, loan.slots, loan.claims) == (
         OWNER,
         BORROWER,

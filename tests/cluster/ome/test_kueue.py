@@ -50,16 +50,16 @@ def spec(nominal: str = "16", flavor: str = "h100", **more: Any) -> Json:
 
 
 def present(broker: Broker) -> bool:
-    return broker.ome.reads.kueue
+    return broker.reads.kueue
 
 
 def problems(broker: Broker) -> tuple[ReservationProblem, ...]:
-    return broker.ome.reads.snapshot().queue_problems.get(TEAM, ())
+    return broker.reads.snapshot().queue_problems.get(TEAM, ())
 
 
 def queue_status(broker: Broker) -> tuple[bool, str]:
     """Whether the team's queue is active, with the reason."""
-    state = queue_state(broker.ome.reads, TEAM, broker.ome.reads.snapshot())
+    state = queue_state(broker.reads, TEAM, broker.reads.snapshot())
     assert state is not None
     return state.active, state.reason
 
@@ -273,7 +273,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     )
     odcr_of_the_team(stack, count=2)
     broker = stack.start(kubelets=False)
-    stack.until(broker.ome.reads.synced, "missing kinds are known to be missing")
+    stack.until(broker.reads.synced, "missing kinds are known to be missing")
     assert not present(broker)
     world = World(stack)
     stack.until(lambda: world.find(ClusterQueue, QUEUE), "ClusterQueue after Kueue came", step=10)
@@ -316,7 +316,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     world.kueue.keeps_flavors()
     assert world.find(ResourceFlavor, "h100").deleting
     stack.until(
-        lambda: any(flavor.deleting for flavor in broker.ome.reads.flavors.cache.list()),
+        lambda: any(flavor.deleting for flavor in broker.reads.flavors.cache.list()),
         "the broker reads it",
     )
     stack.polls()
@@ -347,7 +347,7 @@ def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stac
     odcr_of_the_team(stack, count=JOBS // 8)
     broker = stack.start(kubelets=False)
     world.until_queue()
-    stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
+    stack.until(lambda: broker.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
     world.kueue.judges(QUEUE)
     stack.until(lambda: state(stack) == "Active", "the reservation is active")
 
@@ -507,9 +507,9 @@ def test_queues_of_a_deleted_reservation_go_once_no_workload_holds_their_quota(s
         return queue is not None and queue.deleting and queue.spec.stop_policy == "Hold"
 
     stack.until(leaves, "the ClusterQueue admits no new workload, and waits")
-    assert remaining_queues(broker.ome.reads, TEAM)
+    assert remaining_queues(broker.reads, TEAM)
     world.kueue.releases(QUEUE)
-    stack.until(lambda: not remaining_queues(broker.ome.reads, TEAM), "nothing is left of it")
+    stack.until(lambda: not remaining_queues(broker.reads, TEAM), "nothing is left of it")
     assert world.kueue.queue(QUEUE) is None
     stack.until(
         lambda: world.find(AdmissionCheck, CHECK) is None, "no queue uses the check, so the check goes"
@@ -556,9 +556,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     def counted() -> int:
         """The number of the team's instances that the broker knows."""
         return sum(
-            odcr.total
-            for odcrs in broker.ome.reads.snapshot().odcrs.owned.of(TEAM).values()
-            for odcr in odcrs
+            odcr.total for odcrs in broker.reads.snapshot().odcrs.owned.of(TEAM).values() for odcr in odcrs
         )
 
     stack.until(lambda: counted() == 1, "the broker knows of the instance")
@@ -578,10 +576,10 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.kueue.stops("second", namespace="team")
     # Quota is reserved, admitted or not; Kueue took back the second workload's.
     stack.until(
-        lambda: len(broker.ome.reads.snapshot().workload_holders.get(TEAM, ())) == 1,
+        lambda: len(broker.reads.snapshot().workload_holders.get(TEAM, ())) == 1,
         "one workload holds quota",
     )
-    (holder,) = broker.ome.reads.snapshot().workload_holders.get(TEAM, ())
+    (holder,) = broker.reads.snapshot().workload_holders.get(TEAM, ())
     assert (holder.kind, holder.name, holder.usage) == ("Workload", "team/first", {("h100", GPU): 8})
     # One more instance is added.
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
@@ -599,7 +597,7 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     odcr_of_the_team(stack, count=2)
     broker = stack.start(kubelets=False)
     world.until_queue()
-    stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
+    stack.until(lambda: broker.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
     world.job("a-first")
     world.until_admitted("a-first")
     # Quota for two more instances, of which only one exists: the big job is rejected, and the small one gets

@@ -41,7 +41,7 @@ class Case(World):
         self.odcr = stack.aws.odcr(kind, count=count, TagSpecifications=marks)
         broker = stack.start(kubelets=False)
         self.until_queue()
-        stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the instances are known")
+        stack.until(lambda: broker.reads.snapshot().odcrs.owned.of(TEAM), "the instances are known")
 
     def body(self, file: str) -> Json:
         body: Json = yaml.safe_load(case_text(self.case, file))

@@ -95,7 +95,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     stack.delete(CapacityReservation, "training", namespace="default")
     stack.until(lambda: gone(stack), "the object is gone")
     assert broker_odcrs(stack.aws.ec2) == []
-    assert broker.ome.reads.snapshot().odcrs.owned.odcrs == {}
+    assert broker.reads.snapshot().odcrs.owned.odcrs == {}
 
 
 @pytest.mark.covers("CAP-02", "USR-05")
@@ -106,7 +106,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_allow_it(stack: St
     create_reservation(stack, 1, name="watched", annotations={})
     create_reservation(stack, 1, name="odd", annotations={names.RESERVATION_POLICY: "manage"})
     create_reservation(stack, 3, name="managed")
-    reads = broker.ome.reads
+    reads = broker.reads
     expected = {
         "watched": (),
         "odd": ("InvalidAnnotation",),
@@ -169,7 +169,7 @@ def test_existing_reservations_are_adopted_grouped_and_never_changed(stack: Stac
     create_reservation(stack, 10, annotations=annotations)
     # Eight exist, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
-    reads, training = broker.ome.reads, Reserved("default", "training")
+    reads, training = broker.reads, Reserved("default", "training")
     stack.until(
         lambda: reads.snapshot().odcrs.status(training).obtained == 8, "all that is active is counted"
     )

@@ -38,7 +38,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         inventory=SimpleNamespace(snapshot=lambda: inventory, unreadable=None),
         read=SimpleNamespace(claims=cache(*claims), classes=cache(), pools=cache(), pods=cache()),
         mirrors=cache().cache,
-        ome=SimpleNamespace(reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache())),
+        reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache()),
         launcher=SimpleNamespace(shortages=Shortages()),
         occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
         owns=lambda _: True,

@@ -10,14 +10,12 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
-from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
@@ -26,7 +24,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
-from broker.wiring.reservation_controllers import reservation_controllers
+from broker.wiring.reservations import reservation_status
 from local.kube import Cluster
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
@@ -63,18 +61,16 @@ class World:
         self.claims = Informer(self.client, NodeClaim, clock=clock)
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
         self.reads = ReservationReads(self.client, clock=clock)
-        controllers = reservation_controllers(
+        self.throttle, _ = reservation_status(
             dependencies(
                 Client(transport),
                 clock,
                 reads=self.reads,
                 caches=claim_caches(self.claims.cache, nodes.cache, pods.cache),
                 inventory=inventory,
-            ),
-            classes=Cache(EC2NodeClass),
+            )
         )
         self.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
-        self.throttle = controllers.status
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.client.create(
             ResourceFlavor.KIND,

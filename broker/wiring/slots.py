@@ -1,0 +1,62 @@
+"""The loop that decides about quota of dedicated clusters and about owned slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
+from broker.controllers.slots.controller import PreemptionController
+from broker.kube.singleton import Singleton
+from broker.wiring.predicates import differ, spec
+from broker.wiring.reservations import EVERY, LONGEST
+from broker.wiring.term import Term
+
+
+def add_slots(term: Term) -> PreemptionController:
+    """Decides who may take a slot, for this loop's own passes and for every plan."""
+    manager, read, reads = term.manager, term.read, term.reads
+    slots = PreemptionController(term)
+    loop: Singleton[str] = manager.singleton(
+        "quota",
+        slots.run,
+        every=EVERY,
+        longest=LONGEST,
+        synced=term.synced,
+    )
+    for kind in (
+        reads.clusters,
+        reads.profiles,
+        reads.reservations,
+        reads.cluster_reservations,
+        reads.flavors,
+        reads.local_queues,
+        reads.workload_priorities,
+        reads.priorities,
+    ):
+        loop.watches(kind)
+    (
+        loop.watches(reads.quotas, predicate=differ(spec))  # its status changes with every pod
+        .watches(reads.workloads, predicate=_any_version(lambda workload: names.DEDICATED in workload.labels))
+        .watches(read.claims, predicate=_any_version(_draws))
+        .watches(read.nodes, predicate=differ(_ready_in_cluster))
+        .on(slots.nominated.subscribe)
+    )
+    return slots
+
+
+def _any_version(holds: Callable[[Any], bool]) -> Callable[[Any, Any], bool]:
+    """Accepts a change if the new version, or the last one of an object that is gone, meets `holds`."""
+    return lambda old, new: holds(new or old)
+
+
+def _draws(claim: NodeClaim) -> bool:
+    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
+
+
+def _ready_in_cluster(node: Node | None) -> bool | None:
+    """Whether a dedicated cluster's node is ready; None for other nodes."""
+    return None if node is None or names.DEDICATED not in node.labels else not is_unready_cluster_node(node)
