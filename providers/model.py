@@ -123,6 +123,11 @@ class Odcr:
         return self.total + self.lent
 
     @property
+    def used(self) -> int:
+        """Slots with an instance."""
+        return self.total - self.available
+
+    @property
     def idle(self) -> int:
         """Free slots that are paid for: EC2 bills a reservation while it is active."""
         return self.available if self.active else 0

@@ -24,8 +24,8 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
 from broker.reservations.flavors import NO_FLAVORS
-from broker.reservations.idle import idle_cost
-from broker.reservations.ownership import ALL_ADOPTERS, Ownership, OwnershipClaim, resolve_ownership
+from broker.reservations.odcr_view import OdcrView, view_of
+from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted, format_time
@@ -104,35 +104,29 @@ def rows(
     ownership = resolve_ownership(odcrs, {}, claimants, cluster=cluster, adopters=ALL_ADOPTERS)
     ordered = sorted(odcrs, key=lambda o: (not o.active, o.instance_type, o.zone, o.id))
     account = provider.account_id()
-    return [
-        _row(
+    views = (
+        view_of(
             odcr,
-            idle_cost(odcr, types.get(odcr.instance_type), account=account),
-            records,
-            ownership,
-            cluster,
-            now,
+            types,
+            account=account,
+            owner=ownership.owner.get(odcr.id),
+            since=_since(odcr, records.records.get(odcr.id)),
         )
         for odcr in ordered
-    ]
+    )
+    return [_row(view, records, cluster, now) for view in views]
 
 
-def _row(
-    odcr: Odcr,
-    cost: float | None,
-    records: InventoryRecords,
-    ownership: Ownership,
-    cluster: str,
-    now: datetime,
-) -> dict[str, Any]:
-    status = records.records.get(odcr.id)
-    # More are free than the broker has seen: their idle time is unknown.
-    since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
-    owner, tagged = ownership.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
-    reservation = str(owner) if owner else tagged
+def _since(odcr: Odcr, status: OnDemandCapacityReservationStatus | None) -> datetime | None:
+    """The recorded time; unknown if more are free than the broker has seen."""
+    return status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
+
+
+def _row(view: OdcrView, records: InventoryRecords, cluster: str, now: datetime) -> dict[str, Any]:
+    odcr, reservation, since = view.odcr, view.owner, view.since
     # An annotation here may name a reservation of another cluster's broker: then it is this cluster's.
     named = odcr.tags.get(names.TAG_CLUSTER, "")
-    elsewhere = named if reservation and not owner and named != cluster else ""
+    elsewhere = named if reservation and not view.owned and named != cluster else ""
     exists = None
     if reservation and not elsewhere and records.claimants is not None:
         exists = reservation in {str(claimant.reserved) for claimant in records.claimants}
@@ -149,7 +143,7 @@ def _row(
         "lent": odcr.lent,
         "lent_to": odcr.lent_to,
         "lent_by": odcr.source_id,
-        "usd_hour": None if cost is None else round(cost, 2),
+        "usd_hour": None if view.cost is None else round(view.cost, 2),
         "since": since and format_time(since),
         "idle_for": age(now - since) if since else None,
         "reservation": reservation,

@@ -242,6 +242,6 @@ def _resized(
 def _report(inventory: Inventory) -> None:
     odcrs = {(o.id, o.instance_type, o.zone, o.state): o for o in inventory.odcrs.values()}
     _SLOTS.show({labels: odcr.total for labels, odcr in odcrs.items()})
-    _USED.show({labels: odcr.total - odcr.available for labels, odcr in odcrs.items()})
+    _USED.show({labels: odcr.used for labels, odcr in odcrs.items()})
     if inventory.described:
         _AGE.set(inventory.described.timestamp())

@@ -282,7 +282,7 @@ def batch_of(facts: list[_Fact]) -> Batch:
                     batch.claims[entry.name] = (pool_name, entry.at)
             case _Use():
                 for odcr in fact.odcrs:
-                    batch.uses[(_slot(fact.at), odcr.id)] = (odcr.total, odcr.total - odcr.available)
+                    batch.uses[(_slot(fact.at), odcr.id)] = (odcr.total, odcr.used)
     return replace(batch, entries=[*entries.values()])
 
 

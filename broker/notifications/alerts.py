@@ -74,11 +74,12 @@ def _caps(live: LiveState) -> Iterator[FiringAlert]:
 
 
 def _ending(live: LiveState) -> Iterator[FiringAlert]:
-    for odcr in live.odcrs:
-        before = BLOCK_ENDING if odcr.reservation_type == "capacity-block" else ENDING
+    for view in live.odcrs:
+        odcr = view.odcr
+        before = BLOCK_ENDING if odcr.prepaid else ENDING
         if odcr.end is None or not odcr.active or live.now < odcr.end - before:
             continue
-        owner = f", for {odcr.owner}" if odcr.owner else ""
+        owner = f", for {view.owner}" if view.owner else ""
         yield _alert(
             "CapacityBrokerReservationEnding",
             {"odcr": odcr.id, "instance_type": odcr.instance_type, "zone": odcr.zone},

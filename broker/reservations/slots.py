@@ -246,11 +246,11 @@ def unnamed(ownership: Ownership, known: Mapping[str, int]) -> dict[str, int]:
     instance that matches it (EC2 User Guide, "Capacity Reservation usage").
     """
     return {
-        odcr.id: odcr.total - odcr.available - known.get(odcr.id, 0)
+        odcr.id: odcr.used - known.get(odcr.id, 0)
         for owned in ownership.odcrs.values()
         for odcrs in owned.values()
         for odcr in odcrs
-        if odcr.active and odcr.total > odcr.available
+        if odcr.active and odcr.used > 0
     }
 
 

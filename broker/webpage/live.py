@@ -33,7 +33,7 @@ from broker.oncall.waiters import (
     waiting_pods,
 )
 from broker.quota.usage import Reserved
-from broker.reservations.idle import idle_cost
+from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
@@ -41,7 +41,6 @@ from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
-from providers.odcr_states import facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,36 +60,6 @@ class ClaimRow:
     capacity_type: str = ""
     price: float | None = None  # US dollars an hour at On-Demand price; a spot price is not known
     placed: str = ""  # message about the reservation, if the claim is in none or was moved
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OdcrRow:
-    """One reservation of EC2's; `cost` is the idle slots' in US dollars an hour, None if unknown."""
-
-    id: str
-    instance_type: str
-    zone: str
-    state: str
-    total: int
-    used: int
-    idle: int
-    cost: float | None
-    end: datetime | None
-    owner: str
-    owner_url: str
-    reservation_type: str = "default"
-    lent: int = 0
-    lent_to: str = ""
-    source: str = ""  # of an interruptible one: the reservation that it was allocated from
-
-    @property
-    def active(self) -> bool:
-        return facts_of(self.state).phase == "active"
-
-    @property
-    def pool(self) -> str:
-        """The key of the pool of launches that name it."""
-        return f"reserved:{self.instance_type}:{self.zone}:{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +136,7 @@ class LiveState:
     described: datetime | None = None
     unreadable: str = ""
     claims: Sequence[ClaimRow] = ()
-    odcrs: Sequence[OdcrRow] = ()
+    odcrs: Sequence[OdcrView] = ()
     reservations: Sequence[ReservationRow] = ()
     shortages: Sequence[ShortageRow] = ()
     classes: Sequence[OwnerRow] = ()
@@ -194,13 +163,14 @@ class LiveState:
         return sorted(waiting, key=lambda claim: (claim.created or self.now, claim.name))
 
     @property
-    def idle(self) -> list[OdcrRow]:
+    def idle(self) -> list[OdcrView]:
         """Reservations with idle slots, the dearest first."""
-        return sorted((o for o in self.odcrs if o.idle), key=lambda o: (-(o.cost or 0.0), -o.idle, o.id))
+        idle = (view for view in self.odcrs if view.odcr.idle)
+        return sorted(idle, key=lambda view: (-(view.cost or 0.0), -view.odcr.idle, view.odcr.id))
 
     @property
     def cost(self) -> float:
-        return sum(odcr.cost or 0.0 for odcr in self.odcrs)
+        return sum(view.cost or 0.0 for view in self.odcrs)
 
 
 Live = Callable[[], LiveState | None]
@@ -215,7 +185,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
     except ProviderError:
         types, account = {}, ""  # costs are unknown
     odcrs = [
-        _odcr(odcr, idle_cost(odcr, types.get(odcr.instance_type), account=account), owners.get(odcr.id))
+        view_of(odcr, types, account=account, owner=owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
     facts = partial(_facts, facts_of_claims(claims), types)
@@ -226,7 +196,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         claims=[_claim(claim, types, inventory.odcrs, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
-        shortages=[*_shortages(broker, {row.id: row for row in odcrs}, now)],
+        shortages=[*_shortages(broker, {view.odcr.id: view for view in odcrs}, now)],
         classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
@@ -289,27 +259,6 @@ def _claim(
     )
 
 
-def _odcr(odcr: Odcr, cost: float | None, owner: Reserved | None) -> OdcrRow:
-    tagged = odcr.tags.get(names.TAG_RESERVATION, "")
-    return OdcrRow(
-        id=odcr.id,
-        instance_type=odcr.instance_type,
-        zone=odcr.zone,
-        state=odcr.state,
-        total=odcr.total,
-        used=odcr.total - odcr.available,
-        idle=odcr.idle,
-        cost=None if cost is None else round(cost, 2),
-        end=odcr.end,
-        owner=str(owner) if owner else tagged,
-        owner_url=reservation_url(owner) if owner else "",
-        reservation_type=odcr.reservation_type,
-        lent=odcr.lent,
-        lent_to=odcr.lent_to,
-        source=odcr.source_id,
-    )
-
-
 def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
     held: dict[Reserved, list[str]] = defaultdict(list)
     for odcr, owner in snapshot.odcrs.owned.owner.items():
@@ -333,7 +282,7 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
         )
 
 
-def _shortages(broker: Broker, odcrs: Mapping[str, OdcrRow], now: datetime) -> Iterator[ShortageRow]:
+def _shortages(broker: Broker, odcrs: Mapping[str, OdcrView], now: datetime) -> Iterator[ShortageRow]:
     for shortage in sorted(broker.launcher.shortages.lasting(now), key=lambda s: s.since):
         yield ShortageRow(
             scope=_where(shortage.scope, odcrs),
@@ -350,14 +299,14 @@ def _shortages(broker: Broker, odcrs: Mapping[str, OdcrRow], now: datetime) -> I
         )
 
 
-def _where(scope: Scope, odcrs: Mapping[str, OdcrRow]) -> str:
+def _where(scope: Scope, odcrs: Mapping[str, OdcrView]) -> str:
     """The resource; a reservation with its type and zone."""
-    odcr = odcrs.get(scope.key)
-    place = f": {odcr.instance_type} in {odcr.zone}" if odcr is not None else ""
+    view = odcrs.get(scope.key)
+    place = f": {view.odcr.instance_type} in {view.odcr.zone}" if view is not None else ""
     return scope_name(scope.kind, scope.key) + place
 
 
-def _pool(scope: Scope, odcrs: Mapping[str, OdcrRow]) -> str:
+def _pool(scope: Scope, odcrs: Mapping[str, OdcrView]) -> str:
     """The key of the pool that is short; empty if a quota, a subnet or a placement group is."""
     kind, key = scope.kind, scope.key
     if kind == "reservation" and key in odcrs:

@@ -65,12 +65,12 @@ class PageRequest:
         if not pool.startswith("reserved:"):
             return chance_now(forecast, short=short)
         if id_:
-            row = next((odcr for odcr in self.state.odcrs if odcr.id == id_), None)
-            state, free = (row.state, row.idle) if row is not None else ("active", None)
+            odcr = next((view.odcr for view in self.state.odcrs if view.odcr.id == id_), None)
+            state, free = (odcr.state, odcr.idle) if odcr is not None else ("active", None)
             return chance_now(forecast, self.turnovers.get(id_), free=free, state=state, short=short)
         # A group, or any open one: it is certainly full if all reservations of the type and zone are.
         place = ":".join(pool.split(":")[:3]) + ":"
-        alike = [odcr.idle for odcr in self.state.odcrs if odcr.pool.startswith(place)]
+        alike = [view.odcr.idle for view in self.state.odcrs if view.pool.startswith(place)]
         return chance_now(forecast, free=0 if alike and not any(alike) else None, short=short)
 
 
@@ -86,7 +86,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "most": RECENT,
         "chances": request.chances,
         "matches": [*islice(_matches(request), MOST_MATCHES)],
-    } | _uses(request, [odcr.id for odcr in idle])
+    } | _uses(request, [view.odcr.id for view in idle])
 
 
 def _matches(request: PageRequest) -> Iterator[IdleMatch]:
@@ -115,7 +115,7 @@ def shortages(request: PageRequest) -> Mapping[str, Any]:
 
 def reservations(request: PageRequest) -> Mapping[str, Any]:
     page, pages = _cut(request.state.odcrs, request.query)
-    uses = _uses(request, [odcr.id for odcr in page])
+    uses = _uses(request, [view.odcr.id for view in page])
     return {"title": "Reservations", "odcrs": page} | uses | pages
 
 
@@ -130,15 +130,15 @@ def cohorts(request: PageRequest) -> Mapping[str, Any]:
         members = [row for row in members if row.cohort == chosen]
         loans = [loan for loan in loans if chosen in (of.get(loan.owner), of.get(loan.borrower))]
     page, pages = _cut(members, request.query)
-    odcrs = {odcr.id: odcr for odcr in state.odcrs}
+    odcrs = {view.odcr.id: view for view in state.odcrs}
     own = {row.key: [odcrs[id_] for id_ in row.odcrs if id_ in odcrs] for row in page}
     return {
         "title": "Cohorts",
         "cohort": chosen,
         "cohorts": sorted({*of.values()}),
         "members": page,
-        "slots": {key: sum(odcr.total for odcr in held) for key, held in own.items()},
-        "idle": {key: sum(odcr.idle for odcr in held) for key, held in own.items()},
+        "slots": {key: sum(view.odcr.total for view in held) for key, held in own.items()},
+        "idle": {key: sum(view.odcr.idle for view in held) for key, held in own.items()},
         "lent": _sums((loan.owner, loan.slots) for loan in loans),
         "borrowed": _sums((loan.borrower, loan.slots) for loan in loans),
         "loans": loans[:MOST_LOANS],
@@ -198,7 +198,7 @@ def node_pool(request: PageRequest) -> Mapping[str, Any]:
 
 def odcr(request: PageRequest) -> Mapping[str, Any]:
     id_ = request.match["name"]
-    row = next((o for o in request.state.odcrs if o.id == id_), None)
+    row = next((view for view in request.state.odcrs if view.odcr.id == id_), None)
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
@@ -214,10 +214,10 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     own = EntryFilter(kind=kind, namespace=namespace, name=name)
     of_odcrs = [EntryFilter(reservation=id_) for id_ in (row.odcrs if row else ())]
     title = f"{namespace}/{name}" if namespace else name
-    shown = [o for o in state.odcrs if row and o.id in row.odcrs]
+    shown = [view for view in state.odcrs if row and view.odcr.id in row.odcrs]
     rows = _timeline(request, own, *of_odcrs)
     values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
-    return values | _uses(request, [o.id for o in shown])
+    return values | _uses(request, [view.odcr.id for view in shown])
 
 
 def no_page(request: PageRequest) -> Mapping[str, Any]:

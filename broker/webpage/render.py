@@ -40,7 +40,7 @@ def environment() -> Environment:
         "group_name": group_name,
         "plain": plain,
     }
-    env.globals |= {"object_url": object_url, "entry_url": entry_url}
+    env.globals |= {"object_url": object_url, "entry_url": entry_url, "owner_url": owner_url}
     return env
 
 
@@ -74,6 +74,10 @@ def object_url(kind: str, name: str, namespace: str = "") -> str:
 
 def reservation_url(reserved: Reserved) -> str:
     return object_url("CapacityReservation", reserved.name, reserved.namespace)
+
+
+def owner_url(owner: str) -> str:
+    return reservation_url(Reserved.parse(owner))
 
 
 def entry_url(entry: Entry) -> str:

@@ -16,8 +16,9 @@ from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
 from broker.oncall.waiters import Waiter, describe
 from broker.quota.usage import Reserved
+from broker.reservations.odcr_view import OdcrView
 from broker.webpage.lending import LoanRow
-from broker.webpage.live import LiveState, OdcrRow
+from broker.webpage.live import LiveState
 
 ELSEWHERE: Final = "another namespace"
 
@@ -66,7 +67,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
             waiters=waiters,
             idle_slots=[slots for slots in live.idle_slots if str(slots.owner) in shown],
         )
-    odcrs = [_owned(odcr, scope) for odcr in live.odcrs]
+    odcrs = [_owned(view, scope) for view in live.odcrs]
     return replace(live, reservations=reservations, odcrs=odcrs, loans=loans, rooms=rooms, waiters=waiters)
 
 
@@ -93,11 +94,11 @@ def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:
     return loan if claims else replace(loan, claims=())
 
 
-def _owned(odcr: OdcrRow, scope: VisibleScope) -> OdcrRow:
-    namespace, divided, _ = odcr.owner.partition("/")
+def _owned(view: OdcrView, scope: VisibleScope) -> OdcrView:
+    namespace, divided, _ = view.owner.partition("/")
     if not divided or scope.admits(namespace):
-        return odcr
-    return replace(odcr, owner=ELSEWHERE, owner_url="")
+        return view
+    return replace(view, owner=ELSEWHERE, owned=False)
 
 
 class VisibleHistory:

@@ -106,11 +106,10 @@ def _describe(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
 
 
 def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
-    used = seen.total - seen.available
-    if count < used and not seen.over:
+    if count < seen.used and not seen.over:
         raise ProviderError(
             "InstancesRunning",
-            f"{seen.id} has {used} of its {seen.total} slots in use, so it is not made {count}: it is "
+            f"{seen.id} has {seen.used} of its {seen.total} slots in use, so it is not made {count}: it is "
             "given back as they end",
             class_=ErrorClass.RESERVATION_FULL,
             operation=operation,

@@ -96,4 +96,9 @@ def test_idle_cost_leaves_out_capacity_that_this_account_does_not_pay_by_the_hou
         assert cost_per_hour == f"{cost:.2f}"
     assert stack.current is not None
     page = live_state(broker, stack.current, stack.clock.now())
-    assert {row.id: row.cost for row in page.odcrs} == {own: round(2 * price, 2), block: 0.0, shared: 0.0}
+    costs = {view.odcr.id: round(view.cost or 0, 2) for view in page.odcrs}
+    assert costs == {
+        own: round(2 * price, 2),
+        block: 0.0,
+        shared: 0.0,
+    }

@@ -143,7 +143,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "reservations in use are given back",
         "providers.aws.reservation_changes",
-        "    if count < used and not seen.over:",
+        "    if count < seen.used and not seen.over:",
         "    if False:",
     ),
     Mutant(

@@ -6,11 +6,11 @@ Invariant: a reservation that is gone, or has no idle slot, leaves no cost and n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 
 from broker.oncall.metrics import GaugeTable
-from broker.reservations.idle import cost_of_all, idle_cost
-from providers.model import InstanceType, Odcr
+from broker.reservations.idle import cost_of_all
+from broker.reservations.odcr_view import OdcrView
+from providers.model import InstanceType
 
 _LABELS = ("odcr", "instance_type", "zone")
 _SLOTS = GaugeTable(
@@ -33,29 +33,22 @@ _ALL = GaugeTable(
 )
 
 
-def measure(
-    odcrs: Iterable[Odcr],
-    types: Mapping[str, InstanceType],
-    since: Mapping[str, datetime | None],
-    *,
-    account: str,
-) -> None:
-    """Shows these reservations and no others. `since` is by reservation; costs are those of `account`."""
+def measure(views: Iterable[OdcrView], types: Mapping[str, InstanceType]) -> None:
+    """Shows these reservations and no others."""
     slots: dict[tuple[str, ...], float] = {}
     cost: dict[tuple[str, ...], float] = {}
     began: dict[tuple[str, ...], float] = {}
     whole: dict[tuple[str, ...], float] = {}
-    for odcr in odcrs:
+    for view in views:
+        odcr = view.odcr
         labels = (odcr.id, odcr.instance_type, odcr.zone)
-        type_ = types.get(odcr.instance_type)
         if odcr.active:
             slots[labels] = odcr.idle
-            if (price := cost_of_all(odcr, type_)) is not None:
+            if (price := cost_of_all(odcr, types.get(odcr.instance_type))) is not None:
                 whole[labels] = price
-        hourly = idle_cost(odcr, type_, account=account)
-        if odcr.idle and hourly is not None:
-            cost[labels] = hourly
-        if (at := since.get(odcr.id)) is not None:
-            began[labels] = at.timestamp()
+        if odcr.idle and view.cost is not None:
+            cost[labels] = view.cost
+        if view.since is not None:
+            began[labels] = view.since.timestamp()
     for table, rows in ((_SLOTS, slots), (_COST, cost), (_SINCE, began), (_ALL, whole)):
         table.show(rows)

@@ -31,6 +31,7 @@ from broker.kube.conditions import set_conditions
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.reservations.idle import idle_since
+from broker.reservations.odcr_view import OdcrView, view_of
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
@@ -79,12 +80,12 @@ class MirrorController:
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
         users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
-        since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
-        measure(inventory.odcrs.values(), self._types, since, account=self._account)
-        for_each(
-            inventory.odcrs.values(),
-            lambda odcr: self._reconcile(odcr, {*users.get(odcr.id, ())}, unresolved, since[odcr.id]),
-        )
+        views = [
+            view_of(odcr, self._types, account=self._account, since=self._idle_since(odcr, now))
+            for odcr in inventory.odcrs.values()
+        ]
+        measure(views, self._types)
+        for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved))
         for_each(self._left_over(inventory), self._end)
         return None
 
@@ -94,14 +95,11 @@ class MirrorController:
         status = known.status if known else OnDemandCapacityReservationStatus()
         return idle_since(odcr, before=status.idle, since=status.idle_since, now=now)
 
-    def _reconcile(
-        self, odcr: Odcr, users: Collection[str], unresolved: Collection[str], since: datetime | None
-    ) -> None:
-        known = self._mirrors.get(odcr.id) or self._create(odcr.id)
+    def _reconcile(self, view: OdcrView, users: Collection[str], unresolved: Collection[str]) -> None:
+        known = self._mirrors.get(view.odcr.id) or self._create(view.odcr.id)
         node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unresolved)})
-        type_ = self._types.get(odcr.instance_type)
         stale = self._inventory.snapshot().described if self._inventory.unreadable else None
-        wanted = status_of(odcr, type_, node_classes, since=since, account=self._account, stale=stale)
+        wanted = status_of(view, node_classes, stale=stale)
         if known.status != wanted:
             self._write(known, wanted)
 

@@ -12,8 +12,7 @@ from datetime import datetime
 from broker.apis.capacity_broker import OnDemandCapacityReservationStatus
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.reservations.idle import idle_cost
-from providers.model import InstanceType, Odcr
+from broker.reservations.odcr_view import OdcrView
 
 
 def users(classes: Iterable[str], resolve: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
@@ -44,18 +43,10 @@ def temporarily_unresolved(classes: Iterable[str], resolve: Callable[[str], Reso
 
 
 def status_of(
-    odcr: Odcr,
-    type_: InstanceType | None,
-    node_classes: Iterable[str],
-    *,
-    since: datetime | None = None,
-    account: str = "",
-    stale: datetime | None = None,
+    view: OdcrView, node_classes: Iterable[str], *, stale: datetime | None = None
 ) -> OnDemandCapacityReservationStatus:
-    """`since`: the time since which as many slots were seen idle; `account`: the one that costs are shown
-    for; `stale`: the time of the last description while EC2 cannot be read.
-    """
-    cost = idle_cost(odcr, type_, account=account)
+    """`stale`: the time of the last description while EC2 cannot be read."""
+    odcr = view.odcr
     return OnDemandCapacityReservationStatus(
         type=odcr.instance_type,
         zone=odcr.zone,
@@ -74,8 +65,8 @@ def status_of(
         owner_id=odcr.owner_id,
         node_classes=(named := tuple(node_classes)),
         node_class_names=",".join(named),
-        idle_cost_per_hour="" if cost is None else f"{cost:.2f}",
-        idle_since=since,
+        idle_cost_per_hour="" if view.cost is None else f"{view.cost:.2f}",
+        idle_since=view.since,
         stale_since=_seconds(stale),
     )
 

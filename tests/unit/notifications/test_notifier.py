@@ -115,7 +115,7 @@ def troubles(live: LiveState) -> Json:
     )
     return {
         "shortages": [replace(live.shortages[0], failed_retries=MIN_FAILED_RETRIES)],
-        "odcrs": [replace(odcr(), end=live.now + timedelta(minutes=30))],
+        "odcrs": [odcr(end=live.now + timedelta(minutes=30))],
         "reservations": [replace(live.reservations[0], problems=(problem,))],
     }
 
@@ -148,9 +148,7 @@ def test_a_reservation_is_ending_from_its_notice_to_its_end() -> None:
     live = state()
 
     def ends(left: timedelta, **more: Any) -> int:
-        return len(
-            firing_alerts(replace(live, odcrs=[replace(odcr(), end=live.now + left, **more)]), cluster="")
-        )
+        return len(firing_alerts(replace(live, odcrs=[odcr(end=live.now + left, **more)]), cluster=""))
 
     assert [ends(ENDING + timedelta(seconds=1)), ends(ENDING), ends(timedelta(0))] == [0, 1, 1]
     assert ends(timedelta(minutes=119), reservation_type="capacity-block") == 1
@@ -247,7 +245,7 @@ def test_a_failed_message_is_retried_and_no_secret_is_logged(inbox: Inbox) -> No
 def test_alerts_are_bounded_and_a_standby_sends_none(inbox: Inbox) -> None:
     world = World(inbox, webhook=False)
     assert world.live is not None
-    many = [replace(odcr(f"cr-{n}"), end=world.live.now) for n in range(MOST + 10)]
+    many = [odcr(f"cr-{n}", end=world.live.now) for n in range(MOST + 10)]
     ((_, bodies),) = world.check(0, odcrs=many)
     assert len(bodies) == MOST
     world.live = None

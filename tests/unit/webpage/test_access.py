@@ -53,7 +53,7 @@ def two_namespaces() -> LiveState:
     """The reservation of `team`, and one of a namespace with a name that must not leak."""
     shown = state()
     hidden = replace(shown.reservations[0], namespace=SECRET, name="hush", borrowed=131313)
-    owned = replace(odcr("cr-2"), owner=f"{SECRET}/hush", owner_url=f"/reservations/{SECRET}/hush")
+    owned = replace(odcr("cr-2"), owner=f"{SECRET}/hush")
     return replace(
         shown, reservations=[*shown.reservations, hidden], odcrs=[*shown.odcrs, owned], unreadable="down"
     )

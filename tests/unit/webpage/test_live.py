@@ -57,6 +57,6 @@ def test_every_view_has_the_owner_of_the_last_pass() -> None:
     metadata = {"name": "train-0", "uid": "u", "labels": {names.RESERVATION_ID: "cr-1"}}
     status = {"providerID": "aws:///us-east-1a/i-1"}
     live = state(snapshot, NodeClaim.decode({"metadata": metadata, "status": status}))
-    assert [(row.owner, row.owner_url) for row in live.odcrs] == [("team/now", "/reservations/team/now")]
+    assert [(view.owner, view.owned) for view in live.odcrs] == [("team/now", True)]
     assert {row.key: row.odcrs for row in live.reservations} == {"team/before": (), "team/now": ("cr-1",)}
     assert [loan.owner for loan in live.loans] == ["team/now"]

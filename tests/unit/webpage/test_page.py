@@ -21,7 +21,7 @@ from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
 from broker.webpage.scope import ELSEWHERE, VisibleScope, shown_names, visible
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
-from tests.unit.webpage.world import NOW, get, loan, page, state
+from tests.unit.webpage.world import NOW, get, loan, odcr, page, state
 
 OBJECTS = ("/claims/train-1", "/classes/gpu", "/pools/gpu", "/odcrs/cr-1", "/reservations/team/gpus")
 PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS]
@@ -154,7 +154,7 @@ def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
 
 @pytest.mark.covers("FLT-55")
 def test_nothing_idle_is_no_missing_reservation() -> None:
-    used = replace(state(), odcrs=[replace(state().odcrs[0], used=8, idle=0, cost=0.0)])
+    used = replace(state(), odcrs=[odcr(available=0)])
     with page(HistoryStore(), used) as url:
         shown = body(url)
         assert "No slot is idle." in shown and "no reservation" not in shown
@@ -266,9 +266,7 @@ def test_the_chance_of_a_reservation_follows_from_its_slots(used: int, odcr_stat
     begin = int((NOW - timedelta(minutes=60)).timestamp()) // 300 * 300
     store.open()
     store.write(Batch(uses={(begin - 300, "cr-1"): (8, 8)}))
-    row = replace(
-        state().odcrs[0], used=used, idle=8 - used if odcr_state == "active" else 0, state=odcr_state
-    )
+    row = odcr(available=8 - used, state=odcr_state)
     shortages = [] if used == 6 else [replace(state().shortages[0], pool=str(POOL))]
     with page(store, replace(state(), odcrs=[row], shortages=shortages)) as url:
         for path in ("/odcrs/cr-1", "/shortages", *(["/"] if shortages else [])):

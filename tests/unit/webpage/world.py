@@ -11,11 +11,13 @@ import urllib3
 
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
+from broker.reservations.odcr_view import OdcrView
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.lending import LoanRow
-from broker.webpage.live import ClaimRow, LiveState, OdcrRow, OwnerRow, ReservationRow, ShortageRow
+from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, ShortageRow
 from broker.webpage.rooms import RoomRow
 from broker.webpage.server import WebPage
+from providers.model import Odcr
 from tests.support.clock import FakeClock
 from tests.unit.history.facts import AT
 
@@ -35,20 +37,11 @@ def waiting(name: str = "train-1", **more: str) -> ClaimRow:
     return ClaimRow(name=name, created=AT, waits=True, **given)
 
 
-def odcr(id_: str = "cr-1") -> OdcrRow:
-    return OdcrRow(
-        id=id_,
-        instance_type="p5.48xlarge",
-        zone="us-east-1a",
-        state="active",
-        total=8,
-        used=5,
-        idle=3,
-        cost=165.12,
-        end=None,
-        owner="team/gpus",
-        owner_url="/reservations/team/gpus",
+def odcr(id_: str = "cr-1", *, available: int = 3, **more: Any) -> OdcrView:
+    reservation = Odcr(
+        id=id_, instance_type="p5.48xlarge", zone="us-east-1a", total=8, available=available, **more
     )
+    return OdcrView(odcr=reservation, owner="team/gpus", owned=True, cost=55.04 * reservation.idle)
 
 
 def state(claims: int = 1, odcrs: int = 1) -> LiveState:

@@ -11,6 +11,7 @@ import pytest
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.odcr.mirror_status import status_of, temporarily_unresolved, users
+from broker.reservations.odcr_view import OdcrView, view_of
 from tests.unit.capacity.builders import TYPES, odcr
 
 
@@ -51,7 +52,7 @@ def test_the_maker_of_a_reservation_is_in_its_tags(tags: Mapping[str, str], expe
 )
 def test_idle_slots_cost_the_on_demand_price(given: dict[str, Any], cost: str) -> None:
     reservation = odcr("cr-1", **given)
-    assert status_of(reservation, TYPES.get(reservation.instance_type), ()).idle_cost_per_hour == cost
+    assert status_of(view_of(reservation, TYPES, account=""), ()).idle_cost_per_hour == cost
 
 
 @pytest.mark.parametrize(
@@ -63,12 +64,12 @@ def test_idle_slots_cost_the_on_demand_price(given: dict[str, Any], cost: str) -
     ],
 )
 def test_kind(given: dict[str, Any], kind: str) -> None:
-    assert status_of(odcr("cr-1", **given), None, ()).reservation_type == kind
+    assert status_of(OdcrView(odcr=odcr("cr-1", **given)), ()).reservation_type == kind
 
 
 def test_times_are_whole_seconds() -> None:
     end = datetime(2027, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
-    status = status_of(odcr("cr-1", end=end), None, ())
+    status = status_of(OdcrView(odcr=odcr("cr-1", end=end)), ())
     assert status.end == end.replace(microsecond=0)
     assert type(status).model_validate(status.wire()) == status
 

@@ -1,0 +1,59 @@
+"""The one view of an ODCR: EC2's description, its owner, and the cost and age of its idle slots.
+
+Invariant: the page, `inventory`, the mirror objects and the metrics render this value and derive no fact of
+their own, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from broker.apis import names
+from broker.capacity.model import Pool
+from broker.quota.usage import Reserved
+from broker.reservations.idle import idle_cost
+from providers.model import InstanceType, Odcr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OdcrView:
+    """`owner` is the CapacityReservation of its slots, or the one that its tag names; `owned`: it owns them.
+
+    `cost` is that of the idle slots in US dollars an hour, None if unknown. `since`: the time since which as
+    many slots are idle.
+    """
+
+    odcr: Odcr
+    owner: str = ""
+    owned: bool = False
+    cost: float | None = None
+    since: datetime | None = None
+
+    @property
+    def pool(self) -> str:
+        """The key of the pool of launches that name it."""
+        odcr = self.odcr
+        pool = Pool(
+            capacity_type="reserved", instance_type=odcr.instance_type, zone=odcr.zone, reservation=odcr.id
+        )
+        return str(pool)
+
+
+def view_of(
+    odcr: Odcr,
+    types: Mapping[str, InstanceType],
+    *,
+    account: str,
+    owner: Reserved | None = None,
+    since: datetime | None = None,
+) -> OdcrView:
+    """The view of `account`, which is billed for the slots or not."""
+    return OdcrView(
+        odcr=odcr,
+        owner=str(owner) if owner else odcr.tags.get(names.TAG_RESERVATION, ""),
+        owned=owner is not None,
+        cost=idle_cost(odcr, types.get(odcr.instance_type), account=account),
+        since=since,
+    )
