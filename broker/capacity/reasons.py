@@ -275,6 +275,12 @@ def gang_incomplete(
     nothing = "its slots went to claims that make better use of them"
     if lacking:
         nothing = f"nothing for {abridged(lacking, 5)}"
+        domains = {
+            (claim.domain, claim.requirements.single(claim.domain)) for claim in members if claim.domain
+        }
+        nothing += "".join(
+            f" in {value}, the {key} that serves most of it" for key, value in domains if value
+        )
     if hold is not None:
         nothing += f"; {_hold(hold)}"
     retries = [

@@ -56,6 +56,9 @@ def test_claims_that_may_buy_stay_in_the_zone_with_most_slots() -> None:
 def test_a_gang_that_no_zone_holds_waits_whole() -> None:
     result = plan(gang(), {"a": 1, "b": 1})
     assert launched(result) == {} and len(result.unplaced) == 2
+    assert any(
+        f"nothing for g-1 in {A}, the {ZONE} that serves most of it" in w.message for w in result.unplaced
+    )
     without = [replace(item, domain="") for item in gang()]
     assert len(launched(plan(without, {"a": 1, "b": 1}))) == 2
 
