@@ -17,12 +17,11 @@ from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_re
 from broker.controllers.nodereservation.reads import BY_SCHEDULER, SchedulerReads, scheduler_of
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.settings import Settings
-from broker.wiring.scheduler import add_scheduler
+from broker.wiring.scheduler import SchedulerTerm, add_scheduler
 
 SCHEDULER_LEASE: Final = "capacity-broker-scheduler"
 # Seconds, less than the time between the end of one term and the earliest start of the next: a write that
@@ -51,14 +50,18 @@ class Scheduler:
         self.informers, self.loops = manager.informers, manager.loops
         manager.follow(*self._own.values())
         add_scheduler(
-            manager,
-            ControllerContext(client=writer, recorder=self.recorder, clock=clock),
-            settings,
-            self.reads,
-            pods=self._pods,
-            nodes=self._nodes,
-            namespaces=self._namespaces,
-            synced=self._synced,
+            SchedulerTerm(
+                client=writer,
+                recorder=self.recorder,
+                clock=clock,
+                manager=manager,
+                settings=settings,
+                reads=self.reads,
+                pods=self._pods,
+                nodes=self._nodes,
+                namespaces=self._namespaces,
+                synced=self._synced,
+            )
         )
 
     def start(self) -> None:

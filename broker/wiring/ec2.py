@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.controllers.nodeclass.profiles import ProfileSweeper
+from broker.controllers.nodeclass.templates import TemplateSweeper
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceRefresher
-from broker.controllers.profiles import ProfileSweeper
-from broker.controllers.templates import TemplateSweeper
 from broker.memory import give_back
 from broker.wiring.predicates import gone, key
 from broker.wiring.term import Term

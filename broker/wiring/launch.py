@@ -17,8 +17,8 @@ from broker.controllers.launch.template import NodeBootstrap
 from broker.controllers.launch.trial import FIRST_TRIAL_DELAY, LaunchTrials
 from broker.controllers.launch.waves import FleetWaves
 from broker.controllers.lifecycle.losses import LossDetector
+from broker.controllers.nodeclass.templates import TemplateSweeper
 from broker.controllers.slots.controller import PreemptionController
-from broker.controllers.templates import TemplateSweeper
 from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
 from broker.wiring.predicates import differ, gone, key, spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from broker.apis import names
@@ -19,6 +20,7 @@ from broker.controllers.nodereservation.koordinator import (
     by_reservation,
 )
 from broker.controllers.nodereservation.reads import SchedulerReads, scheduler_of
+from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.loop import PodScheduler
 from broker.kube.batch import Batcher
 from broker.kube.context import ControllerContext
@@ -33,50 +35,64 @@ EVERY: Final = 15.0
 NOS_SCHEDULER: Final = "nos-scheduler"
 
 
-def add_scheduler(
-    manager: ControllerManager,
-    context: ControllerContext,
-    settings: Settings,
-    reads: SchedulerReads,
-    *,
-    pods: Informer[Pod],
-    nodes: Informer[Node],
-    namespaces: Informer[Namespace],
-    synced: Callable[[], bool],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SchedulerTerm(ControllerContext):
+    """The values that the loops of one term share. `synced`: whether all kinds are read."""
+
+    manager: ControllerManager
+    settings: Settings
+    reads: SchedulerReads
+    pods: Informer[Pod]
+    nodes: Informer[Node]
+    namespaces: Informer[Namespace]
+    synced: Callable[[], bool]
+
+
+def add_scheduler(term: SchedulerTerm) -> None:
     """Declares the scheduler and the controllers of its kinds."""
-    manager.follow(*reads.named.values())
+    term.manager.follow(*term.reads.named.values())
+    _add_loop(term)
+    _add_koordinator(term)
+    rules = term.reads.rules(term.settings.room_bounds, term.namespaces.cache)
+    _add_godel_pods(term, rules)
+    if SCHEDULER in term.settings.schedulers:  # else reservations are left to Gödel
+        _add_godel_reservations(term, rules)
+    if NOS_SCHEDULER in term.settings.schedulers:
+        _add_elastic(term)
 
-    def complete() -> bool:
-        return synced() and reads.synced()
 
+def _add_loop(term: SchedulerTerm) -> None:
+    reads = term.reads
     scheduler = PodScheduler(
-        context,
+        term,
         reads,
-        pods=pods.cache,
-        nodes=nodes.cache,
-        namespaces=namespaces.cache,
-        settings=settings,
+        pods=term.pods.cache,
+        nodes=term.nodes.cache,
+        namespaces=term.namespaces.cache,
+        settings=term.settings,
     )
 
     def run(items: Sequence[str]) -> Result | None:
-        manager.isolation.readmit()
+        term.manager.isolation.readmit()
         return scheduler.run(items)
 
     # A run costs little, so that none waits for changes to come.
-    batcher = Batcher[str]("scheduler", clock=context.clock, idle=0.0)
-    loop = manager.singleton("scheduler", run, every=EVERY, batcher=batcher, synced=complete)
-    loop.watches(pods, predicate=differ(_decisive)).watches(nodes, predicate=differ(_offered))
+    batcher = Batcher[str]("scheduler", clock=term.clock, idle=0.0)
+    loop = term.manager.singleton("scheduler", run, every=EVERY, batcher=batcher, synced=term.synced)
+    loop.watches(term.pods, predicate=differ(_decisive)).watches(term.nodes, predicate=differ(_offered))
     loop.watches(reads.koordinator)
     loop.watches(reads.quotas).watches(reads.composites).watches(reads.godel)
-    reservations = reads.koordinator.cache
+
+
+def _add_koordinator(term: SchedulerTerm) -> None:
+    pods, nodes, reservations = term.pods, term.nodes, term.reads.koordinator.cache
     controller = KoordinatorController(
-        context,
+        term,
         reservations,
         nodes.cache,
         owners=lambda uid: pods.cache.by(BY_RESERVATION, uid),
-        schedulers=reads.served_names,
-        bounds=settings.room_bounds,
+        schedulers=term.reads.served_names,
+        bounds=term.settings.room_bounds,
     )
 
     def taken(pod: Pod) -> Iterable[str]:
@@ -87,31 +103,21 @@ def add_scheduler(
         return [item.name for item in reservations.list() if item.status.node_name == node.name]
 
     (
-        manager.controller("koordinator", controller.reconcile, synced=complete)
-        .watches(reads.koordinator)
+        term.manager.controller("koordinator", controller.reconcile, synced=term.synced)
+        .watches(term.reads.koordinator)
         .watches(pods, taken)
         .watches(nodes, on_node, gone)
         .watches(pods, lambda pod: [item.name for item in reservations.list()] if scheduler_of(pod) else ())
     )
-    _add_godel(manager, context, settings, reads, pods, namespaces, complete)
-    if NOS_SCHEDULER in settings.schedulers:
-        _add_elastic(manager, context, settings, reads, pods, nodes, complete)
 
 
-def _add_elastic(
-    manager: ControllerManager,
-    context: ControllerContext,
-    settings: Settings,
-    reads: SchedulerReads,
-    pods: Informer[Pod],
-    nodes: Informer[Node],
-    synced: Callable[[], bool],
-) -> None:
+def _add_elastic(term: SchedulerTerm) -> None:
+    reads = term.reads
     elastic = ElasticQuotaController(
-        context,
+        term,
         reads.all_quotas,
-        pods=pods.cache,
-        reading=ElasticPods(nodes.cache, gpu_gb=settings.gpu_memory_gb),
+        pods=term.pods.cache,
+        reading=ElasticPods(term.nodes.cache, gpu_gb=term.settings.gpu_memory_gb),
     )
 
     def run(items: Sequence[str]) -> None:
@@ -119,29 +125,18 @@ def _add_elastic(
             elastic.run(items)
 
     (
-        manager.singleton("elastic", run, synced=synced)
-        .watches(pods, predicate=differ(_decisive))
+        term.manager.singleton("elastic", run, synced=term.synced)
+        .watches(term.pods, predicate=differ(_decisive))
         .watches(reads.quotas)
         .watches(reads.composites)
     )
 
 
-def _add_godel(
-    manager: ControllerManager,
-    context: ControllerContext,
-    settings: Settings,
-    reads: SchedulerReads,
-    pods: Informer[Pod],
-    namespaces: Informer[Namespace],
-    complete: Callable[[], bool],
-) -> None:
-    rules = reads.rules(settings.room_bounds, namespaces.cache)
+def _add_godel_pods(term: SchedulerTerm, rules: RoomRules) -> None:
+    pods, reads = term.pods, term.reads
     annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=rules)
-    pod_controller = GodelPodController(
-        context,
-        pods.cache,
-        annotations,
-        served=lambda: SCHEDULER in reads.served_names(),
+    controller = GodelPodController(
+        term, pods.cache, annotations, served=lambda: SCHEDULER in reads.served_names()
     )
 
     def of(namespace: str) -> Iterable[str]:
@@ -159,20 +154,21 @@ def _add_godel(
         return pod is not None and pod.spec.scheduler_name == SCHEDULER
 
     (
-        manager.controller("godel-pods", pod_controller.reconcile, synced=complete)
+        term.manager.controller("godel-pods", controller.reconcile, synced=term.synced)
         .watches(pods, predicate=concerned)
         .watches(reads.deployments, of_namespace)
-        .watches(namespaces, of_itself, differ(_granted))
+        .watches(term.namespaces, of_itself, differ(_granted))
     )
-    if SCHEDULER not in settings.schedulers:
-        return  # reservations are left to Gödel
-    reservations = reads.godel.cache
-    ends = GodelReservationController(
-        context, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), rules=rules
+
+
+def _add_godel_reservations(term: SchedulerTerm, rules: RoomRules) -> None:
+    pods, reads, reservations = term.pods, term.reads, term.reads.godel.cache
+    controller = GodelReservationController(
+        term, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), rules=rules
     )
 
     def end(key: str) -> Result | None:
-        return ends.reconcile(key) if SCHEDULER in reads.served_names() else Result(EVERY)
+        return controller.reconcile(key) if SCHEDULER in reads.served_names() else Result(EVERY)
 
     def taken(pod: Pod) -> Iterable[str]:
         uids = by_reservation(pod)
@@ -183,10 +179,10 @@ def _add_godel(
         return [item.key for item in reservations.list() if item.namespace == namespace]
 
     (
-        manager.controller("godel", end, synced=complete)
+        term.manager.controller("godel", end, synced=term.synced)
         .watches(reads.godel)
         .watches(pods, taken)
-        .watches(namespaces, kept_in, differ(_granted))
+        .watches(term.namespaces, kept_in, differ(_granted))
         .watches(reads.resource_quotas, kept_in, differ(spec))
     )
 

@@ -15,7 +15,7 @@ from broker.capacity.launches import LaunchGroup
 from broker.capacity.model import Assignment, NodeClass, Option, Pool, Selection
 from broker.controllers.launch.template import NodeBootstrap, instance_tags, template
 from broker.controllers.nodeclass.resolve import LaunchClass, ServiceNetwork, Surroundings
-from broker.controllers.templates import TemplateSweeper
+from broker.controllers.nodeclass.templates import TemplateSweeper
 from broker.placement.claims import planned
 from providers.launch import (
     BlockDevice,
