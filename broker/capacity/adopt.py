@@ -52,12 +52,8 @@ def adopt(
     flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
     taken: list[Claim] = []
     for unit in _units(waiting):
-        before = flow.state() if unit[0].gang else None
-        served = [claim for claim in unit if flow.add(claim.uid)]
-        if before is not None and len(served) < len(unit):
-            flow.restore(before)
-        else:
-            taken += served
+        if flow.add_all(claim.uid for claim in unit):
+            taken += unit
     return [(claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken]
 
 

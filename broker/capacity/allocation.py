@@ -73,7 +73,7 @@ def matched(
     def close(slot_pool: SlotPool) -> None:
         if entitlements.of(slot_pool).room <= taken[slot_pool]:
             for slot in ids[slot_pool]:
-                flow.narrow(slot, 0)
+                flow.close(slot)
 
     for slot_pool in ids:
         close(slot_pool)

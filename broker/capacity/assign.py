@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
 from broker.capacity.allocation import allocate, matched, without_slots
-from broker.capacity.demand import WaitingClaims, lendable
+from broker.capacity.demand import WaitingClaims
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
     HoldingGang,
@@ -163,10 +163,6 @@ class SlotAssigner:
             keeps = dict(nominations.kept)
             lent = self._lent(demands, assigned, keeps, inventory, held)
             nominations = self._nominations(demands, assigned, lent, inventory)
-        if any(uid in demands and uid not in lent.allocated for uid in self.supply.entitlements.nominated):
-            # A slot that is left over serves a claim whose victims are elsewhere.
-            lent = self._lent(demands, lent, keeps, inventory, held, anywhere=True)
-            nominations = self._nominations(demands, assigned, lent, inventory)
         return replace(
             lent,
             nominations=nominations,
@@ -199,17 +195,15 @@ class SlotAssigner:
         keeps: Mapping[str, str],
         inventory: Inventory,
         held: Mapping[str, int],
-        *,
-        anywhere: bool = False,
     ) -> AssignedSlots:
         """The best assignment with lent slots in which each claim that has a slot keeps one.
 
-        `keeps`: slots of gangs that wait for further ones. `anywhere`: a nominated claim may borrow also from
-        other slot pools than that of its victims.
+        `keeps`: slots of gangs that wait for further ones. A nominated claim may borrow also from other slot
+        pools than that of its victims.
         """
         gangs = {self.waiting.by_uid[uid].gang for uid in keeps}
         rest = {uid: demand for uid, demand in demands.items() if not demand.gang or demand.gang not in gangs}
-        borrowing = self._borrowing(rest, anywhere=anywhere)
+        borrowing = self._borrowing(rest)
         lends = any(self.waiting.candidates[uid].borrowable for uid in rest)
         if not lends or not any(borrowing[uid].slots for uid in rest if uid not in assigned.allocated):
             return assigned
@@ -223,14 +217,13 @@ class SlotAssigner:
             solution=_joined(assigned.solution, lent.solution),
         )
 
-    def _borrowing(self, demands: Mapping[str, ClaimDemand], *, anywhere: bool) -> dict[str, ClaimDemand]:
+    def _borrowing(self, demands: Mapping[str, ClaimDemand]) -> dict[str, ClaimDemand]:
         """The demands with the slots that others may lend."""
-        borrowing: dict[str, ClaimDemand] = {}
-        for uid, demand in demands.items():
-            candidates = self.waiting.candidates[uid]
-            more = candidates.borrowable if anywhere else lendable(uid, candidates, self.supply.entitlements)
-            borrowing[uid] = demand._replace(slots=tuple(dict.fromkeys((*demand.slots, *more))))
-        return borrowing
+        borrowable = {uid: self.waiting.candidates[uid].borrowable for uid in demands}
+        return {
+            uid: demand._replace(slots=tuple(dict.fromkeys((*demand.slots, *borrowable[uid]))))
+            for uid, demand in demands.items()
+        }
 
 
 def _joined(first: Solution, second: Solution) -> Solution:

@@ -116,7 +116,7 @@ class _Ranking:
     def demand(self, claim: Claim) -> ClaimDemand:
         rank, slots = self._rank(claim), tuple(self._candidates[claim.uid].slots)
         if claim.uid in self._entitlements.nominated:
-            slots += lendable(claim.uid, self._candidates[claim.uid], self._entitlements)
+            slots += self._freed(claim.uid)
         queue = self._entitlements.draws.get(claim.uid, "")
         return ClaimDemand(slots=slots, rank=rank, gang=rank.gang, queue=queue)
 
@@ -138,13 +138,11 @@ class _Ranking:
             gang=claim.gang if claim.gang in self._binding else "",
         )
 
+    def _freed(self, uid: str) -> tuple[str, ...]:
+        """The slots of other owners that a nominated claim may take with the owners: those of its slot pool.
 
-def lendable(uid: str, candidates: CandidateOptions, entitlements: Entitlements) -> tuple[str, ...]:
-    """The slots of other owners that the claim may take; of a nominated claim, those of its slot pool.
-
-    Victims of another slot pool may have been evicted for another claim.
-    """
-    slot_pool = entitlements.nominated.get(uid)
-    if slot_pool is None:
-        return tuple(candidates.borrowable)
-    return tuple(slot for slot in candidates.borrowable if entitlements.slot_pools[slot] == slot_pool)
+        Victims of another slot pool may have been evicted for another claim.
+        """
+        slot_pool, pools = self._entitlements.nominated[uid], self._entitlements.slot_pools
+        borrowable = self._candidates[uid].borrowable
+        return tuple(slot for slot in borrowable if slot_pool in (None, pools[slot]))

@@ -11,19 +11,11 @@ Takers of one kind have equal edges and are counted, so a thousand equal takers 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound=Hashable)
-
-
-class FlowState(NamedTuple, Generic[K, S]):
-    """The state that `restore` returns to."""
-
-    room: dict[S, int]
-    held: dict[S, dict[K, int]]
-    closed: set[K]
 
 
 class Flow(Generic[K, S]):
@@ -65,28 +57,19 @@ class Flow(Generic[K, S]):
         """The slots that takers of this kind hold, the preferred first."""
         return {slot: count for slot in self._edges[kind] if (count := self._held[slot].get(kind, 0))}
 
-    def narrow(self, slot: S, room: int) -> None:
-        """Limits the slot to at most `room` more takers."""
+    def close(self, slot: S) -> None:
+        """Lets no more takers into the slot."""
         if slot in self._room:
-            self._room[slot] = min(self._room[slot], max(0, room))
+            self._room[slot] = 0
 
-    def free(self, slot: S) -> int:
-        """The free room of the slot."""
-        return self._room[slot]
-
-    def state(self) -> FlowState[K, S]:
-        return FlowState(
-            dict(self._room), {slot: dict(held) for slot, held in self._held.items()}, set(self._closed)
-        )
-
-    def restore(self, state: FlowState[K, S]) -> None:
-        """Undoes every `add` since `state` was taken."""
-        self._room, self._held, self._closed = (
-            dict(state.room),
-            {slot: dict(held) for slot, held in state.held.items()},
-            set(state.closed),
-        )
-        self._next = {}
+    def add_all(self, kinds: Iterable[K]) -> bool:
+        """Matches one more taker of each of these kinds, or none at all."""
+        room, closed = dict(self._room), set(self._closed)
+        held = {slot: dict(holders) for slot, holders in self._held.items()}
+        if all(map(self.add, kinds)):
+            return True
+        self._room, self._held, self._closed, self._next = room, held, closed, {}
+        return False
 
     def _take(self, kind: K, slot: S, count: int) -> None:
         held = self._held[slot]

@@ -49,9 +49,7 @@ def choose_moves(
         needed = Counter(candidate.pool for candidate in unit)
         if any(remaining.get(pool, 0) < count for pool, count in needed.items()):
             continue
-        before = flow.state()
-        if not all(flow.add(candidate.uid) for candidate in unit):
-            flow.restore(before)
+        if not flow.add_all(candidate.uid for candidate in unit):
             continue
         for pool, count in needed.items():
             remaining[pool] -= count

@@ -56,15 +56,14 @@ def test_no_slot_exceeds_its_room_and_takers_hold_only_their_own_slots(
     served = [taker for taker in takers if flow.add(taker)]
     for slot, count in room.items():
         held = sum(flow.taken(kind).get(slot, 0) for kind in edges)
-        assert held + flow.free(slot) == count
-        assert flow.free(slot) >= 0
+        assert held <= count
     for kind in edges:
         assert set(flow.taken(kind)) <= set(edges[kind])
         assert sum(flow.taken(kind).values()) == served.count(kind)
 
 
 @given(worlds(), st.integers(0, 6))
-def test_restore_undoes_exactly_the_later_changes(
+def test_takers_that_do_not_all_fit_leave_no_trace(
     world: tuple[list[str], dict[str, list[str]], dict[str, int]], cut: int
 ) -> None:
     takers, edges, room = world
@@ -72,10 +71,7 @@ def test_restore_undoes_exactly_the_later_changes(
     straight = [flow.add(taker) for taker in takers]
     tried = Flow(edges, room)
     again = [tried.add(taker) for taker in takers[:cut]]
-    state = tried.state()
-    for kind in "abcd" * 2:
-        tried.add(kind)
-    tried.restore(state)
+    assert not tried.add_all("abcd" * 20)
     again += [tried.add(taker) for taker in takers[cut:]]
     assert again == straight
 
