@@ -18,7 +18,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import instance_id
 from broker.kube.clock import Clock
-from providers.base import CapacityProvider
+from providers.base import InstanceCalls
 from providers.errors import ProviderError
 from providers.model import Instance
 
@@ -55,7 +55,7 @@ class InstanceView:
     """
 
     def __init__(
-        self, provider: CapacityProvider, *, clock: Clock, grace: timedelta, check: Callable[[], None]
+        self, provider: InstanceCalls, *, clock: Clock, grace: timedelta, check: Callable[[], None]
     ) -> None:
         """`check` raises if another process may lead by now: EC2 does not check the Lease."""
         self._provider = provider

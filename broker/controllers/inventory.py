@@ -19,7 +19,7 @@ from broker.controllers.assumed import AssumptionStore
 from broker.kube.clock import Clock
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
-from providers.base import CapacityProvider
+from providers.base import ReservationListing
 from providers.errors import ProviderError
 from providers.model import Odcr, ReservationGroup
 
@@ -54,7 +54,7 @@ class InventoryCache:
 
     def __init__(
         self,
-        provider: CapacityProvider,
+        provider: ReservationListing,
         *,
         clock: Clock,
         groups: Callable[[], Collection[str]],

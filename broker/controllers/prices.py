@@ -13,7 +13,7 @@ from prometheus_client import Gauge
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.oncall.metrics import REGISTRY
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 from providers.errors import ProviderError
 
 EVERY = 12 * 3600.0
@@ -30,7 +30,7 @@ _log = structlog.get_logger("prices")
 class PriceRefresher:
     """A Singleton calls `run`."""
 
-    def __init__(self, provider: CapacityProvider, *, clock: Clock) -> None:
+    def __init__(self, provider: AccountFacts, *, clock: Clock) -> None:
         self._provider = provider
         self._clock = clock
         self._logged = ""

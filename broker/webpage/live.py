@@ -38,7 +38,7 @@ from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
 from broker.webpage.wording import scope_name, way_out
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
 
@@ -176,7 +176,7 @@ class LiveState:
 Live = Callable[[], LiveState | None]
 
 
-def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> LiveState:
+def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveState:
     inventory = broker.inventory.snapshot()
     claims, snapshot = broker.read.claims.cache.list(), broker.reads.snapshot()
     owners = snapshot.odcrs.owned.owner

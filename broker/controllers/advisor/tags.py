@@ -17,7 +17,7 @@ from broker.controllers.advisor.terms import tag_key, tag_prefix, untagged
 from broker.controllers.inventory import InventoryCache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from providers.base import CapacityProvider
+from providers.base import ResourceTags
 from providers.errors import ErrorClass, ProviderError
 
 _log = structlog.get_logger("advisor")
@@ -44,7 +44,7 @@ class ReservationTags:
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
+        provider: ResourceTags,
         inventory: InventoryCache,
         *,
         clock: Clock,

@@ -18,7 +18,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Isolate, Result, attempt, isolate_nothing
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
-from providers.base import CapacityProvider
+from providers.base import NoticeQueue
 from providers.errors import ProviderError
 from providers.notices import QueueMessage
 
@@ -39,7 +39,7 @@ class QueueReader:
 
     def __init__(
         self,
-        provider: CapacityProvider,
+        provider: NoticeQueue,
         queue: str,
         take: Callable[[QueueMessage], None],
         *,

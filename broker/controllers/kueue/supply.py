@@ -31,7 +31,7 @@ from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import owning_cluster
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 
 # Flavors with these problems are not reserved in EC2: no workload waits for them.
 _NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
@@ -81,7 +81,7 @@ class SupplySnapshot:
     def __init__(
         self,
         reads: ReservationReads,
-        provider: CapacityProvider,
+        provider: AccountFacts,
         ownership: Ownership,
         other_holders: Mapping[Reserved, Sequence[ReservationHolder]],
         *,

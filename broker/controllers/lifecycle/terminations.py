@@ -17,7 +17,7 @@ from broker.doubling import doubled
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
-from providers.base import CapacityProvider
+from providers.base import InstanceCalls
 from providers.errors import ProviderError
 from providers.model import Instance
 
@@ -56,7 +56,7 @@ class Terminations:
 
     def __init__(
         self,
-        provider: CapacityProvider,
+        provider: InstanceCalls,
         *,
         clock: Clock,
         check: Callable[[], None],

@@ -13,7 +13,7 @@ import structlog
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.kube.clock import Clock
-from providers.base import CapacityProvider
+from providers.base import BrokerProfiles
 
 EVERY = 3600.0
 
@@ -25,7 +25,7 @@ class ProfileSweeper:
 
     def __init__(
         self,
-        provider: CapacityProvider,
+        provider: BrokerProfiles,
         *,
         clock: Clock,
         classes: Callable[[], Collection[EC2NodeClass]],

@@ -31,7 +31,7 @@ from broker.capacity.model import (
     Selection,
 )
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
-from providers.base import CapacityProvider
+from providers.base import ClassLookups
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subnet
 
@@ -129,9 +129,7 @@ def selection(node_class: EC2NodeClass) -> Selection:
     )
 
 
-def surroundings(
-    node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
-) -> Surroundings:
+def surroundings(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False) -> Surroundings:
     """Reads the EC2 resources that the class's terms select.
 
     Raises Unresolved if a term selects none, ProviderError. A dry run makes no instance profile for the role.
@@ -143,7 +141,7 @@ def surroundings(
 
 
 def read_surroundings(
-    node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
+    node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
     """As `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
 
@@ -298,7 +296,7 @@ def _family(node_class: EC2NodeClass) -> str:
     return AMI_FAMILIES.get(alias.partition("@")[0], "Custom")
 
 
-def _placement_group(node_class: EC2NodeClass, provider: CapacityProvider) -> PlacementGroup | None:
+def _placement_group(node_class: EC2NodeClass, provider: ClassLookups) -> PlacementGroup | None:
     selector = node_class.spec.placement_group_selector
     if selector is None:
         return None

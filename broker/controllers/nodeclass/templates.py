@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from broker.kube.clock import Clock
-from providers.base import CapacityProvider
+from providers.base import BrokerTemplates
 from providers.launch import TemplateRef
 
 UNUSED = timedelta(days=1)
@@ -29,7 +29,7 @@ class TemplateSweeper:
     """Call `used` on each launch, and `sweep` periodically and when a class is deleted."""
 
     def __init__(
-        self, provider: CapacityProvider, *, clock: Clock, classes: Callable[[], Collection[str]]
+        self, provider: BrokerTemplates, *, clock: Clock, classes: Callable[[], Collection[str]]
     ) -> None:
         self._provider = provider
         self._clock = clock

@@ -33,7 +33,7 @@ from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import Refusals
 from broker.text import format_time
-from providers.base import CapacityProvider
+from providers.base import ReservationChanges
 from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, Odcr, OdcrRequest
 
@@ -66,7 +66,7 @@ class OdcrExecutor:
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
+        provider: ReservationChanges,
         groups: Groups,
         ledger: PurchaseLedger,
         assumed: AssumptionStore,

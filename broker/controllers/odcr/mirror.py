@@ -32,7 +32,7 @@ from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.reservations.idle import idle_since
 from broker.reservations.odcr_view import OdcrView, view_of
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
 
@@ -49,7 +49,7 @@ class MirrorController:
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
+        provider: AccountFacts,
         mirrors: Cache[OnDemandCapacityReservation],
         inventory: InventoryCache,
         *,
