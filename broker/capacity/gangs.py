@@ -12,15 +12,14 @@ not tried in every order. (Land and Doig, 1960.)
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+import itertools
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from broker.capacity import network
-from broker.capacity.class_catalog import FOREVER
-from broker.capacity.problem import Bundle, Ints, Rank, SlotChoice, SlotFlow, SlotProblem
+from broker.capacity.problem import Ints, SlotChoice, SlotFlow, SlotProblem
 from broker.capacity.slot_model import levels
 from broker.capacity.time_budget import TimeBudget
 
@@ -29,13 +28,14 @@ Objective = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """A part of the search: gangs that must launch or must not, and those whole in the network's optimum.
+    """A part of the search: gangs that must launch or must not, and the network's optimum with these.
 
-    `split`: a gang in pieces; empty if there is none.
+    `whole`: the gangs that have all their slots in it; `split`: one in pieces, empty if there is none.
     """
 
     launch: frozenset[str]
     absent: frozenset[str]
+    taken: SlotFlow
     whole: frozenset[str]
     bound: Objective
     split: str
@@ -43,56 +43,26 @@ class _Part:
 
 def choose(problem: SlotProblem, fitting: frozenset[str], budget: TimeBudget) -> SlotChoice:
     """The best choice in the time that is left; at worst the `fitting` gangs."""
-    search = _GangSearch(_without_age(problem))
+    search = _GangSearch(problem)
     best = search.part(fitting, frozenset(problem.gangs.keys() - fitting))
+    if best is None:
+        raise network.SolverFailed("branch and bound: gangs that fit together do not")
     parts = [search.part(frozenset(), frozenset())]
     heap: list[tuple[list[int], int, _Part]] = []  # the best bound first; of equals the latest, the deepest
-    serial = 0
-    while parts or heap:
+    serial = itertools.count(0, -1)
+    proven = True
+    while proven:
         for part in parts:
-            if part is None or (best is not None and part.bound <= best.bound):
-                continue
-            if not part.split:
-                best = part
-                continue
-            serial -= 1
-            heapq.heappush(heap, ([-level for level in part.bound], serial, part))
-        if not heap:
+            if part is not None and part.bound > best.bound:
+                if part.split:
+                    heapq.heappush(heap, ([-level for level in part.bound], next(serial), part))
+                else:
+                    best = part
+        if not heap or heap[0][-1].bound <= best.bound:
             break
-        _, _, divided = heapq.heappop(heap)
-        parts = []
-        if best is not None and divided.bound <= best.bound:
-            continue
-        if budget.seconds_left() <= 0:
-            return _choice(problem, best, proven=False)
-        parts = [search.part(*halves) for halves in search.halves(divided)]
-    return _choice(problem, best, proven=True)
-
-
-def _choice(problem: SlotProblem, best: _Part | None, *, proven: bool) -> SlotChoice:
-    if best is None:
-        raise network.SolverFailed("branch and bound: no choice of gangs fits")
-    launch = best.whole
-    taken = network.solve(problem, at_most=without(problem, problem.gangs.keys() - launch), first=launch)
-    if not all(whole(problem, gang, taken) for gang in launch):
-        raise network.SolverFailed("branch and bound: it chose gangs that do not fit together")
-    return SlotChoice(taken=taken, launched=launch, proven=proven)
-
-
-def _without_age(problem: SlotProblem) -> SlotProblem:
-    """The problem with one bundle for single claims that differ in age only."""
-    single: dict[tuple[int, Rank], list[str]] = defaultdict(list)
-    for bundle in problem.bundles:
-        if not bundle.gang:
-            single[bundle.reach, bundle.rank._replace(created=FOREVER)] += bundle.claims
-    bundles = [
-        *(bundle for bundle in problem.bundles if bundle.gang),
-        *(
-            Bundle(reach=reach, rank=rank, gang="", claims=tuple(claims))
-            for (reach, rank), claims in single.items()
-        ),
-    ]
-    return replace(problem, bundles=tuple(sorted(bundles, key=lambda bundle: (bundle.rank, bundle.reach))))
+        proven = budget.seconds_left() > 0
+        parts = [search.part(*halves) for halves in search.halves(heapq.heappop(heap)[-1])] if proven else []
+    return SlotChoice(taken=best.taken, launched=best.whole, proven=proven)
 
 
 class _GangSearch:
@@ -117,7 +87,8 @@ class _GangSearch:
             + int((level.used * taken.flow).sum())
             for level in self._levels
         )
-        return _Part(launch=launch, absent=absent, whole=launching, bound=bound, split=next(pieces, ""))
+        split = next(pieces, "")
+        return _Part(launch=launch, absent=absent, taken=taken, whole=launching, bound=bound, split=split)
 
     def halves(self, part: _Part) -> list[tuple[frozenset[str], frozenset[str]]]:
         """The part without the gang in pieces and the equal gangs after it, and with it and those before."""
