@@ -58,7 +58,7 @@ class Broker:
         self.read, self.reads, self.inventory = term.read, term.reads, term.inventory
         self.recorder, self.signals, self.owns = term.recorder, term.signals, term.takeover.owns
         self._manager = manager = term.manager
-        self.informers, self.loops, self.isolation = manager.informers, manager.loops, manager.isolation
+        self.informers, self.loops = manager.informers, manager.loops
         manager.follow(*self.read.named.values(), *self.reads.named.values())
         add_inventory(term)
         manager.on_stop(clear_tables)

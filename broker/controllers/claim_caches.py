@@ -45,7 +45,7 @@ class ClaimCaches:
 
         Of a Node that is left out, the broker does not know whether it is Ready or deleted, nor whether its
         pods may go. The left-out Nodes are read before and after the Nodes, since a Node may be left out or
-        readmitted meanwhile.
+        taken back meanwhile.
         """
         before = _left_out(self.nodes, id_, name)
         matching = self.nodes.by(BY_PROVIDER_ID, id_ or "-")

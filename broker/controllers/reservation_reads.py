@@ -7,6 +7,7 @@ Invariant: a kind that is not installed delays no loop: it counts as read and em
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from broker.apis.core import ResourceQuota
@@ -38,7 +39,7 @@ from broker.reservations.kueue_objects import (
     by_reservation,
     by_waiting,
 )
-from broker.reservations.spec import JudgedSpecs
+from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.settings import Settings
 
 
@@ -80,6 +81,12 @@ class ReservationReads:
     def snapshot(self) -> Snapshot:
         """Reservations, their specs and their users as the caches have them now."""
         return self.snapshots.take()
+
+    def guard(self, reservation: Reservation) -> AbstractContextManager[object]:
+        """`Cache.guard` of a reservation of either kind."""
+        if isinstance(reservation, CapacityReservation):
+            return self.reservations.cache.guard(reservation)
+        return self.cluster_reservations.cache.guard(reservation)
 
     @property
     def kueue(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -23,11 +24,13 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, Res
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import JudgedSpec
+from broker.kube.cache import Guard
 from broker.kube.informer import Informer
 from broker.quota.hardware import usage
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import queues
 from broker.reservations.claim_holders import claim_holders
+from broker.reservations.cluster_admission import held
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
@@ -59,6 +62,7 @@ class Snapshot:
     namespaces: Sequence[Namespace] = ()
     _judged: JudgedSpecs = field(default_factory=JudgedSpecs, repr=False)
     _holders: WorkloadHolders = field(default_factory=WorkloadHolders, repr=False)
+    _guard: Guard[Workload] = nullcontext
 
     @cached_property
     def rights(self) -> DrawRights:
@@ -164,8 +168,9 @@ class Snapshot:
         for workload, queue, cluster in self._admitted:
             if cluster is not None or (reserved := owners.get(queue)) is None:
                 continue
-            if (holder := self._holders.of(workload, reserved)) is not None:
-                holders[reserved].append(holder)
+            with self._guard(workload):
+                if (holder := self._holders.of(workload, reserved)) is not None:
+                    holders[reserved].append(holder)
         for of_reservation in holders.values():
             of_reservation.sort(key=lambda holder: holder.name)
         return holders
@@ -252,8 +257,8 @@ class SnapshotBuilder:
             if self._built is not None and self._built[:2] == (changes, missing):
                 return self._built[2]
             listed: tuple[Reservation, ...] = (
-                *self._sources.reservations.cache.list(),
-                *self._sources.cluster_reservations.cache.list(),
+                *self._sources.reservations.cache.readable(self._specs.of),
+                *self._sources.cluster_reservations.cache.readable(self._specs.of),
             )
             snapshot = Snapshot(
                 version=self._built[2].version + 1 if self._built is not None else 1,
@@ -261,13 +266,14 @@ class SnapshotBuilder:
                 flavors=self._flavor_catalog(missing=missing),
                 quotas=self._sources.quotas.cache.list(),
                 odcrs=self._odcrs,
-                clusters=self._sources.clusters.cache.list(),
+                clusters=self._sources.clusters.cache.readable(held),
                 queues={queue.name: queue for queue in self._sources.cluster_queues.cache.list()},
                 workloads=self._sources.workloads.cache.list(),
                 queue_problems=self._problems,
                 namespaces=self._sources.namespaces.cache.list(),
                 _judged=self._specs,
                 _holders=self._holders,
+                _guard=self._sources.workloads.cache.guard,
             )
             self._built = changes, missing, snapshot
             return snapshot

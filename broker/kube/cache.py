@@ -4,16 +4,18 @@ Invariant: for each key the cache holds the newest version that the watch or a w
 A handler runs after its change is visible. Versions compare as integers: a promise since Kubernetes 1.35,
 before that a fact of etcd (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 
-An object that cannot be decoded, or that a pass failed on (`leave_out`), is left out and listed in `broken`.
-Handlers see it as deleted, so code that destroys things because an object is absent must check `left_out`
-first.
+An object that cannot be decoded, or on which a pass fails inside its `guard`, is left out until it changes,
+and listed in `broken`. Handlers see it as deleted, so code that destroys things because an object is absent
+must check `left_out` first.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import structlog
@@ -33,6 +35,7 @@ Raw = Mapping[str, Any]
 Indexes = Mapping[str, Callable[[T], Iterable[str]]]
 Values = list[T]
 Handler = Callable[[T | None, T | None], None]
+Guard = Callable[[T], AbstractContextManager[object]]
 
 OBJECTS = Gauge(
     "capacity_broker_kube_cache_objects",
@@ -46,16 +49,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject(Generic[T]):
-    """One object of a list, decoded; `partial` where it cannot be, or is left out.
-
-    `follows`: the key that comes after an object that a pass failed on.
-    """
+    """One object of a list, decoded; `partial` where it cannot be, or is left out."""
 
     key: str
     version: int
     value: T | None
     partial: PartialObject | None = None
-    follows: str | None = None
 
 
 class Cache(Generic[T]):
@@ -126,53 +125,34 @@ class Cache(Generic[T]):
         """Calls `reporter` for each object that is left out from now on."""
         self._reporters.append(reporter)
 
-    def holds(self, value: Object) -> bool:
-        """Whether this very version of the object is here."""
-        known = self._objects.get(value.key) if isinstance(value, self._model) else None
-        return known is not None and known.metadata.resource_version == value.metadata.resource_version
+    def guard(self, value: T) -> ObjectGuard:
+        return ObjectGuard(self, value)
 
-    def leave_out(self, value: Object, error: str, now: float) -> PartialObject | None:
-        """Leaves the object out until it changes or comes back; None if it is not in the cache.
+    def readable(self, read: Callable[[T], object], values: Iterable[T] | None = None) -> Values[T]:
+        """Those of the objects on which `read` does not raise; the others are left out."""
+        readable: Values[T] = []
+        for value in self.list() if values is None else values:
+            with self.guard(value):
+                read(value)
+                readable.append(value)
+        return readable
 
-        The caller reports the returned object.
-        """
+    def leave_out(self, value: Object, error: str) -> bool:
+        """Leaves the object out until it changes or `retry`. False if this version is not in the cache."""
         with self._writes:
-            known = self._objects.get(value.key) if self.holds(value) else None
-            if known is None:
-                return None
-            partial = PartialObject.of_object(known, error, now)
-            keys = iter(self._objects)
-            follows = next((next(keys, "") for key in keys if key == known.key), "")
-            version = self._versions[known.key]
-            self._put(DecodedObject(known.key, version, known, partial, follows), report=False)
-            return partial
+            known = self._objects.get(value.key)
+            if known is None or known.metadata.resource_version != value.metadata.resource_version:
+                return False
+            partial = PartialObject.of_object(known, f"the broker failed on it: {error}")
+            self._put(DecodedObject(known.key, self._versions[known.key], known, partial))
+            return True
 
-    def bring_back(self, partial: PartialObject) -> None:
-        """Takes back the object that was left out, to its old place, unless it has changed since."""
-        key = partial.key
+    def retry(self) -> None:
+        """Takes back the objects that guards left out: the fault may have been elsewhere."""
         with self._writes:
-            out = self._out.get(key)
-            if out is None or out.partial is not partial or out.follows is None:
-                return
-            self._put(DecodedObject(key, out.version, out.value))
-            with self._lock:
-                if out.follows in self._objects:
-                    keys = [other_key for other_key in self._objects if other_key != key]
-                    keys.insert(keys.index(out.follows), key)
-                    self._order(keys)
-
-    def _order(self, keys: Iterable[str]) -> None:
-        place = {key: at for at, key in enumerate(keys)}
-        self._objects = {key: self._objects[key] for key in place}
-        for index in self._indexed.values():
-            for value, objects in index.items():
-                index[value] = {key: objects[key] for key in sorted(objects, key=place.__getitem__)}
-
-    def readmit(self, before: float) -> None:
-        """Takes back the objects that were left out before this time of the monotonic clock."""
-        for partial in self.left_out:
-            if partial.since is not None and partial.since < before:
-                self.bring_back(partial)
+            for key, out in [*self._out.items()]:
+                if out.value is not None:
+                    self._put(DecodedObject(key, out.version, out.value))
 
     def on_change(self, handler: Handler[T]) -> None:
         """Calls `handler(old, new)` after each change, and now for each object that is here."""
@@ -285,11 +265,11 @@ class Cache(Generic[T]):
                     self._put(read)
             self.progress(version)
 
-    def _put(self, read: DecodedObject[T], *, report: bool = True) -> None:
+    def _put(self, read: DecodedObject[T]) -> None:
         key, partial, new = read.key, read.partial, None if read.partial else read.value
         entries = {} if new is None else self._values(key, new)
         if new is not None and entries is None:
-            partial = PartialObject.of_object(new, "an index cannot read it; see the log", 0.0)
+            partial = PartialObject.of_object(new, "an index cannot read it; see the log")
             read, new = replace(read, partial=partial), None
         with self._lock:
             old = self._objects.pop(key, None)
@@ -304,10 +284,9 @@ class Cache(Generic[T]):
                     for value in values:
                         self._indexed[name].setdefault(value, {})[key] = new
         self._measure()
-        if partial is not None and report:
-            log.warning(
-                "object left out: it cannot be decoded", kind=self.resource, object=key, error=partial.error
-            )
+        if partial is not None:
+            why = "a pass failed on it" if partial.decoded else "it cannot be decoded"
+            log.warning(f"object left out: {why}", kind=self.resource, object=key, error=partial.error)
             for reporter in self._reporters:
                 with guarded("left out", kind=self.resource, object=key):
                     reporter(partial)
@@ -372,6 +351,22 @@ class Cache(Generic[T]):
         decoded, broken = self._sizes
         decoded.set(len(self._objects))
         broken.set(len(self._out))
+
+
+class ObjectGuard(guarded):
+    """Wraps the work on one object of many: if it raises, the object is left out, and the others go on."""
+
+    def __init__(self, cache: Cache[Any], value: Object) -> None:
+        super().__init__("object", kind=cache.resource, object=value.key)
+        self._cache, self._value = cache, value
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        stopped = super().__exit__(kind, error, trace)
+        if stopped:
+            self._cache.leave_out(self._value, self.error)
+        return stopped
 
 
 def key_of(raw: Raw) -> str:

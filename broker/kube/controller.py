@@ -22,14 +22,9 @@ from broker.kube.errors import ApiError, Conflict, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 from broker.kube.queue import K, ShutDown, WorkQueue
-from broker.kube.suspects import Panic
 from broker.kube.watches import Watches
 
 Errors = tuple[type[Exception], ...]
-Run = Callable[[], Panic | None]
-# Leaves objects out of the caches and runs again, until the run fails on no object that is left. Returns the
-# remaining panic. The text is the key of the object that the run is about, which always stays.
-Isolate = Callable[[Panic, Run, str], Panic | None]
 SYNC_POLL = 0.1
 # Seconds. A remainder of a rounding would start the next run before the time that it waits for.
 SHORTEST_REQUEUE = 0.001
@@ -48,11 +43,6 @@ SECONDS = Histogram(
 )
 
 log = structlog.get_logger(__name__)
-
-
-def isolate_nothing(panic: Panic, _run: Run, _about: str) -> Panic | None:
-    """For a loop that runs by itself."""
-    return panic
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +67,17 @@ def attempt(
     *,
     clock: Clock,
     expected: Errors,
-    isolate: Isolate = isolate_nothing,
-    about: str = "",
     **context: Any,
 ) -> ReconcileOutcome:
-    """Calls `work`, measures it and returns its outcome.
-
-    If it failed on an object, `isolate` leaves that object out and calls `work` again.
-    """
+    """Calls `work`, measures it and returns its outcome."""
     began = clock.monotonic()
     outcome = ReconcileOutcome(failed=True)
-
-    seen: set[object] = set()
-
-    def run() -> Panic | None:
-        nonlocal outcome
-        outcome = ReconcileOutcome(failed=True)
-        with guarded(name, seen, **context) as guard:
-            outcome = _call(name, work, expected, context)
-        return guard.panic
-
-    panic = run()
-    if panic is not None:
-        with guarded("isolation", **context):
-            panic = isolate(panic, run, about)
+    with guarded(name, **context) as guard:
+        outcome = _call(name, work, expected, context)
     SECONDS.labels(name).observe(clock.monotonic() - began)
     result = (
         "panic"
-        if panic is not None
+        if guard.error
         else "error"
         if outcome.failed
         else "done"
@@ -159,7 +132,6 @@ class Controller(Watches[K]):
         self._synced = synced
         self._expected = (*EXPECTED, *expected)
         self._stop = threading.Event()
-        self.isolate: Isolate = isolate_nothing
         self._threads = [
             threading.Thread(target=self._work, name=f"{name} {n}", daemon=True) for n in range(workers)
         ]
@@ -216,8 +188,6 @@ class Controller(Watches[K]):
                 lambda: self._reconcile(key),
                 clock=self._clock,
                 expected=self._expected,
-                isolate=lambda *failed: self.isolate(*failed),
-                about=str(key),
                 key=str(key),
                 failures=self.queue.failures(key),
             )

@@ -265,7 +265,7 @@ class Informer(Generic[T]):
         with watch:
             if self._stop.is_set():  # it came between the request and the answer
                 return
-            self._group.deliver(self, Informer._alive)
+            self._group.deliver(self, Informer._opened)
             received = EVENTS.labels(self._kind.resource)
             for event, raw in watch:
                 received.inc()
@@ -285,6 +285,10 @@ class Informer(Generic[T]):
 
     def _fail(self, error: str, missing: bool, forbidden: bool) -> None:
         self.error, self.missing, self.forbidden = error, missing, forbidden
+
+    def _opened(self) -> None:
+        self._alive()
+        self.cache.retry()
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()

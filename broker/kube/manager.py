@@ -1,8 +1,8 @@
 """Owns the informers and loops of one term of leadership: declares them, starts them, stops them.
 
 Invariant: nothing acts before the caches that it reads are complete, and no run begins after `stop` has
-returned. A run that hangs is not waited for: the term's client refuses its writes (broker.kube.lease). Every
-loop leaves out an object that it fails on (broker.kube.isolation).
+returned. A run that hangs is not waited for: the term's client refuses its writes (broker.kube.lease). Each
+object that a cache leaves out is reported (broker.kube.left_out).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import structlog
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import Controller, Errors, Isolate, Result
+from broker.kube.controller import Controller, Errors, Result
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.kube.isolation import Isolation
+from broker.kube.left_out import reporter
 from broker.kube.queue import K, WorkQueue
 from broker.kube.singleton import Singleton
 
@@ -32,8 +32,6 @@ Loop = Singleton[Any] | Controller[Any]
 class Runnable(Protocol):
     """A thread that is no loop over keys."""
 
-    isolate: Isolate
-
     def start(self) -> None: ...
 
     def stop(self) -> object: ...
@@ -47,7 +45,7 @@ class ControllerManager:
         bug of the broker, besides the API's."""
         self.informers: list[Informer[Any]] = []
         self.loops: list[Loop] = []
-        self.isolation = Isolation((), recorder, clock=clock)
+        self._left_out = reporter(recorder)
         self._clock = clock
         self._recorder = recorder
         self._synced = synced
@@ -59,7 +57,7 @@ class ControllerManager:
         """Takes over the start and stop of these informers."""
         for informer in informers:
             self.informers.append(informer)
-            self.isolation.include(informer.cache)
+            informer.cache.on_left_out(self._left_out)
 
     def controller(
         self,
@@ -108,13 +106,10 @@ class ControllerManager:
 
     def add(self, *loops: Loop) -> None:
         """Takes over loops that are made elsewhere."""
-        for loop in loops:
-            loop.isolate = self.isolation.search
-            self.loops.append(loop)
+        self.loops += loops
 
     def run(self, runnable: Runnable) -> None:
         """Starts it after the loops, and stops it before them."""
-        runnable.isolate = self.isolation.search
         self._runnables.append(runnable)
 
     def on_stop(self, close: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """Guards: an unexpected exception on one object must not stop the others.
 
 Invariant: an unexpected exception is never lost: it is logged with its traceback and counted. It is caught
-elsewhere only to find its object (`bisection`) and where decoding fails (`cache`).
+elsewhere only where decoding fails (`cache`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import structlog
 from prometheus_client import Counter
 
 from broker.kube.metrics import REGISTRY
-from broker.kube.suspects import Panic, panic_of
 
 PANICS = Counter(
     "capacity_broker_kube_panics",
@@ -26,20 +25,15 @@ log = structlog.get_logger(__name__)
 
 
 class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", object=key):`
-    """Runs a block and stops a panic there; afterwards `error` is its text, and `panic` has its suspects.
+    """Runs a block and stops a panic there; afterwards `error` is its text.
 
     The exception itself is not kept: it would hold this frame, and all that the block worked on, until the
     garbage collector runs.
     """
 
-    def __init__(self, where: str, seen: set[object] | None = None, **context: object) -> None:
-        """`seen`: where failures were that are known already; these are neither logged nor counted again."""
-        self.panic: Panic | None = None
-        self._where, self._seen, self._context = where, set() if seen is None else seen, context
-
-    @property
-    def error(self) -> str:
-        return self.panic.error if self.panic is not None else ""
+    def __init__(self, where: str, **context: object) -> None:
+        self.error = ""
+        self._where, self._context = where, context
 
     def __enter__(self) -> Self:
         return self
@@ -49,10 +43,7 @@ class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", o
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.panic = panic_of(error)
-        if self.panic.where in self._seen:
-            return True
-        self._seen.add(self.panic.where)
+        self.error = str(error) or type(error).__name__
         PANICS.labels(self._where).inc()
         log.error(
             "panic: an unexpected exception in the broker", where=self._where, exc_info=error, **self._context

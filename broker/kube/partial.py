@@ -13,8 +13,8 @@ from broker.apis.meta import Kind, Object
 class PartialObject:
     """The object's identity, why it is left out, and its annotations, as far as each can be read.
 
-    `provider_id`: of a claim from its status, of a Node from its spec; empty if it cannot be read. `since`:
-    seconds of the monotonic clock at which a pass left it out; None if it could not be decoded.
+    `provider_id`: of a claim from its status, of a Node from its spec; empty if it cannot be read. `decoded`:
+    it could be decoded, and a guard left it out.
     """
 
     kind: Kind
@@ -24,7 +24,7 @@ class PartialObject:
     uid: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     provider_id: str = ""
-    since: float | None = None
+    decoded: bool = False
 
     @property
     def key(self) -> str:
@@ -47,7 +47,7 @@ class PartialObject:
         )
 
     @classmethod
-    def of_object(cls, obj: Object, error: str, since: float) -> Self:
+    def of_object(cls, obj: Object, error: str) -> Self:
         """Of one that was decoded."""
         meta = obj.metadata
         return cls(
@@ -60,7 +60,7 @@ class PartialObject:
                 getattr(obj.__dict__.get(part), "provider_id", "") for part in ("status", "spec")
             ),
             error=error,
-            since=since,
+            decoded=True,
         )
 
 

@@ -16,7 +16,7 @@ import structlog
 from broker.kube.backoff import Backoff, Random
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import EXPECTED, SYNC_POLL, Errors, Isolate, Result, attempt, isolate_nothing
+from broker.kube.controller import EXPECTED, SYNC_POLL, Errors, Result, attempt
 from broker.kube.queue import K
 from broker.kube.watches import Watches
 
@@ -47,7 +47,6 @@ class Singleton(Watches[K]):
         self._synced = synced
         self._every = every
         self._expected = (*EXPECTED, *expected)
-        self.isolate: Isolate = isolate_nothing
         self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
@@ -106,7 +105,6 @@ class Singleton(Watches[K]):
             lambda: self._run(items),
             clock=self._clock,
             expected=self._expected,
-            isolate=lambda *failed: self.isolate(*failed),
             items=len(items),
             failures=self._backoff.failures,
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from broker.apis.ome import FlavorQuotas
@@ -25,7 +25,6 @@ from broker.capacity.entitlement import (
 )
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
-from broker.quota import part
 from broker.quota.joint import SlotState
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
@@ -66,12 +65,6 @@ class SlotSnapshot:
     missing: Collection[Reserved]
     holding: Collection[str]
     stuck: Collection[str]
-
-    def only(self, queues: Sequence[str]) -> SlotSnapshot:
-        """The slots of these queues."""
-        _, state, _ = part.only({*queues}, None, self.state)
-        reservations = [slots for slots in self.reservations if slots.reserved.queue in queues]
-        return replace(self, state=state or self.state, reservations=reservations)
 
 
 class SlotQuotaReader:

@@ -52,7 +52,6 @@ def add_templates(term: Term) -> TemplateSweeper:
 
     def sweep(items: Sequence[str]) -> None:
         give_back()
-        term.manager.isolation.readmit()
         templates.sweep(at_limit=AT_LIMIT in items)
 
     def sweep_profiles(_items: Sequence[str]) -> None:

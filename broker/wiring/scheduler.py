@@ -72,13 +72,11 @@ def _add_loop(term: SchedulerTerm) -> None:
         settings=term.settings,
     )
 
-    def run(items: Sequence[str]) -> Result | None:
-        term.manager.isolation.readmit()
-        return scheduler.run(items)
-
     # A run costs little, so that none waits for changes to come.
     batcher = Batcher[str]("scheduler", clock=term.clock, idle=0.0)
-    loop = term.manager.singleton("scheduler", run, every=EVERY, batcher=batcher, synced=term.synced)
+    loop = term.manager.singleton(
+        "scheduler", scheduler.run, every=EVERY, batcher=batcher, synced=term.synced
+    )
     loop.watches(term.pods, predicate=differ(_decisive)).watches(term.nodes, predicate=differ(_offered))
     loop.watches(reads.koordinator)
     loop.watches(reads.quotas).watches(reads.composites).watches(reads.godel)

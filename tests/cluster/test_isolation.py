@@ -2,81 +2,68 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import cycle
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from broker.apis import names
-from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers import snapshot
+from broker.controllers.launch import launcher
 from broker.controllers.lifecycle.registration import REGISTRATION_TIMEOUT
-from broker.kube import cache, controller, lean, singleton
-from broker.kube.controller import ReconcileOutcome, Result, attempt
+from broker.controllers.nodeclass import controller as nodeclass
+from broker.controllers.nodereservation import occupancy
+from broker.controllers.scheduler import view
+from broker.kube import cache, lean
 from broker.kube.errors import ApiError
-from broker.kube.isolation import LEFT_OUT, REASON
-from broker.kube.singleton import Singleton
+from broker.kube.left_out import LEFT_OUT, REASON
+from broker.reservations.spec import JudgedSpecs
 from tests.cluster.everything import bodies, pod_groups, put, unserved
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.test_losses import RELIST, vanish
 
-# The part of every Object that a cache and an event need.
-OPEN = frozenset({"metadata", "name", "namespace", "uid", "key", "labels", "deleting", "KIND", "wire"})
 UNDECODABLE, POISON = "undecodable", "poison"
-# Kinds that passes read here; the others are read for one object at a time, or if an object refers to them.
-READ: tuple[type[Object], ...] = (
-    NodeClaim,
-    EC2NodeClass,
-    NodePool,
-    Node,
-    CapacityReservation,
-    ClusterCapacityReservation,
-    DedicatedAICluster,
-    ResourceFlavor,
-    OnDemandCapacityReservation,
-)
-
-
-@lru_cache
-def _poisoned(model: type[Object]) -> type[Object]:
-    """Objects of the kind that raise as soon as a pass judges or translates them.
-
-    The threads that fill the caches read them as any other object.
-    """
-
-    def read(self: Object, name: str) -> Any:
-        if name in OPEN or name.startswith("__") or threading.current_thread().name.startswith("watch "):
-            return model.__getattribute__(self, name)
-        raise RuntimeError(f"poison: {name}")
-
-    return type(model.__name__, (model,), {"__getattribute__": read})
+# Each place where one object is judged or translated for a pass over many.
+TRANSLATIONS: Mapping[tuple[Any, str], tuple[type[Object], ...]] = {
+    (launcher, "planned"): (NodeClaim,),
+    (nodeclass, "launch_class"): (EC2NodeClass,),
+    (occupancy, "node_info"): (Node,),
+    (view, "node_info"): (Node,),
+    (view, "pod_info"): (Pod,),
+    (JudgedSpecs, "of"): (CapacityReservation, ClusterCapacityReservation),
+    (snapshot, "held"): (DedicatedAICluster,),
+}
 
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects that cannot be decoded or are poisoned, as their names state."""
+    """Objects that cannot be decoded or translated, as their names state."""
 
     def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
-        name = raw["metadata"]["name"]
-        if name == UNDECODABLE:
+        if raw["metadata"]["name"] == UNDECODABLE:
             raise RecursionError("maximum recursion depth exceeded")
-        decoded = lean.decode(model, raw)
-        if name == POISON:
-            object.__setattr__(decoded, "__class__", _poisoned(model))
-        return decoded
+        return lean.decode(model, raw)
+
+    def failing(translate: Callable[..., Any]) -> Callable[..., Any]:
+        def translated(*args: Any, **more: Any) -> Any:
+            if any(isinstance(arg, Object) and arg.name == POISON for arg in args):
+                raise RuntimeError("poison")
+            return translate(*args, **more)
+
+        return translated
 
     monkeypatch.setattr(cache, "decode", decode)
+    for where, name in TRANSLATIONS:
+        monkeypatch.setattr(where, name, failing(getattr(where, name)))
 
 
 @pytest.fixture
@@ -121,9 +108,8 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
         }
 
     everything = {model.KIND.kind for model in kinds if model is not Lease}  # read by its name
-    read = {model.KIND.kind for model in READ}
+    read = {model.KIND.kind for models in TRANSLATIONS.values() for model in models}
     stack.until(lambda: reported(UNDECODABLE) == everything, "the undecodable are reported")
-    # A watch handler that fails wakes no pass: the next one at its time reads the object.
     stack.until(lambda: read <= reported(POISON), "the poison is reported", step=1.0)
     stack.claim("beside", node_class="good")
     stack.until_launched("beside")
@@ -137,102 +123,6 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     stack.until_launched("after")
     assert all(fresh.ready().values())
     assert len(stack.aws.instances()) == 3
-
-
-WAYS = ("judged", "translated", "beside")
-
-
-def convert(text: str) -> int:
-    """A converter that supports only text."""
-    raise RecursionError(f"{text[:1]}... has no end")
-
-
-def translate(texts: Sequence[str]) -> list[int]:
-    return [*map(convert, texts)]
-
-
-class Walk:
-    """Makes each pass read all objects before its own work, and fail on the selected ones. It fails while
-    the object is judged, while a value made of it is translated, or while other objects are in scope too."""
-
-    def __init__(self) -> None:
-        self.caches: Mapping[str, Sequence[cache.Cache[Any]]] = {}  # by pass
-        self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → the pass that fails, and how
-
-    def attempt(self, name: str, work: Callable[[], Result | None], **more: Any) -> ReconcileOutcome:
-        def reads_first() -> Result | None:
-            self.read(name)
-            return work()
-
-        return attempt(name, reads_first, **more)
-
-    def read(self, name: str) -> None:
-        texts: list[str] = []
-        before: Object | None = None
-        for object_ in [
-            value for informer_cache in self.caches.get(name, ()) for value in informer_cache.list()
-        ]:
-            pass_, way = self.fails.get((object_.KIND.kind, object_.name), ("", ""))
-            if pass_ != name:
-                way = ""
-            if way == "judged":
-                raise RuntimeError(f"cannot judge a {object_.KIND.kind}")
-            if way == "beside":
-                text, other = object_.key, before
-                convert(text)
-                assert other is not object_
-            if way == "translated":
-                texts.append(object_.key)
-            before = object_
-        translate(texts)
-
-
-@pytest.mark.covers("SAF-50")
-@pytest.mark.usefixtures("kueue", "pod_groups_served")
-def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack.node_class("good", id_=stack.aws.odcr(count=2))
-    walk = Walk()
-    monkeypatch.setattr(singleton, "attempt", walk.attempt)
-    monkeypatch.setattr(controller, "attempt", walk.attempt)
-    parts = (stack.start(kubelets=False), stack.start_scheduler())
-    stack.claim("before", node_class="good")
-    stack.until_launched("before")
-    walk.caches = {
-        loop.name: [informer.cache for informer in part.informers] for part in parts for loop in part.loops
-    }
-    passes = cycle(sorted(walk.caches))
-    failures = {
-        (model, f"{way}-{model.__name__.lower()}"): way
-        for model in bodies(stack)
-        if model is not Lease  # read by its name
-        for way in WAYS
-    }
-    assert len(failures) >= 2 * len(walk.caches)
-    before = {model: left_out(model) for model, _ in failures}
-    for (model, name), way in failures.items():
-        reads = (name for name in passes if any(cache._model is model for cache in walk.caches[name]))
-        walk.fails[model.KIND.kind, name] = next(reads), way
-        put(stack, model, bodies(stack)[model], name)
-
-    def reported() -> set[tuple[str, str]]:
-        for loop in (loop for part in parts for loop in part.loops):
-            waiting: Any = loop.batcher if isinstance(loop, Singleton) else loop.queue
-            waiting.add("nothing" if loop.name != "annotations" else ("NodeClaim", "nothing"))
-        return {
-            (event.involved_object.kind, event.involved_object.name)
-            for event in stack.all(Event)
-            if event.reason == REASON
-        }
-
-    expected = {(model.KIND.kind, name) for model, name in failures}
-    stack.until(lambda: expected <= reported(), "each is reported", step=1.0)
-    assert reported() == expected
-    few = {model.__name__ for model, count in before.items() if left_out(model) - count < len(WAYS)}
-    assert few == set()
-    stack.claim("beside", node_class="good")
-    stack.until_launched("beside")
 
 
 def left_out(model: type[Object]) -> int:
@@ -261,7 +151,8 @@ def leave_out(
         broker = stack.broker
         assert broker is not None
         stack.until(
-            lambda: broker.isolation.leave_out(stack.get(Node, node.name), "poison"), "the Node is left out"
+            lambda: broker.read.nodes.cache.leave_out(stack.get(Node, node.name), "poison"),
+            "the Node is left out",
         )
 
     def by_decoding(stack: Stack, node: Node) -> None:
@@ -368,7 +259,7 @@ def test_instance_waits_for_the_claim_that_is_left_out_while_it_is_launched(stac
     broker = stack.start(kubelets=False)
 
     def leave_out() -> None:
-        broker.isolation.leave_out(stack.get(NodeClaim, "c-0"), "poison")
+        broker.read.claims.cache.leave_out(stack.get(NodeClaim, "c-0"), "poison")
 
     stack.after_launch(leave_out)
     stack.claim("c-0", capacity=(ON_DEMAND,))

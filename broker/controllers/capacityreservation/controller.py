@@ -72,6 +72,7 @@ class ReservationController:
             return None
         joint = self._facts_builder.build(reservations, self._clock.now(), moment)
         self._forget(reservations)
+        reservations = [item for item in reservations if reserved_of(item) in joint.facts]
         due = [joint.until]
         try:
             for_each(

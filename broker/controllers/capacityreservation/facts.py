@@ -18,7 +18,6 @@ from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.capacityreservation.related_objects import holders_of, queue_state, remaining
 from broker.controllers.capacityreservation.unattributed import IsAttributed, UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
-from broker.kube import bisection
 from broker.quota.hardware import (
     EntitledReservation,
     HardwareShare,
@@ -83,17 +82,17 @@ class JointFactsBuilder:
             _log.info("instance types not refreshed", error=str(error))
         snapshot = self._reads.snapshot()
         ownership = snapshot.odcrs.owned
-        judged = {reserved_of(reservation): self._judge(reservation) for reservation in reservations}
+        judged: dict[Reserved, ReservationFacts] = {}
+        for reservation in reservations:
+            with self._reads.guard(reservation):
+                judged[reserved_of(reservation)] = self._judge(reservation)
+        reservations = [reservation for reservation in reservations if reserved_of(reservation) in judged]
         flavors = self._flavors(snapshot.flavors, judged.values())
         machine_snapshot = self._machine_snapshot(ownership, flavors, claims, now)
         steady_seconds = self._unattributed.steady_seconds
         self._steadied, machines = steady(self._steadied, machine_snapshot.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
-        shared = bisection.bisected(
-            lambda group: shares(group, machines, sold=SOLD),
-            claimants,
-            lambda claimant: str(claimant.reserved),
-        )
+        shared = shares(claimants, machines, sold=SOLD)
         common, own = _broken_machines(machines)
         holders = holders_of(self._reads, snapshot, claims)
         added = {

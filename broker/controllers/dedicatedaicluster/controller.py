@@ -127,7 +127,7 @@ class ClusterController:
         types = shared.provider.instance_types()
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
-        # Read before and after the claims: meanwhile a claim may be left out or readmitted.
+        # Read before and after the claims: meanwhile a claim may be left out or come back.
         partial = {claim.uid: claim for claim in shared.caches.claims.left_out}
         listed = shared.caches.claims.list()
         partial |= {claim.uid: claim for claim in shared.caches.claims.left_out}
@@ -143,6 +143,7 @@ class ClusterController:
             drawing,
             shared.caches,
             priority=shared.reads.priority,
+            guard=self._cache.guard,
         )
         if self._shared.reads.kueue:
             self._queueing.refresh()

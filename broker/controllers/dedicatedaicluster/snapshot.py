@@ -10,6 +10,7 @@ priority stays as it was while no priority class defines it. Nothing is decided 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from broker.apis import names
@@ -22,7 +23,7 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandEr
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
 from broker.controllers.snapshot import Snapshot
-from broker.kube.cache import Cache
+from broker.kube.cache import Cache, Guard
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.flavors import Flavor
 from broker.quota.joint import GROWTH, QuotaState
@@ -176,6 +177,7 @@ def build_snapshot(
     caches: ClaimCaches,
     *,
     priority: Callable[[str], int | None],
+    guard: Guard[DedicatedAICluster] = nullcontext,
 ) -> ClusterSnapshot:
     """Builds the clusters' part of a decision. `claims`: those that draw from a reservation."""
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
@@ -208,15 +210,16 @@ def build_snapshot(
             priority=admission.priority if unknown and admission else value or 0,
         )
 
+    states: list[ClusterState] = []
+    for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name):
+        with guard(cluster):
+            if _is_managed(cluster):
+                states.append(state_of(cluster))
     return ClusterSnapshot(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        clusters=[
-            state_of(cluster)
-            for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
-            if _is_managed(cluster)
-        ],
+        clusters=states,
         other_holders=[*_other_holders(claims, snapshot, caches)],
     )
 

@@ -15,7 +15,7 @@ from prometheus_client import Counter
 
 from broker.kube.backoff import Backoff, Random
 from broker.kube.clock import Clock
-from broker.kube.controller import Isolate, Result, attempt, isolate_nothing
+from broker.kube.controller import Result, attempt
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
 from providers.base import NoticeQueue
@@ -55,7 +55,6 @@ class QueueReader:
         self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
         self._stop = threading.Event()
         self._acting = threading.Lock()
-        self.isolate: Isolate = isolate_nothing
         self._thread = threading.Thread(target=self._loop, name=NAME, daemon=True)
 
     def start(self) -> None:
@@ -124,7 +123,6 @@ class QueueReader:
             take,
             clock=self._clock,
             expected=(),
-            isolate=self.isolate,
             body=message.body[:1000],
         )
         return refused.pop() if refused else None

@@ -79,11 +79,14 @@ class AdmissionCheckController:
             unnamed(ownership, self._instances() if ownership.odcrs else {}), self._clock.now()
         )
         workloads = self._reads.workloads.cache
-        requesting = [
-            workload
-            for workload in workloads.by(WAITING, CHECK)
-            if reserves(workload) and not is_evicted(workload)
-        ]
+        requesting = workloads.readable(
+            self._demands.demands,
+            [
+                workload
+                for workload in workloads.by(WAITING, CHECK)
+                if reserves(workload) and not is_evicted(workload)
+            ],
+        )
         parked = workloads.by(PARKED, CHECK)
         instances = launchable_instances(ownership, self._clock.now())
         held = self._keep_promises(instances, again=bool(parked) or instances != self._settled)

@@ -48,12 +48,14 @@ class Promise:
 
 def promises(reads: ReservationReads, demands: DemandCache) -> list[Promise]:
     """All promises, of workloads with quota."""
-    return [
-        Promise(workload=workload, reserved=reserved, demand=demands.demands(promised))
-        for reserved, workloads in _by_reservation(reads)
-        for workload in _last_ones(workloads, reads)
-        if (promised := _promised(workload, reads)) is not None
-    ]
+    held: list[Promise] = []
+    for reserved, workloads in _by_reservation(reads):
+        for workload in _last_ones(workloads, reads):
+            if (promised := _promised(workload, reads)) is not None:
+                with reads.workloads.cache.guard(promised):
+                    demand = demands.demands(promised)
+                    held.append(Promise(workload=workload, reserved=reserved, demand=demand))
+    return held
 
 
 def replaced_demand(workload: Workload, reads: ReservationReads, demands: DemandCache) -> Demand:

@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.answers import answer
-from broker.capacity.model import Plan, Unplaced
+from broker.capacity.model import Claim, Plan, Unplaced
 from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.execute import NOT_RECORDED, Executor
@@ -161,7 +161,6 @@ class Launcher:
         self._unsure = self._waits_for_call()
         retry_at = self._launch(work)
         self._executor.tidy(self._claims.list())
-        self._steps.waves.raise_panic()
         now = self._clock.now()
         self._steps.published.publish(self.shortages, self._inventory.odds(), now)
         wakes = [at for at in (*retry_at, *self._results.holds.ends()) if at > now]
@@ -230,14 +229,9 @@ class Launcher:
         work = LaunchPass(types=types)
         now = self._clock.now()
         for claim in waiting:
-            try:
-                since = waiting_since(claim, self._pods.find)
-                planned_claim = planned(claim, since=since)
-                ready = self._nodeclasses.ready(planned_claim.node_class)
-            except (BadClaim, Unresolved) as error:
-                if not (isinstance(error, Unresolved) and error.passing):
-                    self._report(claim, reason=error.reason, message=error.message)
+            if (translated := self._translated(claim)) is None:
                 continue
+            planned_claim, ready = translated
             if self._results.holds.holds(claim.uid, ready, now=now):
                 continue
             work.classes[planned_claim.node_class] = ready
@@ -249,6 +243,20 @@ class Launcher:
             if claim.uid not in work.waiting:
                 work.held |= launched.get(claim.uid, frozenset())
         return work
+
+    def _translated(self, claim: NodeClaim) -> tuple[Claim, LaunchClass] | None:
+        """The claim and its class as a plan reads them; None, with the reason in its status, if it cannot."""
+        invalid: BadClaim | Unresolved | None = None
+        with self._claims.guard(claim):
+            try:
+                since = waiting_since(claim, self._pods.find)
+                planned_claim = planned(claim, since=since)
+                return planned_claim, self._nodeclasses.ready(planned_claim.node_class)
+            except (BadClaim, Unresolved) as error:
+                invalid = error
+        if invalid is not None and not (isinstance(invalid, Unresolved) and invalid.passing):
+            self._report(claim, reason=invalid.reason, message=invalid.message)
+        return None
 
     def _launch(self, work: LaunchPass) -> list[datetime]:
         """Plans and launches until no more can be launched; returns the times at which shortages end."""

@@ -6,7 +6,7 @@ warning with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 
 import prometheus_client
@@ -14,7 +14,7 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.domains import LaunchedGangs
-from broker.capacity.model import Claim, Inventory, Plan
+from broker.capacity.model import Inventory, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
@@ -23,7 +23,6 @@ from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.unchanged import PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.slots.policy import SlotPolicy
-from broker.kube.bisection import bisected
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
@@ -69,7 +68,6 @@ class Planner:
         self._clock = clock
 
     def plan(self, work: LaunchPass, shortages: Shortages, inventory: Inventory, now: datetime) -> Plan:
-        """Raises CulpritFound with the claim at fault."""
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
             supply = LaunchSupply(
@@ -80,12 +78,13 @@ class Planner:
                 now=now,
                 entitlements=self.slots.entitlements(waiting, inventory, work.types),
             )
-            gangs, timer = self.gangs(), self._clock.monotonic
-
-            def solve(claims: Sequence[Claim]) -> Plan:
-                return plan(claims, supply, launched=gangs, seconds=self._seconds, timer=timer)
-
-            result = bisected(solve, [*work.waiting.values()])
+            result = plan(
+                [*work.waiting.values()],
+                supply,
+                launched=self.gangs(),
+                seconds=self._seconds,
+                timer=self._clock.monotonic,
+            )
             _report(result)
             self.slots.planned(result)
         return result

@@ -6,7 +6,7 @@ terminated at once, and so are the instances of an incomplete gang.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from datetime import datetime
@@ -23,7 +23,6 @@ from broker.controllers.launch.launch_pass import GANG_INCOMPLETE, FleetResult, 
 from broker.controllers.launch.results import LaunchResults
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.panics import guarded
-from broker.kube.suspects import DeferredPanic, Panic
 from broker.kube.writers import MANY
 from providers.errors import ProviderError
 
@@ -46,7 +45,6 @@ class FleetWaves:
         self._view = view
         self._executor = executor
         self._results = results
-        self._panics: dict[Panic, Collection[str]] = {}  # panics of this pass, and the claims of their calls
         self._pool = threads or ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
         self.launching: frozenset[str] = frozenset()  # uids of claims in the calls of this pass
 
@@ -55,14 +53,6 @@ class FleetWaves:
 
     def finish(self) -> None:
         self.launching = frozenset()
-
-    def raise_panic(self) -> None:
-        """Raises the panic of a call after all calls are answered: it names the object to leave out."""
-        panics, self._panics = self._panics, {}
-        for uid in (uid for uids in panics.values() for uid in uids):
-            self._results.holds.drop(uid)
-        for panic in panics:
-            raise DeferredPanic(panic)
 
     def run(self, plan: Plan, work: LaunchPass, inventory: Inventory, now: datetime) -> None:
         """Makes the calls of one plan.
@@ -117,10 +107,8 @@ class FleetWaves:
 
     def _call(self, group: LaunchGroup, ready: LaunchClass) -> FleetResult:
         """Makes one call. An exception in it must not discard the results of the others."""
-        with guarded("launch", nodeclass=group.node_class, claims=group.count) as guard:
+        with guarded("launch", nodeclass=group.node_class, claims=group.count):
             return self._executor.launch(group, ready)
-        if guard.panic is not None and guard.panic.suspects:
-            self._panics[guard.panic] = {a.claim.uid for a in group.assignments}
         return FleetResult(group=group, distribution=launches.Distribution(), uncertain=True)
 
     def _give_back(self, results: Sequence[FleetResult]) -> list[FleetResult]:

@@ -55,7 +55,7 @@ def group_arns(classes: Cache[EC2NodeClass]) -> Collection[str]:
     """The groups that classes name, for the inventory to describe."""
     arns = set()
     for node_class in classes.list():
-        with suppress(Unresolved):  # its condition has the reason
+        with classes.guard(node_class), suppress(Unresolved):  # its condition has the reason
             arns.add(selection(node_class).group_arn)
     return arns - {""}
 
@@ -187,6 +187,31 @@ class NodeClassController:
             if gone is not None:
                 self._notify(name)
             return None
+        result: tuple[LaunchClass | Unresolved, ProviderError | None] | None = None
+        with self._cache.guard(node_class):
+            result = self._resolve(node_class)
+        if result is None:
+            return None  # it is left out, and reconciled as if it were gone
+        outcome, failure = result
+        with self._lock:
+            before = self._outcomes.get(name)
+            self._outcomes[name] = outcome
+        if _differs(before, outcome):
+            self._notify(name)
+        if isinstance(outcome, Unresolved):
+            if outcome.passing:
+                return Result(requeue_after=SOON)
+            if str(before) != str(outcome):
+                _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
+                self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
+        self._write(node_class, outcome, keep=failure is not None)
+        if failure is not None:
+            raise failure
+        return Result(requeue_after=RECHECK if isinstance(outcome, LaunchClass) else RECHECK_UNRESOLVED)
+
+    def _resolve(self, node_class: EC2NodeClass) -> tuple[LaunchClass | Unresolved, ProviderError | None]:
+        """The class as launches need it, or why not; and EC2's error, if that is the cause."""
+        name = node_class.name
         failure: ProviderError | None = None
         outcome: LaunchClass | Unresolved
         resolved: LaunchClass | None = None  # the result for a class that only Karpenter can launch
@@ -231,21 +256,7 @@ class NodeClassController:
             if isinstance(known, Unresolved) and known.cause == cause:
                 message = known.message  # the same error under another request id needs no write
             outcome = Unresolved(reason, message, cause=cause, resolved=resolved)
-        with self._lock:
-            before = self._outcomes.get(name)
-            self._outcomes[name] = outcome
-        if _differs(before, outcome):
-            self._notify(name)
-        if isinstance(outcome, Unresolved):
-            if outcome.passing:
-                return Result(requeue_after=SOON)
-            if str(before) != str(outcome):
-                _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
-                self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
-        self._write(node_class, outcome, keep=failure is not None)
-        if failure is not None:
-            raise failure
-        return Result(requeue_after=RECHECK if isinstance(outcome, LaunchClass) else RECHECK_UNRESOLVED)
+        return outcome, failure
 
     def doubt(self, name: str) -> None:
         """Reads a class and the reservations again, since EC2 refused something that the class names."""

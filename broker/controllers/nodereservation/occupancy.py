@@ -123,9 +123,9 @@ class OccupancyReader:
         """`pods`: all pods, if the caller has listed them."""
         listed = self._pods.list() if pods is None else pods
         infos = self._infos(listed)
-        taking = [pod for pod in listed if holds_room(pod)]
+        taking = [pod for pod in listed if pod.key in infos and holds_room(pod)]
         return NodeOccupancy(
-            nodes=self._nodes.list(),
+            nodes=self._nodes.readable(node_info),
             infos=infos,
             pods=taking,
             bound=[infos[pod.key] for pod in taking],
@@ -171,8 +171,12 @@ class OccupancyReader:
         for pod in pods:
             version = pod.metadata.resource_version
             before = known.get(pod.uid)
-            info = before[1] if before is not None and before[0] == version else pod_info(pod)
-            infos[pod.key], kept[pod.uid] = info, (version, info)
+            if before is None or before[0] != version:
+                before = None
+                with self._pods.guard(pod):
+                    before = version, pod_info(pod)
+            if before is not None:
+                infos[pod.key], kept[pod.uid] = before[1], before
         self._known = kept
         return infos
 

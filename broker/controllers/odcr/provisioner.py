@@ -24,7 +24,6 @@ from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger
 from broker.controllers.odcr.messages import group_arn_of, not_offered
 from broker.controllers.odcr.stops import StopEvents
-from broker.kube.bisection import bisected
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
@@ -142,9 +141,10 @@ class OdcrProvisioner:
         parsed = {}
         for reservation in snapshot.reservations.values():
             version = (reservation.uid, reservation.metadata.resource_version)
-            parsed[version] = self._read.get(version) or read(
-                reservation, snapshot.judged(reservation), flavors, cost_labels=self._cost_labels
-            )
+            with self._reads.guard(reservation):
+                parsed[version] = self._read.get(version) or read(
+                    reservation, snapshot.judged(reservation), flavors, cost_labels=self._cost_labels
+                )
         self._read = parsed
         return {reading.reserved: reading for reading in parsed.values()}
 
@@ -170,19 +170,15 @@ class OdcrProvisioner:
         now = self._clock.now()
         described, inventory = inventory, self._inventory.assumed.shown(inventory)
         groups, unread = self._groups.adopted(readings.values(), inventory, self._settings.adopters, now)
-
-        def resolve(subset: Sequence[ParsedReservation]) -> Ownership:
-            return resolve_ownership(
-                inventory.odcrs.values(),
-                groups,
-                [reading.claimant for reading in subset],
-                cluster=self._cluster,
-                unread=unread,
-                adopters=self._settings.adopters,
-                holders={id_: record.reserved for id_, record in self._ledger.held.items()},
-            )
-
-        ownership = bisected(resolve, [*readings.values()], lambda reading: reading.reservation)
+        ownership = resolve_ownership(
+            inventory.odcrs.values(),
+            groups,
+            [reading.claimant for reading in readings.values()],
+            cluster=self._cluster,
+            unread=unread,
+            adopters=self._settings.adopters,
+            holders={id_: record.reserved for id_, record in self._ledger.held.items()},
+        )
         refusals = self._reads.snapshot().refusals
         self._ungrouped = {}
         sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
@@ -247,23 +243,19 @@ class OdcrProvisioner:
         moves: Sequence[MovedCapacity | RecentLoss],
     ) -> ProcurementPlan:
         managed = sorted((reading for reading in readings if reading.managed), key=ParsedReservation.age)
-
-        def planned(subset: Sequence[ParsedReservation]) -> ProcurementPlan:
-            return plan(
-                [reading.desired for reading in subset],
-                inventory,
-                ownership,
-                types=types,
-                refusals=self._executor.refusals,
-                caps=self._settings.caps,
-                cluster=self._cluster,
-                now=now,
-                intents=self._ledger.intents.values(),
-                lost=missing(self._ledger.held, inventory.odcrs),
-                moves=moves,
-            )
-
-        return bisected(planned, managed, lambda reading: reading.reservation)
+        return plan(
+            [reading.desired for reading in managed],
+            inventory,
+            ownership,
+            types=types,
+            refusals=self._executor.refusals,
+            caps=self._settings.caps,
+            cluster=self._cluster,
+            now=now,
+            intents=self._ledger.intents.values(),
+            lost=missing(self._ledger.held, inventory.odcrs),
+            moves=moves,
+        )
 
     def _desired(
         self,

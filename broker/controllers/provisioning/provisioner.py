@@ -234,11 +234,11 @@ class Provisioner:
         for key, pool in theirs.items():
             if pool.name in self._absent:
                 self._pods.failed(objects[key], f"{pool.shown} accepts it: {self._absent[pool.name]}")
-        pending = [
-            pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key])
-            for pod in waiting
-            if pod.key in room.infos and pod.key not in theirs
-        ]
+        pending: list[PendingPod] = []
+        for pod in waiting:
+            if pod.key in room.infos and pod.key not in theirs:
+                with self._caches.pods.guard(pod):
+                    pending.append(pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key]))
         sizes = gpu_sizes(pools, self._ec2.provider.instance_types())
         by_key = {pod.key: pod for pod in waiting}
         pending, too_large = self._reads.elastic().within(pending, by_key, room.pods, claims, sizes)

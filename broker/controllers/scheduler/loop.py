@@ -281,11 +281,15 @@ class PodScheduler:
 
     def _queued(self, pod: Pod) -> QueuedPod | None:
         """None for a pod that is rejected for its annotations."""
-        try:
-            return self._read(pod)
-        except ValueError as error:
-            self._writer.reject(pod, str(error), INVALID_ANNOTATION)
-            return None
+        invalid = ""
+        with self._pods.guard(pod):
+            try:
+                return self._read(pod)
+            except ValueError as error:
+                invalid = str(error)
+        if invalid:
+            self._writer.reject(pod, invalid, INVALID_ANNOTATION)
+        return None
 
     def _reject(self, place: NoPlace, state: SchedulerState) -> None:
         pod, info = place.queued.pod, place.queued.request.pod

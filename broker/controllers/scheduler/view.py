@@ -89,7 +89,17 @@ class SchedulerView:
 
     def _node(self, name: str) -> NodeInfo | None:
         node = self._cached_nodes.get(name)
-        return None if node is None or node.deleting else node_info(node)
+        for info in [] if node is None else self._node_infos([node]):
+            return info
+        return None
+
+    def _node_infos(self, nodes: Iterable[Node]) -> list[NodeInfo]:
+        infos: list[NodeInfo] = []
+        for node in nodes:
+            with self._cached_nodes.guard(node):
+                if not node.deleting:
+                    infos.append(node_info(node))
+        return infos
 
     def _begin(self, now: float) -> None:
         self.pods = {pod.key: pod for pod in self._cached_pods.list()}
@@ -98,7 +108,7 @@ class SchedulerView:
         for key, pod in self.pods.items():
             self._sort(key, pod)
         self.uids = {pod.uid for pod in self.holding.values()}
-        nodes = [node_info(node) for node in self._cached_nodes.list() if not node.deleting]
+        nodes = self._node_infos(self._cached_nodes.list())
         self.snapshot = PlacementSnapshot.of(nodes, self._infos.values())
         self.freed, self._began = self.freed + 1, now
 
@@ -150,16 +160,18 @@ class SchedulerView:
 
     def _sort(self, key: str, pod: Pod, same: PodInfo | None = None) -> None:
         """`same`: the pod as it was read before, if that still holds."""
-        if not pod.spec.node_name:
-            self.unbound[key] = pod
-        elif holds_room(pod):
-            self.holding[key], self._infos[key] = pod, same or pod_info(pod)
-            self.uids.add(pod.uid)
-            self._gone.pop(pod.uid, None)
-            if koord.OPERATING_MODE in pod.labels:
-                self.lending[key] = pod
-            if link := hold_link(pod):
-                self.links[key] = link
+        with self._cached_pods.guard(pod):
+            if not pod.spec.node_name:
+                self.unbound[key] = pod
+            elif holds_room(pod):
+                info, link = same or pod_info(pod), hold_link(pod)
+                self.holding[key], self._infos[key] = pod, info
+                self.uids.add(pod.uid)
+                self._gone.pop(pod.uid, None)
+                if koord.OPERATING_MODE in pod.labels:
+                    self.lending[key] = pod
+                if link:
+                    self.links[key] = link
 
     def by_uid(self) -> Mapping[str, Pod]:
         """The pods that take room, by uid."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.entitlement import SlotPool
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
 from broker.controllers.claim_caches import ClaimCaches
@@ -26,10 +27,9 @@ from broker.controllers.slots.cluster_slots import (
     pending_slots,
 )
 from broker.controllers.snapshot import Snapshot
-from broker.kube.bisection import bisected_among
+from broker.kube.cache import Guard
 from broker.kube.clock import Clock
 from broker.placement.claims import priority_of
-from broker.quota import part
 from broker.quota.joint import SlotState
 from broker.quota.model import Preemption, QuotaCohort
 from broker.quota.resolve import ReservationNames, UnresolvedName
@@ -40,7 +40,6 @@ from broker.reservations.cluster_sizes import sizes
 from broker.reservations.slots import (
     SlotQuotaReader,
     SlotSnapshot,
-    entitlements,
     owned_slots,
     slot_pools_of,
     tagged_owner,
@@ -70,6 +69,7 @@ class SlotSnapshotBuilder:
         self.reads = reads
         self.clock: Clock = assumed.clock
         self._caches = caches
+        self.claims = caches.claims
         self._settings = settings
         self._assumed = assumed
         self._quota = SlotQuotaReader()
@@ -223,12 +223,15 @@ class SlotSnapshotBuilder:
         held = {}
         top = 0  # the highest waiting priority: a holder that no claim outranks needs no disruption check
         for claim in self._caches.claims.list():
-            if (odcr_id := held_odcr(claim) or assumed.launches.get(claim.uid, "")) in slot_pools:
-                held[claim.uid] = claim, odcr_id
-            elif not claim.status.provider_id:
-                top = max(top, priority_of(claim))
+            with self._caches.claims.guard(claim):
+                priority = priority_of(claim)
+                odcr_id = held_odcr(claim) or assumed.launches.get(claim.uid, "")
+                if odcr_id in slot_pools:
+                    held[claim.uid] = claim, odcr_id
+                elif not claim.status.provider_id:
+                    top = max(top, priority)
         claims = [claim for claim, _ in held.values()]
-        draws, _, _ = drawn(claims, snapshot)
+        draws, _, _ = drawn(claims, snapshot, self._caches.claims.guard)
         holders = []
         for claim, odcr_id in held.values():
             launched = since(claim, names.LAUNCHED)
@@ -265,19 +268,8 @@ class SlotSnapshotBuilder:
         return self._caches.non_preemptible(claim)
 
 
-def isolated_entitlements(slots: SlotSnapshot) -> Entitlements:
-    """Entitlements of queues, without those of single claims. Raises CulpritFound with the object that this
-    fails on.
-    """
-    return bisected_among(
-        lambda: entitlements(slots),
-        lambda queues: entitlements(slots.only(queues)),
-        lambda: part.names(None, slots.state),
-    )
-
-
 def drawn(
-    waiting: Iterable[NodeClaim], snapshot: Snapshot
+    waiting: Iterable[NodeClaim], snapshot: Snapshot, guard: Guard[NodeClaim] = nullcontext
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The queue of each claim by uid; for names that give no right also the reason, and the name as written,
     by queue.
@@ -286,7 +278,9 @@ def drawn(
     barred: dict[str, str] = {}
     written: dict[str, str] = {}
     for claim in waiting:
-        reserved = snapshot.rights.of_claim(claim)
+        reserved: Reserved | UnresolvedName | None = None
+        with guard(claim):
+            reserved = snapshot.rights.of_claim(claim)
         if isinstance(reserved, UnresolvedName):
             name = claim.annotations[names.DRAWS_FROM]
             # One name may be refused for several reasons: each is that of the claim's own pods.

@@ -23,13 +23,11 @@ from broker.controllers.slots.entitlements import EntitlementReader
 from broker.controllers.slots.headroom import without_room
 from broker.controllers.slots.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
-from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.kube.watches import Signal
-from broker.quota import part
 from broker.quota.entitled import AdmissionPhase
-from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
+from broker.quota.joint import JointDecision, SlotState, WaitingClaim, decide
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.slot_model import CLAIM
 from broker.reservations.claim_holders import share
@@ -148,11 +146,8 @@ class PreemptionController:
         if not waiting_claims and (observed is None or self._shared.reads.kueue):
             return JointDecision()
         if inventory.described is None:
-            return (
-                JointDecision()
-                if observed is None
-                else _decide_isolated(self.clusters.quota(observed, ()), None, (), ())
-            )
+            quota = None if observed is None else self.clusters.quota(observed, ())
+            return decide(quota, None, ())
         waiting_uids = {claim.uid for claim, _ in waiting_claims}
         types = self._shared.provider.instance_types()
         slots = self.reader.slot_state(snapshot, inventory, types, requesting=waiting_uids)
@@ -163,7 +158,7 @@ class PreemptionController:
             usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
             request = slot_request(claim, slot.queue, slot.odcr_ids)
             waiting.append(WaitingClaim(request=request, usage=usage, nominated=nominated(claim)))
-        return _decide_isolated(quota, slots, waiting, self._nominated_clusters(snapshot))
+        return decide(quota, slots, waiting, nominated=self._nominated_clusters(snapshot))
 
     def _held_back(
         self,
@@ -201,24 +196,6 @@ class PreemptionController:
                     priority=holder.priority,
                     non_preemptible=True,
                 )
-
-
-def _decide_isolated(
-    quota: QuotaState | None,
-    slots: SlotState | None,
-    waiting: Sequence[WaitingClaim],
-    nominated: Collection[str],
-) -> JointDecision:
-    """As `joint.decide`. Raises CulpritFound with the name of the object that it fails on."""
-
-    def among(names_: Sequence[str]) -> JointDecision:
-        return decide(*part.only({*names_}, quota, slots, waiting), nominated=nominated)
-
-    return bisected_among(
-        lambda: decide(quota, slots, waiting, nominated=nominated),
-        among,
-        lambda: part.names(quota, slots, waiting),
-    )
 
 
 class _Shares:

@@ -18,11 +18,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn, isolated_entitlements
+from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
 from broker.reservations.claims import cluster_of, nominated
 from broker.reservations.cluster_admission import ClusterAdmission
+from broker.reservations.slots import entitlements
 from providers.model import InstanceType
 
 # The longest time that a plan waits for kinds that the API server refuses to show.
@@ -93,8 +94,8 @@ class EntitlementReader:
         slots = self._slots.build(snapshot, inventory, types, planning=claims.keys(), assumed=assumed)
         if slots is None:
             return NO_ENTITLEMENTS
-        draws, barred, written_names = drawn(claims.values(), snapshot)
-        by_queue = isolated_entitlements(slots)
+        draws, barred, written_names = drawn(claims.values(), snapshot, self._slots.claims.guard)
+        by_queue = entitlements(slots)
         owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
         slot_pools = {
             uid: by_queue.slot_pools[id_] for uid, id_ in assumed.kept.items() if id_ in by_queue.slot_pools

@@ -339,7 +339,8 @@ def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack
     launched = stack.calls("CreateFleet")
     first = world.claims("one")[0]
     stack.until(
-        lambda: broker.isolation.leave_out(stack.get(NodeClaim, first.name), "poison"), "it is left out"
+        lambda: broker.read.claims.cache.leave_out(stack.get(NodeClaim, first.name), "poison"),
+        "it is left out",
     )
     world.until("one", "UPDATING", text=f"{first.name} is left out")
     stack.delete(DedicatedAICluster, "one")

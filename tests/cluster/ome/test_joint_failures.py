@@ -1,46 +1,37 @@
-"""A joint decision that fails on one object of many leaves out that object, even if none of them is in
-scope."""
+"""An object that cannot be translated for a joint decision is left out. A decision that fails by itself is
+repeated, and stops no other loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from broker.apis.core import Event
+from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import facts
-from broker.controllers.launch import planning
+from broker.controllers.dedicatedaicluster import snapshot as clusters
+from broker.controllers.launch import launcher, planning
 from broker.controllers.odcr import provisioner
 from broker.controllers.slots import builder, controller
-from broker.kube.isolation import REASON
-from broker.quota import part
+from broker.kube.left_out import REASON
+from broker.kube.panics import PANICS
+from broker.reservations.spec import JudgedSpecs
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.ome.bought import MANAGE
 from tests.cluster.ome.dedicated import World
 from tests.cluster.stack import Stack
 
-QUEUE = "default--bad"
-
-
-def of(reserved: Iterable[Any]) -> list[str]:
-    return [item.reserved.queue for item in reserved]
-
-
-# The place of the failure, the object that it is about, and the names among a call's arguments.
-CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
-    "quota": (controller, "decide", "bad-cluster", part.names),
-    "slots": (builder, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
-    "purchases": (provisioner, "plan", QUEUE, lambda capacities, *_: of(capacities)),
-    "reservations": (
-        provisioner,
-        "resolve_ownership",
-        QUEUE,
-        lambda _odcrs, _groups, capacities: of(capacities),
-    ),
-    "machines": (facts, "shares", QUEUE, lambda states, _machines: of(states)),
-    "launches": (planning, "plan", "bad-claim", lambda claims, *_: [claim.name for claim in claims]),
+RESERVATION = CapacityReservation.KIND.kind
+# The translation that fails, and the object.
+CASES: dict[str, tuple[Any, str, str, str]] = {
+    "quota": (clusters, "cluster_demand", "DedicatedAICluster", "bad-cluster"),
+    "slots": (builder, "priority_of", "NodeClaim", "bad-claim"),
+    "purchases": (provisioner, "read", RESERVATION, "bad"),
+    "reservations": (JudgedSpecs, "of", RESERVATION, "bad"),
+    "machines": (facts, "_judgement", RESERVATION, "bad"),
+    "launches": (launcher, "planned", "NodeClaim", "bad-claim"),
 }
 
 
@@ -50,14 +41,13 @@ CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
 def test_one_object_of_a_joint_decision_never_stops_the_others(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    where, function, bad, named = CASES[case]
-    judge = getattr(where, function)
-    hidden = {bad}  # in a set, which a search of the frame's texts misses
+    where, function, kind, bad = CASES[case]
+    translate = getattr(where, function)
 
     def fails(*args: Any, **more: Any) -> Any:
-        if not hidden.isdisjoint(named(*args)):
+        if any(isinstance(arg, Object) and arg.name == bad for arg in args):
             raise ZeroDivisionError
-        return judge(*args, **more)
+        return translate(*args, **more)
 
     monkeypatch.setattr(where, function, fails)
     world = World(stack, 2, training=2, bad=1)
@@ -69,15 +59,39 @@ def test_one_object_of_a_joint_decision_never_stops_the_others(
     world.reserve("bad", annotations=MANAGE)
     world.cluster("bad-cluster", 4, "training")
     stack.claim("bad-claim", node_class="default", capacity=(ON_DEMAND,))
-    kind, name = {
-        "bad-cluster": ("DedicatedAICluster", "bad-cluster"),
-        "bad-claim": ("NodeClaim", "bad-claim"),
-        QUEUE: (CapacityReservation.KIND.kind, "bad"),
-    }[bad]
-    stack.until_event(name, REASON, kind=kind)
+    stack.until_event(bad, REASON, kind=kind)
 
     world.cluster("next", 1, "training")
     world.until("next", "ACTIVE")
     stack.claim("beside", node_class="default", capacity=(ON_DEMAND,))
     stack.until_launched("beside")
-    assert {event.involved_object.name for event in stack.all(Event) if event.reason == REASON} == {name}
+    assert {event.involved_object.name for event in stack.all(Event) if event.reason == REASON} == {bad}
+
+
+@pytest.mark.covers("SAF-50")
+@pytest.mark.parametrize(
+    ("where", "function", "loop"),
+    [(controller, "decide", "quota"), (facts, "shares", "reservation"), (planning, "plan", "launch")],
+)
+def test_a_joint_decision_that_fails_is_counted_and_repeated_and_stops_no_other_loop(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, where: Any, function: str, loop: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    def panics() -> float:
+        return float(PANICS.labels(loop)._value.get())
+
+    world, before = World(stack, 1, training=1), panics()
+    with monkeypatch.context() as patch:
+        patch.setattr(where, function, fails)
+        world.reserve("training")
+        stack.start()
+        world.cluster("good", 1, "training")
+        stack.claim("beside", node_class="default", capacity=(ON_DEMAND,))
+        stack.until(lambda: panics() > before + 1, "it is counted and repeated", step=1.0)
+        if loop != "launch":
+            stack.until_launched("beside")
+    world.until("good", "ACTIVE")
+    stack.until_launched("beside")
+    assert not [event for event in stack.all(Event) if event.reason == REASON]

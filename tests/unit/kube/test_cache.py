@@ -287,24 +287,31 @@ class CacheModel(RuleBasedStateMachine):
 TestCacheModel = CacheModel.TestCase
 
 
-def test_a_left_out_object_returns_after_a_change_or_a_delay() -> None:
+def test_an_object_that_its_guard_leaves_out_stops_no_other_and_returns_after_a_change_or_a_retry() -> None:
     c, changes = cache()
     reported: list[str] = []
     c.on_left_out(lambda partial: reported.append(f"{partial.key}: {partial.error}"))
     c.replace([versioned(1, size=1), versioned(2, "b", size=2)], 2)
-    a = c.find("default/a")
-    assert a is not None and c.leave_out(a, "poison", 100.0)
-    assert not c.leave_out(a, "poison", 101.0)
+    fails = {1}
+
+    def read(obj: Thing) -> None:
+        if obj.size in fails:
+            raise ZeroDivisionError("poison")
+
+    assert [obj.name for obj in c.readable(read)] == ["b"]
     assert ([obj.name for obj in c.list()], list(c.broken), reported, changes[2:]) == (
         ["b"],
         ["default/a"],
-        [],
+        ["default/a: the broker failed on it: poison"],
         [(1, None)],
     )
-    c.readmit(100.0)
-    assert list(c.broken) == ["default/a"]
-    c.readmit(100.1)
-    assert (len(c), c.broken) == (2, {})
-    assert c.leave_out(a, "poison", 200.0)
+    c.retry()
+    assert ([*c.broken], len(c.readable(read)), len(reported)) == ([], 1, 2)
+    fails.clear()
+    c.retry()
+    assert (len(c.readable(read)), c.broken) == (2, {})
+    a = c.find("default/a")
+    assert a is not None and c.leave_out(a, "poison") and not c.leave_out(a, "poison")
     c.apply("MODIFIED", versioned(3, size=3))
     assert (len(c), c.broken, changes[-1]) == (2, {}, (None, 3))
+    assert not c.leave_out(a, "an older version")

@@ -145,7 +145,7 @@ def test_an_object_that_one_of_them_leaves_out_stays_with_the_other(
     clock.until(lambda: len(first.cache) == 1 and bool(first.cache.broken))
     good = first.cache.get("a", "default")
     assert good is not None
-    assert first.cache.leave_out(good, "a pass failed on it", clock.monotonic())
+    assert first.cache.leave_out(good, "poison")
     second = following()
     assert sizes(first) == {} and [*first.cache.broken] == ["default/bad", "default/a"]
     assert sizes(second) == {"a": 1} and [*second.cache.broken] == ["default/bad"]

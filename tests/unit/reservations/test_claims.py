@@ -68,7 +68,7 @@ def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period(
     caches = claim_caches(nodes=nodes, pods=pods)
     nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
     assert not caches.non_preemptible(claim())
-    nodes.leave_out(nodes.list()[0], "poison", 0.0)
+    nodes.leave_out(nodes.list()[0], "poison")
     assert caches.non_preemptible(claim())
     assert not caches.non_preemptible(claim(grace="1h"))
 

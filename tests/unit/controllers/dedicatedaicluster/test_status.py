@@ -332,7 +332,7 @@ def test_an_equal_status_is_not_written_again() -> None:
 
 
 def test_a_left_out_claim_counts_as_existing() -> None:
-    lost = PartialObject.of_object(claim(0), "poison", 0.0)
+    lost = PartialObject.of_object(claim(0), "poison")
     dac = cluster(holds=16, state="ACTIVE")
     status = status_of(dac, decision=admitted(16), left_out=(lost,))
     assert claim_changes(status) == ([1], [])

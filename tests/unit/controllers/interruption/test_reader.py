@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from broker.controllers.interruption.reader import QueueReader
-from broker.kube.controller import Run
 from broker.kube.errors import Conflict, Unavailable
-from broker.kube.suspects import Panic
 from providers.notices import Notice, NoticeKind, QueueMessage
 from tests.support.clock import FakeClock
 
@@ -111,22 +109,3 @@ def test_the_stop_waits_for_the_current_message() -> None:
     stopped.join()
     assert done == ["a", "stopped"]
     assert sqs.left() == []
-
-
-def test_a_message_is_handled_again_without_the_failing_object() -> None:
-    sqs, poison, answered = Sqs("a"), ["claim"], []
-
-    def take(message: QueueMessage) -> None:
-        if poison:
-            raise ZeroDivisionError
-        answered.append(message.receipt)
-
-    def isolate(failure: Panic, run: Run, about: str) -> Panic | None:
-        assert failure.error and not about
-        poison.clear()
-        return run()
-
-    queue_reader = reader(sqs, take)
-    queue_reader.isolate = isolate
-    queue_reader.step()
-    assert (answered, sqs.left()) == (["a"], [])

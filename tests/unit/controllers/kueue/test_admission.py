@@ -25,6 +25,7 @@ from broker.apis.kueue import (
     Workload,
 )
 from broker.apis.meta import Kind
+from broker.controllers.kueue import answers, supply
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import SnapshotBuilder
@@ -196,6 +197,26 @@ def test_higher_priority_first_then_the_earlier_workload() -> None:
     world.submit("low")
     world.submit("high", priority=10)
     assert world.check_states("low", "high") == ["Retry", "Ready"]
+
+
+@pytest.mark.covers("SAF-50")
+def test_workload_with_unreadable_demands_is_left_out_and_the_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demands = answers.demands
+
+    def fails(workload: Workload, **more: bool) -> object:
+        if workload.name == "bad":
+            raise ZeroDivisionError
+        return demands(workload, **more)
+
+    monkeypatch.setattr(supply, "demands", fails)
+    world = World()
+    world.holds(A, 1)
+    world.submit("bad", priority=10)
+    world.submit("good")
+    assert world.check_states("bad", "good") == ["Pending", "Ready"]
+    assert [*world.reads.workloads.cache.broken] == ["team/bad"]
 
 
 def test_a_ready_workload_keeps_its_instances_in_the_next_pass() -> None:

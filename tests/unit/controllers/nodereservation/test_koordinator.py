@@ -68,7 +68,7 @@ def nodes() -> Cache[Node]:
 
 
 def test_reservation_stays_while_its_node_cannot_be_read(nodes: Cache[Node]) -> None:
-    nodes.leave_out(nodes.list()[0], "poison", 0.0)
+    nodes.leave_out(nodes.list()[0], "poison")
     result, writes = reconciled(RESERVATION, nodes)
     assert result == Result(UNREADABLE)
     assert FAILED not in writes.phases
@@ -79,7 +79,7 @@ def test_reservation_stays_while_its_node_cannot_be_read(nodes: Cache[Node]) -> 
 def test_ended_reservation_is_kept_for_its_day_if_its_node_cannot_be_read(nodes: Cache[Node]) -> None:
     ready = {"type": "Ready", "status": "False", "reason": "Expired", "lastTransitionTime": NOW.isoformat()}
     ended = RESERVATION | {"status": {"phase": FAILED, "nodeName": "node-0", "conditions": [ready]}}
-    nodes.leave_out(nodes.list()[0], "poison", 0.0)
+    nodes.leave_out(nodes.list()[0], "poison")
     assert reconciled(ended, nodes)[1].deleted == []
     nodes.apply("DELETED", NODE)
     assert reconciled(ended, nodes)[1].deleted == ["kept"]
