@@ -120,7 +120,7 @@ def test_a_failed_update_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
     world.view.update()
     world.pod("p-0", node="a")
     with monkeypatch.context() as patch:
-        patch.setattr("broker.controllers.scheduler.view.pod_info", None)
+        patch.setattr("broker.placement.snapshot.PlacementSnapshot.with_changes", None)
         with pytest.raises(TypeError):
             world.view.update()
     world.view.update()
