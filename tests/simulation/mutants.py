@@ -83,8 +83,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "launched claims are launched again",
         f"{_LAUNCH}.launcher",
-        "if not c.status.provider_id and not c.deleting",
-        "if not c.deleting",
+        "[c for c in claims if c.waits]",
+        "[c for c in claims if not c.deleting]",
     ),
     Mutant(
         "a new token for a repeated call",
