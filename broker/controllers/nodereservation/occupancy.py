@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -31,24 +31,27 @@ from broker.kube.informer import Informer
 from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_ledger import HoldLedger
 from broker.placement.holds_reading import hold_link, holds_room, reservation_waits, template_pod
-from broker.placement.model import PodInfo
+from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.reading import namespace_labels, node_info, pod_info
 from broker.placement.selectors import Labels
 from broker.placement.snapshot import PlacementSnapshot
 
 T = TypeVar("T", bound=Object)
+V = TypeVar("V")
 # Part of a reservation's key.
 RESERVATION: Final = "reservation/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOccupancy:
-    """`infos`: all pods by key. `pods`: those that take room on a node, `bound`: the same for filters.
+    """`infos`: all pods by key, `node_infos`: the nodes by name. `pods`: those that take room on a node,
+    `bound`: the same for filters.
 
     `ledger`: the holds.
     """
 
     nodes: Sequence[Node] = ()
+    node_infos: Mapping[str, NodeInfo] = field(default_factory=dict)
     infos: Mapping[str, PodInfo] = field(default_factory=dict)
     pods: Sequence[Pod] = ()
     bound: Sequence[PodInfo] = ()
@@ -70,7 +73,7 @@ class NodeOccupancy:
     @cached_property
     def placement(self) -> PlacementSnapshot:
         """The nodes and what occupies them, for kube-scheduler's filters."""
-        nodes = map(node_info, self.nodes)
+        nodes = (self.node_infos.get(node.name) or node_info(node) for node in self.nodes)
         return PlacementSnapshot.of(nodes, self.occupied, namespaces=self.namespaces)
 
     @cached_property
@@ -102,6 +105,7 @@ class OccupancyReader:
         self._rules = None if reads is None else reads.rules(bounds, namespaces.cache)
         # By uid, with the version. Several loops read; each replaces the whole.
         self._known: Mapping[str, tuple[str, PodInfo]] = {}
+        self._known_nodes: Mapping[str, tuple[str, NodeInfo]] = {}
 
     @property
     def reservations(self) -> Informer[koord.KoordinatorReservation] | None:
@@ -122,10 +126,13 @@ class OccupancyReader:
     def read(self, now: datetime, pods: Sequence[Pod] | None = None) -> NodeOccupancy:
         """`pods`: all pods, if the caller has listed them."""
         listed = self._pods.list() if pods is None else pods
-        infos = self._infos(listed)
+        infos, self._known = _read_once(self._pods, listed, pod_info, self._known)
+        nodes = self._nodes.list()
+        node_infos, self._known_nodes = _read_once(self._nodes, nodes, node_info, self._known_nodes)
         taking = [pod for pod in listed if pod.key in infos and holds_room(pod)]
         return NodeOccupancy(
-            nodes=self._nodes.readable(node_info),
+            nodes=[node for node in nodes if node.name in node_infos],
+            node_infos=node_infos,
             infos=infos,
             pods=taking,
             bound=[infos[pod.key] for pod in taking],
@@ -163,22 +170,23 @@ class OccupancyReader:
         ledger = _ledger(pods, koordinator, kept, self._rules, now)
         return node in NodeOccupancy(pods=pods, ledger=ledger).held
 
-    def _infos(self, pods: Iterable[Pod]) -> dict[str, PodInfo]:
-        """By key; each pod is read once per version."""
-        known = self._known
-        infos: dict[str, PodInfo] = {}
-        kept: dict[str, tuple[str, PodInfo]] = {}
-        for pod in pods:
-            version = pod.metadata.resource_version
-            before = known.get(pod.uid)
-            if before is None or before[0] != version:
-                before = None
-                with self._pods.guard(pod):
-                    before = version, pod_info(pod)
-            if before is not None:
-                infos[pod.key], kept[pod.uid] = before[1], before
-        self._known = kept
-        return infos
+
+def _read_once(
+    cache: Cache[T], objects: Iterable[T], read: Callable[[T], V], known: Mapping[str, tuple[str, V]]
+) -> tuple[dict[str, V], dict[str, tuple[str, V]]]:
+    """The values by key, and by uid for the next call; each version is read once, inside its guard."""
+    values: dict[str, V] = {}
+    kept: dict[str, tuple[str, V]] = {}
+    for item in objects:
+        version = item.metadata.resource_version
+        value = known.get(item.uid)
+        if value is None or value[0] != version:
+            value = None
+            with cache.guard(item):
+                value = version, read(item)
+        if value is not None:
+            values[item.key], kept[item.uid] = value[1], value
+    return values, kept
 
 
 class UnreadableReservation(Exception):
