@@ -10,6 +10,7 @@ that broke this once come first, then random ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -190,6 +191,7 @@ class Reads:
     def __init__(self, client: Client, publish: Callable[[OdcrSnapshot], None]) -> None:
         self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
         self.snapshots = SimpleNamespace(publish=publish)
+        self.guard = nullcontext
 
     def snapshot(self) -> Snapshot:
         reservations: list[Reservation] = [
