@@ -96,6 +96,7 @@ class _Ranking:
     ) -> None:
         claims, candidates, gangs = waiting.by_uid.values(), waiting.candidates, waiting.gangs
         self._candidates, self._entitlements = candidates, entitlements
+        self._slots = {options: tuple(options.slots) for options in set(candidates.values())}
         prices = (options.unreserved.price for options in candidates.values() if options.unreserved)
         self._dearest = max(filter(None, prices), default=0.0)
         self._binding = {
@@ -114,7 +115,7 @@ class _Ranking:
         self._first = {claim.gang for claim in claims if claim.uid in entitlements.nominated} - {""}
 
     def demand(self, claim: Claim) -> ClaimDemand:
-        rank, slots = self._rank(claim), tuple(self._candidates[claim.uid].slots)
+        rank, slots = self._rank(claim), self._slots[self._candidates[claim.uid]]
         if claim.uid in self._entitlements.nominated:
             slots += self._freed(claim.uid)
         queue = self._entitlements.draws.get(claim.uid, "")

@@ -48,7 +48,7 @@ class Explanations:
     def choice(self, claim: Claim, option: Option) -> Choice | None:
         """The options after this one, and the better ones that the claim did not get."""
         candidates, holds = self._waiting.candidates[claim.uid], self._holds_about(claim)
-        key = (candidates, option, *(hold.gang for hold in holds))
+        key = (candidates, option, tuple(hold.gang for hold in holds) if holds else ())
         if not self._admission.admits(claim, free=key in self._choices):
             return None
         if key not in self._choices:
@@ -73,4 +73,4 @@ class Explanations:
         return reasons.reclaiming(claim, candidates, nominated, self._supply.entitlements, self._outbid)
 
     def _holds_about(self, claim: Claim) -> tuple[GangHold, ...]:
-        return tuple(hold for hold in self._holds if hold.applies(claim))
+        return tuple(hold for hold in self._holds if hold.applies(claim)) if self._holds else ()

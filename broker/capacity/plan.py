@@ -218,7 +218,10 @@ class _Draft:
 
         An on-demand instance launched in the meantime would be paid for twice.
         """
-        begins = {uid: self.waiting.candidates[uid].soon for uid in filter(self._may_wait, self._considered)}
+        candidates = self.waiting.candidates.items()
+        begins = {uid: options.soon for uid, options in candidates if options.soon and self._may_wait(uid)}
+        if not begins:
+            return
         starting = {odcr.id: (odcr, by) for soon in begins.values() for odcr, by in soon}
         flow: Flow[str, str] = Flow(
             {uid: [odcr.id for odcr, _ in soon] for uid, soon in begins.items()},
@@ -236,21 +239,17 @@ class _Draft:
             if uid not in self.pending and self.waiting.by_uid[uid].gang not in self.broken
         }
 
-    @property
-    def _considered(self) -> list[str]:
-        return [uid for uid in self.waiting.by_uid if uid in self.waiting.candidates]
-
     def _may_wait(self, uid: str) -> bool:
         problem = self.broken.get(self.waiting.by_uid[uid].gang)
-        if not self.waiting.candidates[uid].soon or (problem and problem.message):
-            return False  # nothing begins, or its gang is not complete yet
+        if problem and problem.message:
+            return False  # its gang is not complete yet
         served = uid in self.chosen and self.chosen[uid].pool.reserved
         return not served and uid not in self.slots.nominations.nominated
 
     def unplaced(self, explanations: Explanations, refused: Mapping[str, Unplaced]) -> dict[str, Unplaced]:
         """Why claims wait, as far as there is time to explain it; `refused`: those without any option."""
         unplaced = dict(refused)
-        for uid in self._considered:
+        for uid in self.waiting.candidates:
             if uid not in self.chosen and (waits := explanations.unplaced(self.waiting.by_uid[uid])):
                 unplaced[uid] = reasons.pending(waits, *self.pending[uid]) if uid in self.pending else waits
         for name, problem in self.broken.items():
