@@ -20,7 +20,7 @@ from providers.model import CLUSTER_NAME, PLATFORMS
 
 Rule = Callable[[Any], str]
 
-LONGEST: Final = 1e9  # seconds: a later time cannot be written
+LONGEST_SECONDS: Final = 1e9  # seconds: a later time cannot be written
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -36,10 +36,14 @@ def wrong(option: str, value: str | float, write: str) -> str:
 
 def seconds(least: float, *, more: bool = False) -> Rule:
     """From `least` on; above it if `more`."""
-    bounds = f"{'above' if more else 'from'} {least:g} to {LONGEST:.0f}"
+    bounds = f"{'above' if more else 'from'} {least:g} to {LONGEST_SECONDS:.0f}"
 
     def rule(value: Any) -> str:
-        fits = isinstance(value, int | float) and least <= value <= LONGEST and not (more and value == least)
+        fits = (
+            isinstance(value, int | float)
+            and least <= value <= LONGEST_SECONDS
+            and not (more and value == least)
+        )
         return "" if fits else f"a number of seconds {bounds}"
 
     return rule

@@ -24,10 +24,10 @@ DEEPEST_JSON: Final = 32
 LONGEST_SCALAR: Final = 64
 # The range of 64 bits: "no quantity may represent a number greater than 2^63-1 in magnitude", and one that is
 # more counts as that (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
-MOST: Final = 2**63 - 1
+LARGEST_INTEGER: Final = 2**63 - 1
 # A Go duration is at most 2^63 nanoseconds, 292 years: added to a time within these bounds, or taken from it,
 # it leaves a time that Python can hold.
-LONGEST_DURATION: Final = timedelta(microseconds=MOST // 1000)
+LONGEST_DURATION: Final = timedelta(microseconds=LARGEST_INTEGER // 1000)
 EARLIEST: Final = datetime(300, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9700, 1, 1, tzinfo=UTC)
 
@@ -151,8 +151,8 @@ def _within_limits(value: Any) -> None:
         if depth == DEEPEST_JSON:
             raise InvalidText(f"is nested more than {DEEPEST_JSON} levels deep: write it flatter")
         for item in level:
-            if isinstance(item, float) and not (math.isfinite(item) and abs(item) <= MOST):
-                raise InvalidText(f"has the number {item:g}: write one of at most {MOST}")
+            if isinstance(item, float) and not (math.isfinite(item) and abs(item) <= LARGEST_INTEGER):
+                raise InvalidText(f"has the number {item:g}: write one of at most {LARGEST_INTEGER}")
 
 
 def exact(text: str) -> Decimal:
@@ -170,9 +170,11 @@ def _exact(text: str) -> Decimal:
     if match is None:
         raise InvalidText(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
     number, suffix, exponent = match.groups()
-    power = max(-99, min(int(exponent or 0), 99))  # beyond these it is more than MOST, or next to nothing
+    power = max(
+        -99, min(int(exponent or 0), 99)
+    )  # beyond these it is more than LARGEST_INTEGER, or next to nothing
     value = Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
-    return max(Decimal(-MOST), min(value, Decimal(MOST)))
+    return max(Decimal(-LARGEST_INTEGER), min(value, Decimal(LARGEST_INTEGER)))
 
 
 def quantity(text: str) -> float:
@@ -191,7 +193,7 @@ def quantities(values: Mapping[str, str]) -> dict[str, float]:
     return amounts
 
 
-def decode_whole(text: str, *, least: int = -MOST, most: int = MOST) -> int:
+def decode_whole(text: str, *, least: int = -LARGEST_INTEGER, most: int = LARGEST_INTEGER) -> int:
     """A whole number in decimal digits between `least` and `most`."""
     given = text.strip() if len(text) <= LONGEST_SCALAR else ""
     value = int(given) if _WHOLE.fullmatch(given) else None

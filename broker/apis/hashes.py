@@ -23,7 +23,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Model
 
 VERSION: Final = "capacity-broker-v1"
-MOST: Final = 1_000  # computed hashes that are kept
+MOST_HASHES: Final = 1_000  # computed hashes that are kept
 # The instance shows these by itself, or they do not change it.
 _SHOWN_BY_INSTANCE: Final = frozenset(
     {
@@ -63,7 +63,7 @@ def _hash(model: Model, but: frozenset[str]) -> str:
     known = _HASHES.get(id(model))
     if known is not None and known[0] is model:
         return known[1]
-    if len(_HASHES) >= MOST:
+    if len(_HASHES) >= MOST_HASHES:
         _HASHES.clear()
     computed = hashlib.sha256(_text(_fields(model, but=but))).hexdigest()[:16]
     _HASHES[id(model)] = (model, computed)

@@ -15,7 +15,7 @@ from typing import Final
 from broker.text import SCALES, exact
 
 CPU: Final = "cpu"
-MOST: Final = 2**63 - 1
+LARGEST_AMOUNT: Final = 2**63 - 1
 _BINARY: Final = tuple((suffix, int(SCALES[suffix])) for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"))
 _SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
 
@@ -24,7 +24,7 @@ _SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
 def units(resource: str, text: str) -> int:
     """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for an invalid quantity."""
     value = exact(text) * (1000 if resource == CPU else 1)
-    return max(-MOST, min(int(value.to_integral_value(ROUND_CEILING)), MOST))
+    return max(-LARGEST_AMOUNT, min(int(value.to_integral_value(ROUND_CEILING)), LARGEST_AMOUNT))
 
 
 def whole(amounts: Mapping[str, float]) -> dict[str, int]:
@@ -39,7 +39,7 @@ def base(amounts: Mapping[str, int]) -> dict[str, float]:
 
 def written(resource: str, value: int) -> str:
     """The usual notation: the shortest that is exactly this amount."""
-    value = min(value, MOST)  # an unlimited amount is written as the maximum
+    value = min(value, LARGEST_AMOUNT)  # an unlimited amount is written as the maximum
     if resource == CPU:
         return f"{value}m" if value % 1000 else str(value // 1000)
     if resource in _SUFFIXED or resource.startswith("hugepages-"):

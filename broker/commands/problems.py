@@ -36,7 +36,7 @@ COLUMNS: Final = {
     "times": "FIRST AND LAST",
     "key": "",
 }
-MOST: Final = 100_000  # entries of the history that are counted
+MOST_ENTRIES: Final = 100_000  # entries of the history that are counted
 _LAUNCHES: Final = frozenset({Outcome.LAUNCHED, Outcome.ADOPTED})
 # Answers of EC2; a spilled instance did not get its slot in the reservation.
 _REFUSALS: Final = frozenset({Outcome.REFUSED, Outcome.SPILLED})
@@ -79,7 +79,7 @@ def stored(
         return None
     with opened(location) as history:
         warnings = EntryFilter(warning=True, since=microseconds(since))
-        problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST)]
+        problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST_ENTRIES)]
         begin = int((now - WINDOW).timestamp())
         outcomes = history.outcomes(since=begin)
         samples = history.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=begin)

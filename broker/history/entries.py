@@ -18,7 +18,7 @@ from broker.kube.events import RecordedEvent
 from broker.oncall.journal import attempt_id, short_id
 
 # Characters of a message or a list of pools; a row is about a KiB.
-LONGEST: Final = 1024
+LONGEST_TEXT: Final = 1024
 # Reservations by which an entry is found; a group or an open match rarely has more of one type and zone.
 MOST_RESERVATIONS: Final = 50
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -196,6 +196,6 @@ def _about(event: RecordedEvent) -> Topic:
 
 
 def _cut(text: str) -> str:
-    """Text that both databases take, of at most `LONGEST` characters."""
+    """Text that both databases take, of at most `LONGEST_TEXT` characters."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

@@ -21,7 +21,7 @@ from broker.kube.left_out import reporter
 from broker.kube.queue import K, WorkQueue
 from broker.kube.singleton import Singleton
 
-LONGEST = 60.0  # seconds between two tries at one key, however often it failed
+LONGEST_BACKOFF = 60.0  # seconds between two tries at one key, however often it failed
 
 _log = structlog.get_logger("manager")
 
@@ -71,7 +71,7 @@ class ControllerManager:
         loop: Controller[K] = Controller(
             name,
             reconcile,
-            queue=WorkQueue[K](name, clock=self._clock, longest=LONGEST),
+            queue=WorkQueue[K](name, clock=self._clock, longest=LONGEST_BACKOFF),
             clock=self._clock,
             workers=workers,
             synced=synced or self._synced,

@@ -17,8 +17,8 @@ from broker.oncall.rules import BROKER_ALERTS, RUNBOOKS, Alert
 from broker.text import counted, format_time
 from broker.webpage.live import LiveState
 
-MOST: Final = 100  # alerts at a time; a receiver is not flooded by one event
-LONGEST: Final = 1024  # characters of a description
+MOST_ALERTS: Final = 100  # alerts at a time; a receiver is not flooded by one event
+LONGEST_DESCRIPTION: Final = 1024  # characters of a description
 MIN_FAILED_RETRIES: Final = 2  # refusals again after the first, as in the rule CapacityBrokerShortage
 # The time before the end of a reservation, as in the rule CapacityBrokerReservationEnding.
 ENDING: Final = timedelta(hours=1)
@@ -56,9 +56,9 @@ class FiringAlert:
 
 
 def firing_alerts(live: LiveState, *, cluster: str) -> list[FiringAlert]:
-    """The alerts of this moment: at most `MOST`, the most urgent kind first."""
+    """The alerts of this moment: at most `MOST_ALERTS`, the most urgent kind first."""
     alerts = [*_caps(live), *_ending(live), *_shortages(live)]
-    return [_named(alert, cluster) for alert in alerts[:MOST]]
+    return [_named(alert, cluster) for alert in alerts[:MOST_ALERTS]]
 
 
 def _caps(live: LiveState) -> Iterator[FiringAlert]:
@@ -106,7 +106,7 @@ def _alert(name: str, labels: Mapping[str, str], description: str, since: dateti
     given = {key: value for key, value in labels.items() if value}
     return FiringAlert(
         labels={"alertname": name, "severity": _RULES[name].severity, **given},
-        description=description[:LONGEST],
+        description=description[:LONGEST_DESCRIPTION],
         since=since,
     )
 

@@ -37,7 +37,7 @@ NODE_FILTERS: Final[tuple[Filter, ...]] = (
 )
 VOLUME_KEYS: Final = frozenset({*TOPOLOGY, "topology.ebs.csi.aws.com/zone", "topology.k8s.aws/zone-id"})
 # The largest amount that is compared: beyond it, arrays of 64 bits would overflow.
-MOST: Final = 2**53
+LARGEST_AMOUNT: Final = 2**53
 NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"
@@ -53,7 +53,7 @@ class MachineTable:
         self.resources = _resources(shapes)
         self.room = np.array(
             [
-                [min(option.node.allocatable.get(name, 0), MOST - 1) for name in self.resources]
+                [min(option.node.allocatable.get(name, 0), LARGEST_AMOUNT - 1) for name in self.resources]
                 for option in options
             ],
             dtype=np.int64,
@@ -71,7 +71,10 @@ class MachineTable:
     def requests(self, pod: PodInfo) -> Ints:
         """The pod's requests in the order of `resources`."""
         return np.array(
-            [1 if name == PODS else min(pod.requests.get(name, 0), MOST) for name in self.resources],
+            [
+                1 if name == PODS else min(pod.requests.get(name, 0), LARGEST_AMOUNT)
+                for name in self.resources
+            ],
             dtype=np.int64,
         )
 

@@ -19,7 +19,9 @@ from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy,
 
 # A purchase with an unknown result: EC2 is believed to show it after this.
 LATEST_VISIBLE: Final = timedelta(minutes=5)
-MOST: Final = 1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
+MOST_ADDED: Final = (
+    1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

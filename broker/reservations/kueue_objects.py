@@ -24,15 +24,15 @@ Json = dict[str, Any]
 BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
-LONGEST: Final = 63  # of a label's value: jobs name their queue in a label
+LABEL_LENGTH: Final = 63  # of a label's value: jobs name their queue in a label
 _HASH: Final = 8
 
 
 def short(name: str) -> str:
     """The name; if it is too long for a label, its head with a hash of the whole."""
-    if len(name) <= LONGEST:
+    if len(name) <= LABEL_LENGTH:
         return name
-    head = name[: LONGEST - _HASH - 1].rstrip("-._")
+    head = name[: LABEL_LENGTH - _HASH - 1].rstrip("-._")
     return f"{head}-{sha256(name.encode()).hexdigest()[:_HASH]}"
 
 

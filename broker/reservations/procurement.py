@@ -22,7 +22,7 @@ from broker.capacity.shortages import Shortage
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
     LATEST_VISIBLE,
-    MOST,
+    MOST_ADDED,
     Caps,
     DesiredCapacity,
     FlavorDemand,
@@ -334,7 +334,7 @@ class _Planner:
                 self._spending.problem(desired.reserved, first, desired.terms, wanted[first], below=below)
             )
         room = {name: count if part[name] or count >= wanted[name] else 0 for name, count in room.items()}
-        most = {name: min(wanted[name], room[name], MOST) for name in wanted}
+        most = {name: min(wanted[name], room[name], MOST_ADDED) for name in wanted}
         refusal, retry_at = None, None
         for halved in range(max(most.values()).bit_length()):
             for name, zone in places:

@@ -31,7 +31,7 @@ from broker.webpage.scope import EVERYTHING, VisibleScope
 
 # Seconds for which the answers of the API server count: a right that is taken away is gone after them.
 KEEP: Final = 30.0
-MOST: Final = 10_000  # answers in memory
+MOST_ANSWERS: Final = 10_000  # answers in memory
 AT_ONCE: Final = 8  # reviews of one request
 # The kinds of all names that the page shows outside of namespaces.
 CLUSTER_KINDS: Final = (NodeClaim.KIND, ClusterCapacityReservation.KIND)
@@ -202,7 +202,7 @@ class PageAccess:
 
 @dataclass(slots=True)
 class _Answers(Generic[_V]):
-    """Answers by question for `KEEP` seconds, the newest `MOST` of them."""
+    """Answers by question for `KEEP` seconds, the newest `MOST_ANSWERS` of them."""
 
     clock: Clock
     known: OrderedDict[Hashable, tuple[float, _V]] = field(default_factory=OrderedDict)
@@ -218,6 +218,6 @@ class _Answers(Generic[_V]):
         with self.lock:
             self.known.pop(key, None)
             self.known[key] = (now + KEEP, answer)
-            while len(self.known) > MOST:
+            while len(self.known) > MOST_ANSWERS:
                 self.known.popitem(last=False)
         return answer

@@ -33,7 +33,7 @@ SPANS: Final = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-LONGEST: Final = 200
+LONGEST_QUERY: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class RecordQuery:
 def parse_query(query: Mapping[str, str], now: datetime, *, span: str = "") -> RecordQuery:
     """The filters of this query; `span` is the default time."""
     names = (name for name in (*FIELDS, *_HIDDEN) if query.get(name))
-    given: dict[str, Any] = {name: query[name].strip()[:LONGEST] for name in names}
+    given: dict[str, Any] = {name: query[name].strip()[:LONGEST_QUERY] for name in names}
     chosen = query.get("since", span)
     span = chosen if chosen in SPANS else ""
     topic = query.get("topic", "")
@@ -78,7 +78,9 @@ def parse_query(query: Mapping[str, str], now: datetime, *, span: str = "") -> R
         "before": before is not None,
     }
     unknown = [
-        f"{name}={value}"[:LONGEST] for name, value in query.items() if value and not understood.get(name)
+        f"{name}={value}"[:LONGEST_QUERY]
+        for name, value in query.items()
+        if value and not understood.get(name)
     ]
     return RecordQuery(filter=entry_filter, span=span, before=before, unknown=tuple(unknown))
 
@@ -89,4 +91,4 @@ def place(at: int, id_: str) -> str:
 
 def _place(text: str) -> tuple[int, str] | None:
     at, _, id_ = text.partition("-")
-    return (int(at), id_[:LONGEST]) if at.isdecimal() and len(at) < 19 and id_ else None
+    return (int(at), id_[:LONGEST_QUERY]) if at.isdecimal() and len(at) < 19 and id_ else None

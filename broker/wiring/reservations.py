@@ -32,7 +32,7 @@ from broker.wiring.term import Term
 # Seconds. By time alone EC2 reservations end, and writes of an earlier leader are reconciled.
 EVERY = 60.0
 # Longest delay in seconds until a change starts a pass, however many changes follow.
-LONGEST = 0.3
+LONGEST_BATCH = 0.3
 
 
 def reservation_status(shared: ReservationDependencies) -> tuple[UsageThrottle, UnattributedUsageReader]:
@@ -62,7 +62,7 @@ def add_reservations(term: Term) -> Singleton[str]:
         "reservation",
         lambda _: status.run(),
         every=EVERY,
-        longest=LONGEST,
+        longest=LONGEST_BATCH,
         synced=lambda: term.synced() and inventory.described and reads.snapshot().odcrs.known,
     )
     for kind in (reads.clusters, reads.flavors, reads.workload_priorities, reads.priorities, reads.quotas):

@@ -12,7 +12,7 @@ from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.singleton import Singleton
 from broker.wiring.predicates import differ, spec
-from broker.wiring.reservations import EVERY, LONGEST
+from broker.wiring.reservations import EVERY, LONGEST_BATCH
 from broker.wiring.term import Term
 
 
@@ -24,7 +24,7 @@ def add_slots(term: Term) -> PreemptionController:
         "quota",
         slots.run,
         every=EVERY,
-        longest=LONGEST,
+        longest=LONGEST_BATCH,
         synced=term.synced,
     )
     for kind in (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("aws.fleet")
 
-MOST = 1000
+MOST_INSTANCES = 1000
 TOKEN_LENGTH = 64
 # A launched instance may not be described for some seconds (EC2's eventual consistency): waits between reads.
 DESCRIBE_WAITS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -117,8 +117,8 @@ def _check(request: LaunchRequest) -> None:
         raise ValueError("a launch has a token: without one a repeat would launch twice")
     if not request.overrides:
         raise ValueError("a launch names at least one pool (instance type, zone, subnet)")
-    if not 1 <= request.count <= MOST:
-        raise ValueError(f"a launch is of 1 to {MOST} instances, not {request.count}")
+    if not 1 <= request.count <= MOST_INSTANCES:
+        raise ValueError(f"a launch is of 1 to {MOST_INSTANCES} instances, not {request.count}")
     if not 0 <= request.minimum <= request.count:
         raise ValueError(f"the minimum of a launch is 0 to its count {request.count}, not {request.minimum}")
     pools = Counter((override.instance_type, override.zone) for override in request.overrides)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import text
-from broker.text import MOST, InvalidText
+from broker.text import LARGEST_INTEGER, InvalidText
 
 BROKER = Path(text.__file__).parent
 DECODERS: list[Callable[[str], Any]] = [
@@ -85,7 +85,7 @@ def _usable(value: Any) -> None:
     elif isinstance(value, timedelta):
         assert now - abs(value) <= now <= now + abs(value)
     elif not isinstance(value, str | list | dict | bool | None):
-        assert -MOST <= int(value * 1) <= MOST + 1  # a float rounds 2^63-1 up
+        assert -LARGEST_INTEGER <= int(value * 1) <= LARGEST_INTEGER + 1  # a float rounds 2^63-1 up
 
 
 @pytest.mark.parametrize(

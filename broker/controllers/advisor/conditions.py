@@ -14,7 +14,7 @@ import orjson
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
-from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
+from broker.controllers.advisor.terms import MOST_TERMS, PATIENCE, Advice, Term
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
 from broker.text import abridged, counted
 
@@ -39,7 +39,9 @@ def advised(
         text = f"EC2 shows no tag yet on {abridged(waiting, 8)}; {FIELD} follows when it does"
         return _update("False", "TaggingReservations", text)
     if advice.left_out:
-        full = f"{FIELD} holds {MOST} terms at most, and none is left for {abridged(advice.left_out, 8)}"
+        full = (
+            f"{FIELD} holds {MOST_TERMS} terms at most, and none is left for {abridged(advice.left_out, 8)}"
+        )
         if refused:
             whys = sorted({*refused.values()})
             return _update("False", "TaggingRefused", "; ".join([full, *whys[:4]]))

@@ -24,7 +24,7 @@ from providers.model import Odcr
 Term = dict[str, Any]
 Form = Literal["none", "ids", "tag", "open", "full"]
 
-MOST = 30  # entries that the CRD allows
+MOST_TERMS = 30  # entries that the CRD allows
 TAG_KEY = 128  # characters that EC2 allows
 OPEN: Term = {"instanceMatchCriteria": "open"}
 # After this many removals, each within a day of the last write, the broker no longer restores its entries.
@@ -134,7 +134,7 @@ def advise(
     This account cannot tag a reservation of another account, so such a reservation keeps its id. So do those
     that EC2 refused to tag.
     """
-    room = MOST - len(user_terms)
+    room = MOST_TERMS - len(user_terms)
     if spec is None or spec.preference == "none":
         return Advice(form="none")
     if spec.preference:

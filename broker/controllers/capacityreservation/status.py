@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.apis.meta import Condition, ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
-from broker.apis.units import MOST, written
+from broker.apis.units import LARGEST_AMOUNT, written
 from broker.kube.conditions import condition_body, set_conditions, timestamp
 from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
@@ -130,7 +130,7 @@ def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
 
 
 def accelerators(amounts: Amounts) -> int:
-    return min(MOST, sum(value for key, value in amounts.items() if key.resource in ACCELERATORS))
+    return min(LARGEST_AMOUNT, sum(value for key, value in amounts.items() if key.resource in ACCELERATORS))
 
 
 def _cloud(flavor: str, odcr: Odcr) -> Json:

@@ -31,7 +31,7 @@ NAME: Final = "capacity-broker-shortages"
 KEY: Final = "shortages"
 ODDS: Final = "odds"
 # A ConfigMap has room for 1 MiB (https://kubernetes.io/docs/concepts/configuration/configmap/).
-MOST: Final = 1000
+MOST_PUBLISHED: Final = 1000
 MESSAGE: Final = 400
 
 Entries = Mapping[str, Mapping[str, str]]  # by scope
@@ -70,7 +70,7 @@ class PublishedShortages:
                 return
             data = {KEY: json.dumps(current, indent=2, sort_keys=True)}
             if odds:
-                data[ODDS] = json.dumps(dict(list(odds.items())[:MOST]), indent=2, sort_keys=True)
+                data[ODDS] = json.dumps(dict(list(odds.items())[:MOST_PUBLISHED]), indent=2, sort_keys=True)
             metadata = {"name": NAME, "namespace": NAMESPACE}
             self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
             self._written, self._odds = shortages, odds
@@ -119,7 +119,9 @@ def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
 
 def _entries(shortages: Shortages, now: datetime) -> Entries:
     """The remembered shortages; of too many, those that end last."""
-    last = sorted(shortages.remembered(now), key=lambda shortage: shortage.until, reverse=True)[:MOST]
+    last = sorted(shortages.remembered(now), key=lambda shortage: shortage.until, reverse=True)[
+        :MOST_PUBLISHED
+    ]
     return {
         str(shortage.scope): {
             "class": shortage.class_.value,

@@ -41,7 +41,7 @@ FIRST_TRIAL_DELAY: Final = 5.0  # seconds after a class was resolved: claims tha
 APART: Final = 2.0  # seconds between two trials; each is four calls, or up to 16 if launches are denied
 REFRESH: Final = 3600.0
 AGAIN: Final = (30.0, 300.0)  # after a refusal: first, longest
-MOST: Final = 4  # overrides tried of a class, over all its pools
+MOST_OVERRIDES: Final = 4  # overrides tried of a class, over all its pools
 MOST_OF_ONE: Final = 3  # overrides tried of one fleet
 NAME: Final = "trial"
 
@@ -144,13 +144,13 @@ class LaunchTrials:
                 untried = [override for override in fleet.overrides if _pool(fleet, override) not in tried]
                 if not untried:
                     continue
-                overrides = unlike(untried, min(MOST_OF_ONE, MOST - len(tried)))
+                overrides = unlike(untried, min(MOST_OF_ONE, MOST_OVERRIDES - len(tried)))
                 tried.update(_pool(fleet, override) for override in overrides)
                 denied = self._try(ready, fleet, claim, overrides)
                 if not denied:
                     return ""
                 denial = denial or denied
-                if len(tried) == MOST:
+                if len(tried) == MOST_OVERRIDES:
                     return denial
         return denial
 

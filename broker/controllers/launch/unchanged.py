@@ -1,7 +1,7 @@
 """Skips a pass of the launch loop if no input has changed since the last pass.
 
 Invariant: a pass is skipped only if the pass before it launched nothing, reported to every claim, and had the
-same inputs. The end of a shortage or of a hold counts as a change. After `LONGEST` a pass is made in any
+same inputs. The end of a shortage or of a hold counts as a change. After `LONGEST_REST` a pass is made in any
 case: a date in EC2's description may have come.
 """
 
@@ -19,7 +19,7 @@ from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.model import InstanceType
 
-LONGEST = timedelta(minutes=10)
+LONGEST_REST = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class UnchangedInputs:
     def record_pass(self, inputs: PassInputs, *, now: datetime, wakes: datetime | None) -> None:
         """A pass ended that reported to every claim; `wakes` is the first end of a shortage or hold."""
         self._last = inputs
-        self._until = min(now + LONGEST, wakes or datetime.max.replace(tzinfo=now.tzinfo))
+        self._until = min(now + LONGEST_REST, wakes or datetime.max.replace(tzinfo=now.tzinfo))
 
     def forget(self) -> None:
         self._last = None

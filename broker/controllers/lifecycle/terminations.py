@@ -22,7 +22,7 @@ from providers.errors import ProviderError
 from providers.model import Instance
 
 RECHECK = 2.0
-LONGEST = 60.0  # seconds between two tries at an instance that EC2 refuses to terminate
+LONGEST_BACKOFF = 60.0  # seconds between two tries at an instance that EC2 refuses to terminate
 # Karpenter's window for the same calls.
 IDLE = 0.1
 _ENDING = ("shutting-down", "terminated")
@@ -138,7 +138,7 @@ class Terminations:
         before = entry.seen
         if requested:
             entry.tries = entry.tries + 1 if refused else 0
-            entry.due = now + doubled(RECHECK, LONGEST, entry.tries - 1) if refused else now
+            entry.due = now + doubled(RECHECK, LONGEST_BACKOFF, entry.tries - 1) if refused else now
         elif before is not None:
             refused = before.refused  # it is valid until the next try
         entry.seen = Sighting(

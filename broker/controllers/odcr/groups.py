@@ -26,7 +26,7 @@ from providers.errors import ErrorClass, ProviderError
 from providers.model import ReservationGroup, owned_prefix
 
 EVERY: Final = timedelta(minutes=5)
-LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
+GROUP_NAME_LENGTH: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
 _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
 _log = structlog.get_logger("odcrs")
@@ -47,10 +47,10 @@ class Groups:
         """The name of the group that the broker keeps for the reservation."""
         prefix = owned_prefix(self._cluster)
         queue = _UNUSUAL.sub("-", reserved.queue)
-        if queue == reserved.queue and len(prefix + queue) <= LONGEST:
+        if queue == reserved.queue and len(prefix + queue) <= GROUP_NAME_LENGTH:
             return prefix + queue
         digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:10]
-        return f"{prefix}{queue[: LONGEST - len(prefix) - 11]}-{digest}"
+        return f"{prefix}{queue[: GROUP_NAME_LENGTH - len(prefix) - 11]}-{digest}"
 
     def arn(self, reserved: Reserved, *, sample_arn: str) -> str:
         """The ARN of that group. `sample_arn`: that of any reservation of the account, for its partition."""

@@ -25,7 +25,7 @@ from broker.placement.packing_model import Packing, PendingPod
 from broker.placement.storage import Storage, StoredVolume
 from broker.text import abridged, counted
 
-MOST: Final = 3  # of the machines that are named beside a volume
+MOST_NAMED: Final = 3  # of the machines that are named beside a volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,9 @@ def _volumes(pool: str, pod: PendingPod, reason: str, offered: Offers, storage: 
         for volume in volumes
         if volume is not None and (where := sorted({*_zones(volume)}))
     ]
-    return f" ({'; '.join(zones)}, and the pool offers {abridged(sorted(places), MOST)})" if zones else ""
+    return (
+        f" ({'; '.join(zones)}, and the pool offers {abridged(sorted(places), MOST_NAMED)})" if zones else ""
+    )
 
 
 def _zones(volume: StoredVolume) -> Iterator[str]:

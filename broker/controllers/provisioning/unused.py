@@ -31,7 +31,7 @@ NODES_USED: Final = "NodesUsed"
 ENDED_UNUSED: Final = "NodesEndedUnused"  # of the event
 SOON: Final = timedelta(minutes=10)  # from launch to the end of a node that served no pod
 FIRST: Final = timedelta(minutes=1)  # after the second round
-LONGEST: Final = timedelta(hours=1)
+LONGEST_WAIT: Final = timedelta(hours=1)
 _MOST_PODS: Final = 3  # of a claim, in the message
 _MOST_TEXT: Final = 300  # characters of a scheduler's message
 _FORM: Final = re.compile(
@@ -152,7 +152,7 @@ def used_again(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> Co
         and launched > known.recorded
         for claim in claims
     )
-    if not used and now < known.until + LONGEST:
+    if not used and now < known.until + LONGEST_WAIT:
         return None
     return ConditionUpdate(type=NODES_USED, status="True", reason=NODES_USED)
 
@@ -170,7 +170,7 @@ def show(pools: Iterable[NodePool], now: datetime) -> None:
 
 
 def _wait(rounds: int) -> timedelta:
-    return doubled(FIRST, LONGEST, rounds - 2) if rounds > 1 else timedelta()
+    return doubled(FIRST, LONGEST_WAIT, rounds - 2) if rounds > 1 else timedelta()
 
 
 def _cause(pod: Pod | None, claim: NodeClaim) -> tuple[UnusedCause, str]:

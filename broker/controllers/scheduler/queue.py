@@ -19,7 +19,7 @@ from broker.placement.holds_reading import priority
 Waiting = Pod | koord.KoordinatorReservation
 
 FIRST: Final = 1.0
-LONGEST: Final = 10.0
+LONGEST_BACKOFF: Final = 10.0
 _OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -68,7 +68,7 @@ class SchedulingBackoff:
 
     def failed(self, uid: str, now: float) -> None:
         count = self._failures.get(uid, (0, 0.0))[0] + 1
-        self._failures[uid] = (count, now + doubled(FIRST, LONGEST, count - 1))
+        self._failures[uid] = (count, now + doubled(FIRST, LONGEST_BACKOFF, count - 1))
 
     def succeeded(self, uid: str) -> None:
         self._failures.pop(uid, None)

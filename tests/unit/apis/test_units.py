@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.units import MOST, base, units, whole, written
+from broker.apis.units import LARGEST_AMOUNT, base, units, whole, written
 from broker.quota.model import UNLIMITED
 
 
@@ -30,10 +30,10 @@ from broker.quota.model import UNLIMITED
         ("memory", "1E", 10**18),
         ("memory", "-1.5", -1),
         # No quantity of Kubernetes is more than 64 bits hold.
-        ("memory", "8Ei", MOST),
-        ("cpu", "8E", MOST),
-        ("memory", "1e5000", MOST),
-        ("memory", "-1e99999999", -MOST),
+        ("memory", "8Ei", LARGEST_AMOUNT),
+        ("cpu", "8E", LARGEST_AMOUNT),
+        ("memory", "1e5000", LARGEST_AMOUNT),
+        ("memory", "-1e99999999", -LARGEST_AMOUNT),
         ("memory", "1e-99999999", 1),
     ],
 )
@@ -57,7 +57,7 @@ def test_invalid_quantities_are_refused(text: str) -> None:
         ("memory", (8 << 40) + 1, "8796093022209"),
         ("memory", 0, "0"),
         ("nvidia.com/gpu", 1024, "1024"),
-        ("nvidia.com/gpu", UNLIMITED, str(MOST)),
+        ("nvidia.com/gpu", UNLIMITED, str(LARGEST_AMOUNT)),
     ],
 )
 def test_amounts_are_written_with_readable_suffixes(resource: str, value: int, text: str) -> None:

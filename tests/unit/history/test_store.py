@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from broker.apis import names
 from broker.capacity.forecast import PoolOutcomes
 from broker.capacity.model import Outcome
-from broker.history.entries import LONGEST, microseconds
+from broker.history.entries import LONGEST_TEXT, microseconds
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore, TableMissing, database_url
 from broker.history.tables import Batch, EntryFilter
@@ -172,7 +172,7 @@ def test_age_and_size_are_limited(store: HistoryStore) -> None:
 def test_any_text_is_stored(store: HistoryStore) -> None:
     fill(store, refusal(1, message="nul \0, half \ud800, <b>" + "x" * 5000, outcome=Outcome.REFUSED))
     (entry,) = store.find(EntryFilter())
-    assert entry.message.startswith("nul , half ?, <b>xxx") and len(entry.message) == LONGEST
+    assert entry.message.startswith("nul , half ?, <b>xxx") and len(entry.message) == LONGEST_TEXT
 
 
 @pytest.mark.parametrize("location", ["file", "postgres"], indirect=True)

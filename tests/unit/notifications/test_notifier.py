@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.notifications import record
-from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST, firing_alerts
+from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST_ALERTS, firing_alerts
 from broker.notifications.delivery import ATTEMPTS
 from broker.notifications.notifier import HOLD, LASTS, Notifier
 from broker.options import problems
@@ -245,9 +245,9 @@ def test_a_failed_message_is_retried_and_no_secret_is_logged(inbox: Inbox) -> No
 def test_alerts_are_bounded_and_a_standby_sends_none(inbox: Inbox) -> None:
     world = World(inbox, webhook=False)
     assert world.live is not None
-    many = [odcr(f"cr-{n}", end=world.live.now) for n in range(MOST + 10)]
+    many = [odcr(f"cr-{n}", end=world.live.now) for n in range(MOST_ALERTS + 10)]
     ((_, bodies),) = world.check(0, odcrs=many)
-    assert len(bodies) == MOST
+    assert len(bodies) == MOST_ALERTS
     world.live = None
     world.notifier.check()
     assert inbox.taken() == []

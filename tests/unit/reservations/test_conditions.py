@@ -13,7 +13,7 @@ import pytest
 from broker.apis.meta import ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import JudgedSpec, judge
-from broker.apis.units import MOST
+from broker.apis.units import LARGEST_AMOUNT
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.related_objects import (
     remaining,
@@ -546,9 +546,9 @@ def test_unlimited_quota_is_written_as_the_maximum_of_the_field() -> None:
     (flavor,) = body["capacity"]
     assert flavor["resources"] == [
         {"name": "memory", "total": "0"},
-        {"name": "nvidia.com/gpu", "total": str(MOST)},
+        {"name": "nvidia.com/gpu", "total": str(LARGEST_AMOUNT)},
     ]
-    assert body["summary"]["gpuTotal"] == MOST
+    assert body["summary"]["gpuTotal"] == LARGEST_AMOUNT
 
 
 @pytest.mark.covers("CAP-08")

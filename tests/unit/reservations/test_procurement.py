@@ -15,7 +15,7 @@ from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
     LATEST_VISIBLE,
-    MOST,
+    MOST_ADDED,
     Caps,
     DesiredCapacity,
     FlavorDemand,
@@ -344,7 +344,7 @@ def test_types_of_a_flavor_are_tried_in_order_and_count_alike() -> None:
 
 
 def test_a_purchase_is_limited_to_ec2s_maximum() -> None:
-    assert buys(planned(desired(8 * 1500))) == [(P5, A, MOST)]
+    assert buys(planned(desired(8 * 1500))) == [(P5, A, MOST_ADDED)]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
+from broker.controllers.odcr.groups import EVERY, GROUP_NAME_LENGTH, Groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
@@ -226,7 +226,7 @@ def test_a_groups_name_is_valid_and_follows_from_cluster_and_object() -> None:
     assert group_reader.name(TEAM) == "capacity-broker.blue.ml--training"
     assert group_reader.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
     long = group_reader.name(Reserved("n" * 63, "r" * 200))
-    assert len(long) == LONGEST and long != group_reader.name(Reserved("n" * 63, "r" * 201))
+    assert len(long) == GROUP_NAME_LENGTH and long != group_reader.name(Reserved("n" * 63, "r" * 201))
     assert groups("a/b")[0].name(TEAM) != groups("a-b")[0].name(TEAM)
     like = "arn:aws-cn:ec2:cn-north-1:1:capacity-reservation/cr-1"
     assert group_reader.arn(TEAM, sample_arn=like).startswith(

@@ -19,7 +19,7 @@ from broker.capacity.model import Misfit, Resolved
 from broker.controllers.advisor.conditions import advised, allowed, conditions_patch, yielded
 from broker.controllers.advisor.pools import beyond_reserved, class_of, karpenter_pools, without_reserved
 from broker.controllers.advisor.terms import (
-    MOST,
+    MOST_TERMS,
     OPEN,
     PATIENCE,
     REMOVAL_MEMORY,
@@ -123,9 +123,9 @@ def test_the_terms_of_each_spec(
 
 @pytest.mark.covers("KRP-31")
 def test_a_full_list_has_no_room_for_the_open_term() -> None:
-    result = advice(preference("open"), resolved(2), users(MOST))
+    result = advice(preference("open"), resolved(2), users(MOST_TERMS))
     assert (result.form, result.terms, result.left_out) == ("open", (), ("open",))
-    result = advice(preference("open"), resolved(2), users(MOST - 1))
+    result = advice(preference("open"), resolved(2), users(MOST_TERMS - 1))
     assert (result.form, result.terms, result.left_out) == ("open", (OPEN,), ())
 
 
@@ -157,7 +157,7 @@ def test_user_terms_always_stay_and_recorded_terms_are_always_known(
         result = advice(GROUP, reservations, kept)
         listed = [*kept, *result.terms]
         record = load(written(Record(request=ARN), result.terms).dump()) or Record()
-        assert len(listed) <= MOST
+        assert len(listed) <= MOST_TERMS
         assert listed[: len(user_terms)] == user_terms
         assert not [term for term in result.terms if term in user_terms]
         covered = {term.get("id") for term in listed} | {*result.by_tag} | {*result.left_out}

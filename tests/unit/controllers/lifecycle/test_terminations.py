@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.controllers.lifecycle.terminations import LONGEST, Terminations
+from broker.controllers.lifecycle.terminations import LONGEST_BACKOFF, Terminations
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Instance
 from tests.support.clock import FakeClock
@@ -39,7 +39,7 @@ def test_instance_that_was_refused_for_a_day_keeps_no_other_alive() -> None:
     terminations.end(PROTECTED)
     for _ in range(1100):
         terminations.run(())
-        clock.advance(LONGEST)
+        clock.advance(LONGEST_BACKOFF)
     assert ec2.requests == 1100
     terminations.end("i-other")
     terminations.run(())

@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.unused import (
-    LONGEST,
+    LONGEST_WAIT,
     back_off,
     ended_unused,
     held_back,
@@ -85,7 +85,7 @@ def test_wait_doubles_with_each_round_from_the_second_on_and_ends_with_a_used_no
     assert used_again(known, [claim(launched=now)], now) is None
     used = used_again(known, [claim(launched=now, status={"lastPodEventTime": format_time(now)})], now)
     assert used is not None and back_off(pool(used)) is None
-    assert used_again(known, [], now + LONGEST) is not None  # no pod came for long
+    assert used_again(known, [], now + LONGEST_WAIT) is not None  # no pod came for long
     assert used_again(pool(), [], now) is None
 
 
