@@ -126,7 +126,7 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def decode_object(text: str | bytes) -> dict[str, Any]:
-    """As `decode_json`, of a JSON object."""
+    """Decodes a JSON object like `decode_json`."""
     value = decode_json(text)
     if not isinstance(value, dict):
         raise InvalidText("is not a JSON object")
@@ -178,7 +178,7 @@ def _exact(text: str) -> Decimal:
 
 
 def quantity(text: str) -> float:
-    """As `exact`, with the precision of a float."""
+    """Reads like `exact`, with the precision of a float."""
     return float(exact(text))
 
 

@@ -102,7 +102,7 @@ def read(data: Data) -> StoredCertificates:
 
 
 def write(kept: StoredCertificates) -> dict[str, str]:
-    """As a Secret's data; `ca.crt` is the bundle."""
+    """Writes it as a Secret's data; `ca.crt` is the bundle."""
     assert kept.serving is not None
     held = {
         "ca.crt": kept.bundle,

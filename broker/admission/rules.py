@@ -177,7 +177,7 @@ def _both(model: type[O], request: ReviewRequest) -> tuple[O, O | None]:
 
 
 def _old(model: type[O], raw: Json) -> O | None:
-    """Of one that cannot be read nothing held."""
+    """Nothing of one that cannot be read is held."""
     try:
         return model.decode(raw)
     except ValidationError:

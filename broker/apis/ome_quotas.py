@@ -49,7 +49,7 @@ class Limit:
         )
 
     def brief_refusal(self, _used: int, requested: int) -> str:
-        """As `refusal`, without the namespace's numbers, for a reader that may have no right to them."""
+        """Words a `refusal` without the namespace's numbers, which a reader may have no right to."""
         return (
             f"ResourceQuota {self.quota} has no room for {written(self.name, requested)} of {self.key}: "
             f"{self._way}, or have the ResourceQuota raised (kubectl describe resourcequota {self.quota})"

@@ -134,7 +134,7 @@ class CapacityReservationSpec(Model):
 
 
 def malformed_ids(listed: str) -> tuple[str, ...]:
-    """Of ids with commas between them, those that EC2 cannot have given."""
+    """Lists, of ids with commas between them, those that EC2 cannot have given."""
     ids = (id_.strip() for id_ in listed.split(","))
     return tuple(id_ for id_ in ids if id_ and not re.fullmatch(HEX_ID, id_))
 

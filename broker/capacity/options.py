@@ -187,7 +187,7 @@ def _unreserved(
 def _matched_first(
     options: Sequence[Option], matched: Collection[tuple[str, str]], premium: float
 ) -> list[Option]:
-    """By price, where options that EC2 may count in an open reservation may cost a share more.
+    """Sorts by price, where options that EC2 may count in an open reservation may cost a share more.
 
     EC2 counts a running instance in an open reservation of its type and zone once a slot is free there, so
     the claim need not be replaced then.

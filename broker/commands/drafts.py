@@ -126,7 +126,7 @@ def _applied(item: Raw, draft: Raw | None) -> Raw:
 
 
 def _placed(document: Raw, kind: Kind) -> Raw:
-    """As `kubectl apply` would place it: an object without a namespace is in `default`, and has a UID."""
+    """Places it as `kubectl apply` would: an object without a namespace is in `default`, and has a UID."""
     namespace = {"namespace": "default"} if kind.namespaced else {}
     metadata = {**namespace, **document["metadata"]}
     uid = "/".join((kind.kind, metadata.get("namespace", ""), metadata["name"]))

@@ -19,6 +19,6 @@ EXTRA = ("flavor",)
 
 
 def rows(odcr_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of `inventory.rows`."""
+    """Selects the rows of `inventory.rows` with idle slots, the dearest first."""
     idle = [dict(row) for row in odcr_rows if row["idle"]]
     return sorted(idle, key=lambda row: (-(row["usd_hour"] or 0), row["type"], row["zone"], row["id"]))

@@ -123,7 +123,7 @@ def _objects(client: Client, kind: Kind, *, label: str = "") -> Iterator[Removal
 
 
 def _queued(client: Client, kind: Kind) -> Iterator[Removal]:
-    """Of Kueue, in the version that the cluster serves."""
+    """Lists the objects of Kueue in the version that the cluster serves."""
     for version in VERSIONS:
         with suppress(NotFound):
             yield from _objects(client, replace(kind, version=version), label=f"{names.MANAGED_BY}={NAME}")

@@ -82,7 +82,7 @@ class Ec2State:
 
 
 def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
-    """By the providerID, or by the name if the Node's providerID cannot be read."""
+    """Finds a Node that is left out by its providerID, or by its name if that cannot be read."""
     return next(
         (
             partial

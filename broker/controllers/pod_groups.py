@@ -35,7 +35,7 @@ class PodGroupReads:
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
-        """By name; two kinds have the same plural."""
+        """Groups by name; two kinds have the same plural."""
         return {
             "schedulerpodgroups": self._plugins,
             "podgroups": self._native,

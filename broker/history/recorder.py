@@ -119,11 +119,11 @@ class HistoryRecorder:
             self._put(_Use(self._clock.now(), changed))
 
     def forecasts(self) -> Mapping[str, PoolForecast]:
-        """By pool, at most a minute old; empty while the database fails."""
+        """Reads by pool, at most a minute old; empty while the database fails."""
         return self._forecasts
 
     def turnovers(self) -> Mapping[str, SlotTurnover]:
-        """By the id of a reservation that was requested, as old as the forecasts."""
+        """Reads by the id of a reservation that was requested, as old as the forecasts."""
         return self._turnovers
 
     def odds(self) -> Mapping[str, int]:

@@ -90,7 +90,7 @@ class Cache(Generic[T]):
         return self._objects.get(f"{namespace}/{name}" if namespace else name)
 
     def find(self, key: str) -> T | None:
-        """By `Object.key`."""
+        """Finds the object by `Object.key`."""
         return self._objects.get(key)
 
     def lacks(self, key: str) -> bool:
@@ -370,7 +370,7 @@ class ObjectGuard(guarded):
 
 
 def key_of(raw: Raw) -> str:
-    """As `Object.key`, of an object that is not decoded."""
+    """The `Object.key` of an object that is not decoded."""
     meta = raw["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 

@@ -196,7 +196,7 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
     ) -> tuple[Collected[R], str]:
-        """As `list`, with each object decoded by `read`: at most one page is held raw."""
+        """Lists like `list`, with each object decoded by `read`: at most one page is held raw."""
         query = _selectors(label_selector, field_selector) | {"limit": str(PAGE)}
         path = _path(kind, namespace)
         # Built-in kinds come without them in a list.

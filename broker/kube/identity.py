@@ -86,6 +86,6 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
 
 
 def _region(node: Mapping[str, Any]) -> str:
-    """Of an instance of EC2's; other machines may have labels of their own meaning."""
+    """Reads the region of an EC2 instance; other machines may have labels of their own meaning."""
     in_aws = str(node["spec"].get("providerID", "")).startswith("aws://")
     return str(node["metadata"]["labels"][REGION]) if in_aws else ""

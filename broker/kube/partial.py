@@ -32,7 +32,7 @@ class PartialObject:
 
     @classmethod
     def of_raw(cls, kind: Kind, raw: Mapping[str, Any], error: str) -> Self:
-        """Of an object as the API server sent it, which may hold anything anywhere."""
+        """Reads an object as the API server sent it, which may hold anything anywhere."""
         meta = raw["metadata"]
         parts = [part for part in (raw.get("status"), raw.get("spec")) if isinstance(part, dict)]
         annotations = meta.get("annotations")
@@ -48,7 +48,7 @@ class PartialObject:
 
     @classmethod
     def of_object(cls, obj: Object, error: str) -> Self:
-        """Of one that was decoded."""
+        """Keeps what identifies an object that was decoded."""
         meta = obj.metadata
         return cls(
             kind=obj.KIND,

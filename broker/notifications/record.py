@@ -24,7 +24,7 @@ KEY: Final = "firing"
 
 
 def read(client: Client) -> dict[str, FiringAlert]:
-    """By id. An entry that the broker cannot have written is ignored. Raises ApiError."""
+    """Reads the alerts by id. An entry that the broker cannot have written is ignored. Raises ApiError."""
     try:
         data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
         entries = decode_object(data.get(KEY) or "{}")

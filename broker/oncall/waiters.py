@@ -73,7 +73,7 @@ class Waiter:
 
 
 def is_brokers(claim: NodeClaim) -> bool:
-    """By the group of its class, or by the broker's marks on a claim that it took over from Karpenter."""
+    """Decides by the group of its class, or by the broker's marks on one taken over from Karpenter."""
     return (
         claim.spec.node_class_ref.group == names.BROKER
         or names.LAUNCH in claim.annotations

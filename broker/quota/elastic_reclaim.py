@@ -131,5 +131,5 @@ def _fair(
 
 
 def _importance(pod: ElasticPod) -> tuple[int, float, str]:
-    """By priority, then by age: the older pod is the more important."""
+    """Orders by priority, then by age: the older pod is the more important."""
     return (pod.priority, -pod.created.timestamp(), pod.uid)

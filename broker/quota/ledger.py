@@ -126,7 +126,7 @@ class QuotaLedger:
         *,
         evicted: bool,
     ) -> MergedWorkloads:
-        """As `using`, for all these queues together. `queues` must be the same for one cohort and these
+        """Sums `using` for all these queues together. `queues` must be the same for one cohort and these
         keys."""
 
         def compute() -> MergedWorkloads:

@@ -178,7 +178,7 @@ def _lent(odcr: Odcr, flavor: str, owner: Reserved, type_: InstanceType) -> Mach
 
 
 def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
-    """As `why`; but a node that starts can be used, until it should have been initialized."""
+    """Decides like `why`, but a node that starts can be used, until it should have been initialized."""
     if node.deleting or node.labels.get(names.REGISTERED) != "true" or names.INITIALIZED in node.labels:
         return node_problem(node)
     since = node.metadata.creation_timestamp

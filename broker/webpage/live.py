@@ -209,7 +209,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
 def _waiters(
     broker: Broker, claims: Sequence[NodeClaim], snapshot: Snapshot, now: datetime
 ) -> Iterator[Waiter]:
-    """As `explain cluster` reads them."""
+    """Reads them like `explain cluster`."""
     waiting = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
     yield from claim_waiters(waiting, snapshot.rights)
     pods = broker.read.pods.cache.list()

@@ -53,7 +53,7 @@ def _watch_check(term: Term, check: AdmissionCheckReconciler) -> None:
 
 
 def _watch_queues(term: Term, check: AdmissionCheckReconciler) -> None:
-    """By the key of a reservation."""
+    """Watches what changes a queue; the keys are those of reservations."""
     manager, reads, queues = term.manager, term.reads, QueueController(term, check)
 
     def every_key(*_: object) -> Iterable[str]:

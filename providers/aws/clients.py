@@ -97,7 +97,7 @@ def _core() -> botocore.session.Session:
 
 
 def _parse_timestamp(value: Any) -> datetime:
-    """As the SDK reads a timestamp, which takes it longer than all else of an instance."""
+    """Reads a timestamp as the SDK does, which takes it longer than all else of an instance."""
     try:
         parsed = datetime.fromisoformat(value)
     except (TypeError, ValueError):

@@ -17,7 +17,7 @@ PAGE = 1000
 
 
 def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
-    """By zone, most free addresses first."""
+    """Sorts by zone, most free addresses first."""
     subnets_: dict[str, Subnet] = {}
     for chosen in filters.of_terms(terms, field="subnetSelectorTerms", id_name="subnet-id", name=""):
         for page in aws.pages(aws.ec2.describe_subnets, Filters=chosen, MaxResults=PAGE):
@@ -34,7 +34,7 @@ def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
 
 
 def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
-    """By id."""
+    """Finds the groups that the terms select, sorted by id."""
     groups: dict[str, SecurityGroup] = {}
     for chosen in filters.of_terms(
         terms, field="securityGroupSelectorTerms", id_name="group-id", name="group-name"

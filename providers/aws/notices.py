@@ -65,7 +65,7 @@ def _state(detail: Json) -> dict[str, Any]:
 
 
 def _health(detail: Json) -> dict[str, Any]:
-    """Of Health's events, those that announce a change of instances at a set time."""
+    """Selects, of Health's events, those that announce a change of instances at a set time."""
     if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
         return {"kind": NoticeKind.OTHER}
     affected = detail.get("affectedEntities")

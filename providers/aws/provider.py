@@ -134,7 +134,7 @@ class AwsProvider:
         return (self._account.get if cached else self._account.renew)("account", read_account_id)
 
     def cluster_facts(self) -> EksCluster:
-        """Of the EKS cluster with this provider's cluster name."""
+        """Describes the EKS cluster with this provider's cluster name."""
         return eks.describe(self._aws, self.cluster)
 
     def reservations(self) -> Sequence[Odcr]:

@@ -96,7 +96,7 @@ def cut(model: Json, operations: Collection[str]) -> Json:
 
 
 def _content(path: Path) -> bytes | None:
-    """Of the endings that the SDK knows, the first that is there."""
+    """Finds, of the endings that the SDK knows, the first that is there."""
     for ending, opened in ((".json", open), (".json.gz", gzip.open)):
         whole = path.with_name(path.name + ending)
         if whole.is_file():

@@ -107,7 +107,7 @@ def conditions(
 
 
 def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:
-    """By flavor and by resource, each in the order of their names."""
+    """Writes the amounts by flavor and resource, in the order of their names."""
     by_flavor: dict[str, list[Json]] = {}
     for key in sorted(amounts):
         entry: Json = {"name": key.resource, "total": written(key.resource, amounts[key])}

@@ -224,7 +224,7 @@ class MachineFinder:
         return True
 
     def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
-        """By pool with limits, the amounts that it may add once these nodes are gone.
+        """Lists by pool with limits the amounts that it may add once these nodes are gone.
 
         As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
         """
@@ -242,7 +242,7 @@ class MachineFinder:
         return self._limits_now()
 
     def _limits_now(self) -> dict[str, dict[str, int]]:
-        """By pool with readable limits, the amounts that it may add beside the nodes without replacement."""
+        """Lists, by pool with readable limits, what it may add beside the nodes that stay."""
         pools = [pool for pool in self.snapshot.pools.values() if not unreadable(pool)]
         return pool_limits(pools, self.caches.claims.list(), self.caches.nodes.list(), self._largest)
 

@@ -130,7 +130,7 @@ class FleetCalls:
         )
 
     def by_claim(self) -> Mapping[str, frozenset[str]]:
-        """By the uid of a claim, the launch ids of its recorded calls."""
+        """Lists by the uid of a claim the launch ids of its recorded calls."""
         by_uid: dict[str, set[str]] = {}
         with self._lock:
             for launch, call in self._calls.items():

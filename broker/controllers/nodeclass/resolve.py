@@ -143,7 +143,7 @@ def surroundings(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: b
 def read_surroundings(
     node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
-    """As `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
+    """Reads like `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
 
     Obstacles are unknown images and an unreadable instance profile. Reservations resolve without these.
     """

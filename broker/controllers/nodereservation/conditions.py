@@ -35,12 +35,12 @@ def placed_conditions(old: Conditions, now: datetime, note: str = "") -> list[Js
 def unplaced_conditions(
     old: Conditions, message: str, now: datetime, reason: str = UNSCHEDULABLE
 ) -> list[Json]:
-    """Of a reservation that no node can hold."""
+    """The condition of a reservation that no node can hold."""
     return [_condition(old, koord.SCHEDULED, "False", reason, message, now)]
 
 
 def ended_conditions(old: Conditions, reason: str, message: str, now: datetime) -> list[Json]:
-    """Of a reservation that takes no further owner: all others stay as they are."""
+    """The condition of a reservation that takes no further owner: all others stay as they are."""
     kept = [_body(item) for item in old if item.type != koord.READY]
     return [*kept, _condition(old, koord.READY, "False", reason, message, now)]
 

@@ -180,7 +180,7 @@ def _present(node_class: tuple[str, str], classes: Mapping[str, str]) -> bool:
 
 
 def _beside(pods: Iterable[Pod], nodes: Set[str]) -> Mapping[str, dict[str, int]]:
-    """By node, the requests of its pods of DaemonSets and of its static pods."""
+    """Sums by node the requests of its pods of DaemonSets and of its static pods."""
     totals: dict[str, dict[str, int]] = {name: {} for name in nodes}
     for pod in pods if nodes else ():
         total = totals.get(pod.spec.node_name)

@@ -159,7 +159,7 @@ class PoolStatusController:
 
 
 def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | None:
-    """By the claims of the pool's present template; None if none of them has shown it yet."""
+    """Decides by the claims of the pool's present template; None if none of them has shown it yet."""
     stamp = pool_stamp(pool)
     present = [claim for claim in claims if claim.annotations | stamp == claim.annotations]
     if any(is_true(claim, names.REGISTERED_CONDITION) for claim in present):

@@ -23,7 +23,7 @@ def refusals(
     pools: Sequence[ServedPool],
     rights: DrawRights,
 ) -> Mapping[str, UnresolvedName]:
-    """By pod: why it takes no slot of the reservation that is named for it.
+    """Explains by pod why it takes no slot of the reservation that is named for it.
 
     `packed`: the machines to open; `without`: pods (by key) that get none.
     """

@@ -101,14 +101,14 @@ class PoolReporter:
             self._recorder.event(pool, "Warning", error.reason, error.message)
 
     def other(self, pool: NodePool, update: ConditionUpdate | None) -> None:
-        """Of a pool of another group: the condition that no controller serves it; None once one may."""
+        """Writes on a pool of another group the condition that no controller serves it; None once one may."""
         if update is not None:
             self._set(pool, update)
         elif condition(pool.status.conditions, SERVED) is not None:
             self._set(pool, without=SERVED)
 
     def offering(self, pools: Iterable[NodePool], empty: Mapping[str, str] | None) -> None:
-        """Of pools that are served: why one offers no machine to any pod.
+        """Writes on pools that are served why one offers no machine to any pod.
 
         Without a pod that needs a machine nothing is known (None), and an old reason may hold no more.
         """

@@ -22,7 +22,7 @@ _WRITTEN_FOR_NODES = ("node.kubernetes.io/", f"{names.KARPENTER}/", names.READIN
 def undeclared_taints(
     pods: Iterable[PodInfo], claims: Sequence[NodeClaim], nodes: Iterable[Node]
 ) -> Mapping[str, str]:
-    """By pod: its node, the taint that keeps it off, and the field that is to declare it."""
+    """Lists by pod: its node, the taint that keeps it off, and the field that is to declare it."""
     by_id = {node.spec.provider_id: node for node in nodes}
     by_key = {f"{pod.namespace}/{pod.name}": pod for pod in pods}
     reasons: dict[str, str] = {}

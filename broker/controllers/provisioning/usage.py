@@ -86,7 +86,7 @@ def counted(claims: Iterable[NodeClaim]) -> list[NodeClaim]:
 
 
 def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, Counter[str]]:
-    """By pool, the total capacity of its nodes, and their number."""
+    """Sums by pool: the total capacity of its nodes, and their number."""
     return _used((claim for claim in counted(claims) if claim.status.provider_id), nodes, _unknown)
 
 

@@ -158,7 +158,7 @@ class SlotSnapshotBuilder:
         return frozenset(named[odcr_id] for odcr_id, begun in since.items() if now - begun < kept)
 
     def _unheld(self, uses: Mapping[str, int], now: datetime) -> tuple[dict[str, int], dict[str, int]]:
-        """Of the slots that no claim holds: the unattributed ones, and those that ended claims leave.
+        """Returns the slots that no claim holds: the unattributed ones, and those that ended claims leave.
 
         No claim is preempted for a slot that is being freed.
         """
