@@ -25,7 +25,7 @@ BESIDE_LABELS: Final[tuple[Filter, ...]] = tuple(item for item in FILTERS if ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAssignment:
-    """Where pods go: `nominated`, the claim or node that was made for each; `taken`, another with room for it;
+    """Pods: `nominated`, the claim or node that was made for each; `taken`, another with room for it;
     `reasons`, why it waits. `unassigned` need a machine. `snapshot` has the pods of the first two.
     """
 
