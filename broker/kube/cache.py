@@ -23,6 +23,7 @@ from prometheus_client import Gauge
 from pydantic import ValidationError
 
 from broker.apis.meta import Object
+from broker.kube.errors import EXPECTED
 from broker.kube.lean import decode
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
@@ -354,7 +355,10 @@ class Cache(Generic[T]):
 
 
 class ObjectGuard(guarded):
-    """Wraps the work on one object of many: if it raises, the object is left out, and the others go on."""
+    """Wraps the work on one object of many: after a panic the object is left out, and the others go on.
+
+    A failure outside the broker, such as of the API server, shows nothing about the object: it is raised.
+    """
 
     def __init__(self, cache: Cache[Any], value: Object) -> None:
         super().__init__("object", kind=cache.resource, object=value.key)
@@ -363,6 +367,8 @@ class ObjectGuard(guarded):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if isinstance(error, EXPECTED):
+            return False
         stopped = super().__exit__(kind, error, trace)
         if stopped:
             self._cache.leave_out(self._value, self.error)

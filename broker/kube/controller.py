@@ -14,23 +14,18 @@ from typing import Any, cast
 
 import structlog
 from prometheus_client import Counter, Histogram
-from urllib3.exceptions import HTTPError
 
 from broker.apis.meta import Object
 from broker.kube.clock import Clock
-from broker.kube.errors import ApiError, Conflict, TooManyRequests
+from broker.kube.errors import EXPECTED, Conflict, Errors, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 from broker.kube.queue import K, ShutDown, WorkQueue
 from broker.kube.watches import Watches
 
-Errors = tuple[type[Exception], ...]
 SYNC_POLL = 0.1
 # Seconds. A remainder of a rounding would start the next run before the time that it waits for.
 SHORTEST_REQUEUE = 0.001
-
-# Failures outside the broker; callers add their provider's error.
-EXPECTED: Errors = (ApiError, OSError, HTTPError)
 
 RECONCILES = Counter(
     "capacity_broker_reconciles",

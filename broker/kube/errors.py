@@ -8,11 +8,13 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
+from urllib3.exceptions import HTTPError
 
 Details = Mapping[str, Any]
+Errors = tuple[type[Exception], ...]
 
 
 class ApiError(Exception):
@@ -83,6 +85,10 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
+
+
+# Failures outside the broker; callers add their provider's error.
+EXPECTED: Final[Errors] = (ApiError, OSError, HTTPError)
 
 
 def from_status(status: Mapping[str, Any], *, code: int = 0, retry_after: str = "") -> ApiError:

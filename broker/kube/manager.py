@@ -14,7 +14,8 @@ import structlog
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import Controller, Errors, Result
+from broker.kube.controller import Controller, Result
+from broker.kube.errors import Errors
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.left_out import reporter

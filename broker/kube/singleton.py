@@ -16,7 +16,8 @@ import structlog
 from broker.kube.backoff import Backoff, Random
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import EXPECTED, SYNC_POLL, Errors, Result, attempt
+from broker.kube.controller import SYNC_POLL, Result, attempt
+from broker.kube.errors import EXPECTED, Errors
 from broker.kube.queue import K
 from broker.kube.watches import Watches
 

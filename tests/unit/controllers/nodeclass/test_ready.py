@@ -14,10 +14,11 @@ from broker.apis.crds import load
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.nodeclass.resolve import ServiceNetwork, Unresolved
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
+from broker.kube.errors import Unavailable
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from local.kube import Cluster
@@ -80,6 +81,7 @@ class World:
         inventory = InventoryCache(cast(Any, self.ec2), clock=clock, groups=tuple)
         inventory.refresh()
         self.changed: list[str] = []
+        self.unread: Exception | None = None  # raised by the read of the cluster's network
         self.controller = NodeClassController(
             ControllerContext(client=self.client, recorder=Recorder(self.client, "test", clock), clock=clock),
             cast(Any, self.ec2),
@@ -87,9 +89,15 @@ class World:
             self.cache,
             describe=inventory.refresh,
             requeue=lambda _: None,
+            network=self.read_network,
         )
         self.controller.on_change(self.changed.append)
         self.create()
+
+    def read_network(self) -> ServiceNetwork:
+        if self.unread is not None:
+            raise self.unread
+        return ServiceNetwork()
 
     def create(self) -> None:
         terms = [{"id": reservation.id} for reservation in self.ec2.odcrs]
@@ -191,3 +199,16 @@ def test_a_repeated_refusal_is_written_once() -> None:
     assert world.version() == before
     with pytest.raises(Unresolved, match=r"UnauthorizedOperation.*request r-1"):
         world.controller.ready("gpu")
+
+
+@pytest.mark.parametrize("error", [Unavailable(503, "ServiceUnavailable", "later"), OSError("no route")])
+def test_a_class_stays_while_the_clusters_network_cannot_be_read(error: Exception) -> None:
+    """The failure is the API server's, so the class is tried again and not left out."""
+    world = World()
+    world.unread = error
+    with pytest.raises(type(error)):
+        world.controller.reconcile("gpu")
+    assert (world.cache.broken, len(world.cache)) == ({}, 1)
+    world.unread = None
+    world.controller.reconcile("gpu")
+    assert world.controller.ready("gpu").source.name == "gpu"
