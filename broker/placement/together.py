@@ -1,26 +1,28 @@
 """Places pods that required affinity keeps together: in the cheapest domain that has machines for all.
 
 A domain is a value of each label that their affinity names: a zone, a reservation. Pods with affinity by
-host name share one machine. If no domain has machines for all, the one that has them for most is taken. The
-filters decide in the end: affinity that several pods could satisfy is taken as affinity to all.
+host name share one machine, or as few as their other rules allow. If no domain has machines for all, the one
+that has them for most is taken, unless more pods get machines in several: affinity to pods that run there
+allows each. The filters decide in the end: affinity that several pods to come could satisfy is taken as
+affinity to all.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from broker.placement.interpod import term_matches
-from broker.placement.machines import MachineTable, places_of
+from broker.placement.machines import LARGEST_AMOUNT, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from broker.placement.packing_state import OpenBin, PackingState
+from broker.placement.packing_state import OpenBin, PackingState, node_of
 from broker.placement.reading import HOSTNAME
-from broker.placement.sequential import in_turn, open_bins, place_in_order
+from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order
 from broker.placement.shapes import PodShape, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -29,6 +31,7 @@ APART: Final = (
     "{domain} has them for {placed}"
 )
 NO_DOMAIN: Final = "no domain"
+SHARED: Final = "shared"  # the name of a machine with any room
 
 Domain = Mapping[str, str]
 
@@ -91,35 +94,50 @@ def _joined(pairs: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
     return sorted({frozenset(group) for group in groups.values()}, key=min)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Trial:
+    """The state with the pods of a unit in one domain, and those that have no machine there."""
+
+    domain: Domain
+    state: PackingState
+    left: Sequence[PendingPod]
+    score: tuple[int, int, float]  # less is better: pods without a machine, lowest weight, cost
+
+
 def place_together(
     unit: Unit, table: MachineTable, state: PackingState, *, whole: bool
 ) -> Sequence[PendingPod]:
     """Places the pods in the domain that has machines for most of them, the cheapest of these; returns the
     others. With `whole`, places all of them or none.
     """
-    best, best_score, best_domain = None, None, NO_DOMAIN
-    best_left: Sequence[PendingPod] = unit.pods
-    for domain in _domains(unit, table):
-        trial = state.copy()
-        left = _in_domain(unit, table, trial, domain)
-        opened = [item.option for item in trial.bins[len(state.bins) :]]
-        worst = max((-option.weight for option in opened), default=0)
-        score = len(left), worst, sum(option.cost for option in opened)
-        if best_score is None or score < best_score:
-            best, best_score, best_left = trial, score, left
-            best_domain = ", ".join(domain.values()) or "a machine"
-    if best_left and whole:
+    trials = (_tried(unit, table, state, domain) for domain in _domains(unit, table))
+    best = within = min(trials, key=lambda trial: trial.score, default=None)
+    if unit.keys and (best is None or best.left):
+        anywhere = _tried(unit, table, state, ANYWHERE)
+        if best is None or len(anywhere.left) < len(best.left):
+            best = anywhere
+    left = best.left if best else unit.pods
+    if left and whole:
         return unit.pods
     if best is not None:
-        state.adopt(best)
+        state.adopt(best.state)
     text = APART.format(
         count=len(unit.pods),
         keys=" and ".join(unit.keys) or HOSTNAME,
-        domain=best_domain,
-        placed=len(unit.pods) - len(best_left),
+        domain=", ".join(within.domain.values()) or "a machine" if within else NO_DOMAIN,
+        placed=len(unit.pods) - len(within.left) if within else 0,
     )
-    state.apart |= {pod.key: text for pod in (unit.pods if best_left and unit.pods[0].gang else best_left)}
-    return best_left
+    state.apart |= {pod.key: text for pod in (unit.pods if left and unit.pods[0].gang else left)}
+    return left
+
+
+def _tried(unit: Unit, table: MachineTable, state: PackingState, domain: Domain) -> _Trial:
+    trial = state.copy()
+    left = _in_domain(unit, table, trial, domain)
+    opened = [item.option for item in trial.bins[len(state.bins) :]]
+    worst = max((-option.weight for option in opened), default=0)
+    score = len(left), worst, sum(option.cost for option in opened)
+    return _Trial(domain=domain, state=trial, left=left, score=score)
 
 
 def _domains(unit: Unit, table: MachineTable) -> Iterator[Domain]:
@@ -146,7 +164,40 @@ def _in_domain(unit: Unit, table: MachineTable, state: PackingState, domain: Dom
         if len(left_hosts) == len(hosts) and len(still) == len(left):
             break
         hosts, left = left_hosts, still
-    return place_in_order([*left, *(pod for host in hosts for pod in host)], within, state, domain=domain)
+    rest = [pod for host in hosts for pod in _on_several(host, within, state, domain)]
+    return place_in_order([*left, *rest], within, state, domain=domain)
+
+
+def _on_several(
+    pods: Sequence[PendingPod], table: MachineTable, state: PackingState, domain: Domain
+) -> Sequence[PendingPod]:
+    """Places the pods on machines, as many on each as rules and room allow; returns the others."""
+    left = pods
+    while left:
+        sharing = _sharing(left, table, state)
+        used = np.cumsum([table.requests(pod.info) for pod in sharing], axis=0)
+        room = table.room[[state.supply.has(option) for option in table.options]]
+        roomy = [count for count in range(len(sharing), 0, -1) if (used[count - 1] <= room).all(1).any()]
+        count = next((n for n in roomy if _on_one(sharing[:n], table, state, domain)), 0)
+        if not count:
+            break
+        placed = {pod.key for pod in sharing[:count]}
+        left = [pod for pod in left if pod.key not in placed]
+    return left
+
+
+def _sharing(pods: Sequence[PendingPod], table: MachineTable, state: PackingState) -> Sequence[PendingPod]:
+    """The pods that rules allow on one machine, whatever its room; those that others need come first."""
+    shapes = shapes_of(pods, state.snapshot)
+    mask = np.logical_and.reduce([table.accepts(shape) for shape in shapes])
+    if not (places := places_of(mask)):
+        return []
+    option = table.options[places[0]]
+    roomy = replace(node_of(option, SHARED), allocatable=dict.fromkeys(table.resources, LARGEST_AMOUNT))
+    asked = OpenBin(name=SHARED, option=option, pods=[*pods])
+    _, rejected = in_turn([asked], state.snapshot.with_node(roomy))
+    kept = [pod for pod in pods if pod.key not in rejected]
+    return sorted(kept, key=lambda pod: bool(pod.info.affinity))
 
 
 def _on_one(pods: Sequence[PendingPod], table: MachineTable, state: PackingState, domain: Domain) -> bool:

@@ -186,3 +186,40 @@ def test_a_unit_of_higher_priority_takes_the_zone_that_both_need() -> None:
         "default/high-0",
         "default/high-1",
     ]
+
+
+def apart(app: str) -> dict[str, Any]:
+    """Anti-affinity to pods with the label, by host name."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+@pytest.mark.parametrize("gang", ["", "train"])
+def test_pairs_that_keep_apart_get_a_machine_each(gang: str) -> None:
+    """A web pod beside each cache, as in Kubernetes' own example."""
+    small, large = option("small", cpu="2", cost=1), option("large", cpu="4", cost=5)
+    beside = near(HOST, to="cache", app="web")
+    beside["affinity"] |= apart("web")
+    web = many(3, "web", cpu="1500m", gang=gang, **beside)
+    cache = many(3, "cache", cpu="1500m", gang=gang, labels={"app": "cache"}, affinity=apart("cache"))
+    packing = pack([*web, *cache], [small, large], room={})
+    assert bins(packing) == [("large", "us-east-1a", 2)] * 3 and not problems(packing)
+
+
+def test_as_many_as_one_machine_holds_share_it_if_none_holds_all() -> None:
+    small, large = option("small", cpu="2", cost=1), option("large", cpu="4", cost=5)
+    packing = pack(many(3, cpu="1500m", **near(HOST)), [small, large], room={})
+    assert bins(packing) == [("large", "us-east-1a", 2)] and len(packing.reasons) == 1
+
+
+@pytest.mark.parametrize("gang", ["", "train"])
+def test_pods_near_those_that_run_in_two_zones_take_both_if_neither_holds_all(gang: str) -> None:
+    snapshot = PlacementSnapshot()
+    for zone in "ab":
+        node = option("old", zone=f"us-east-1{zone}").node
+        running = pod(f"running-{zone}", **near(), requests={"cpu": "2"})
+        snapshot = snapshot.with_node(node).with_pod(running, node.name)
+    for counts, zones in ({"a": 1, "b": 1}, ["cr-a", "cr-b"]), ({"a": 1, "b": 2}, ["cr-b", "cr-b"]):
+        options, room = slots(counts)
+        packing = pack(many(2, cpu="1500m", gang=gang, **near()), options, room=room, snapshot=snapshot)
+        assert [source for _, source, _ in bins(packing)] == zones and not problems(packing, snapshot)
