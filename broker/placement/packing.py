@@ -29,7 +29,7 @@ from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
-from broker.placement.together import place_together, units_of
+from broker.placement.together import place_units, units_of
 from broker.text import abridged
 
 SECONDS: Final = 5.0
@@ -177,8 +177,42 @@ def _placed(
     timer: Callable[[], float],
     whole: bool,
 ) -> list[PendingPod]:
-    """One program for all pods that it can take; then those that affinity keeps together, and the others in
-    order. Returns pods without a machine.
+    """Places pods that affinity keeps together after the others; before them, if more pods get machines so.
+    Returns pods without a machine.
+    """
+    place = partial(_in_steps, pods, options=options, upto=upto, seconds=seconds, timer=timer, whole=whole)
+    trial = state.copy()
+    unplaced = place(trial, units_first=False)
+    stuck = units_of(unplaced, state.snapshot)
+    alone = place_units(stuck, upto, state.copy(), whole=whole)
+    if len(alone) < sum(len(unit.pods) for unit in stuck):  # others have the only machines of their domain
+        other = state.copy()
+        fewer = place(other, units_first=True)
+        if _lost(pods, fewer) < _lost(pods, unplaced):
+            trial, unplaced = other, fewer
+    state.adopt(trial)
+    return unplaced
+
+
+def _lost(pods: Sequence[PendingPod], unplaced: Sequence[PendingPod]) -> int:
+    """How many pods get no machine, with all pods of their gangs."""
+    gangs = {pod.gang for pod in unplaced} - {""}
+    return sum(not pod.gang for pod in unplaced) + sum(pod.gang in gangs for pod in pods)
+
+
+def _in_steps(
+    pods: Sequence[PendingPod],
+    state: PackingState,
+    *,
+    options: Sequence[MachineOption],
+    upto: Sequence[MachineOption],
+    seconds: float,
+    timer: Callable[[], float],
+    whole: bool,
+    units_first: bool,
+) -> list[PendingPod]:
+    """One program for all pods that it can take; those that affinity keeps together, before or after it; then
+    the others in order. Returns pods without a machine.
     """
     shapes = shapes_of(pods, state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
@@ -188,19 +222,18 @@ def _placed(
             continue
         zones = {options[place].zone for place in places_of(table.fits(shape))}
         together += by_zone(shape, zones, state.snapshot)
+    units = units_of((pod for shape in shapes if shape.ordered for pod in shape.pods), state.snapshot)
+    in_units = {pod.key for unit in units for pod in unit.pods}
     first = len(state.bins)
+    unplaced = place_units(units, upto, state, whole=whole) if units_first else []
     state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
-    take_rejected(state, first)
+    unplaced += [pod for pod in take_rejected(state, first) if pod.key in in_units]
+    if not units_first:
+        unplaced += place_units(units, upto, state, whole=whole)
     kept = {pod.key for item in state.bins for pod in item.pods}
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
-    units = units_of(rest, state.snapshot)
-    unplaced: list[PendingPod] = []
-    for unit in units:
-        of_unit = MachineTable(upto, shapes_of(unit.pods, state.snapshot), state.snapshot.storage)
-        unplaced += place_together(unit, of_unit, state, whole=whole)
-    in_units = {pod.key for unit in units for pod in unit.pods}
     unplaced += place_in_order([pod for pod in rest if pod.key not in in_units], table, state)
-    if rest and (rejected := take_rejected(state, first)):
+    if (rest or units) and (rejected := take_rejected(state, first)):
         unplaced += place_in_order(rejected, table, state)
         unplaced += take_rejected(state, first)
     return [*unplaced, *close_blocking(state, first)]

@@ -19,7 +19,7 @@ import numpy as np
 from broker.placement.interpod import term_matches
 from broker.placement.machines import LARGEST_AMOUNT, MachineTable, places_of
 from broker.placement.model import PodInfo
-from broker.placement.packing_model import PendingPod
+from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, node_of
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order
@@ -102,6 +102,26 @@ class _Trial:
     state: PackingState
     left: Sequence[PendingPod]
     score: tuple[int, int, float]  # less is better: pods without a machine, lowest weight, cost
+
+
+def place_units(
+    units: Iterable[Unit], options: Sequence[MachineOption], state: PackingState, *, whole: bool
+) -> list[PendingPod]:
+    """Places units as `place_together` does; of one priority, those with the fewest domains first, then those
+    of the most pods.
+    """
+
+    def order(pair: tuple[Unit, MachineTable]) -> tuple[int, int, int]:
+        unit, table = pair
+        return -max(pod.priority for pod in unit.pods), len([*_domains(unit, table)]), -len(unit.pods)
+
+    storage = state.snapshot.storage
+    pairs = [(unit, MachineTable(options, shapes_of(unit.pods, state.snapshot), storage)) for unit in units]
+    return [
+        pod
+        for unit, table in sorted(pairs, key=order)
+        for pod in place_together(unit, table, state, whole=whole)
+    ]
 
 
 def place_together(

@@ -223,3 +223,29 @@ def test_pods_near_those_that_run_in_two_zones_take_both_if_neither_holds_all(ga
         options, room = slots(counts)
         packing = pack(many(2, cpu="1500m", gang=gang, **near()), options, room=room, snapshot=snapshot)
         assert [source for _, source, _ in bins(packing)] == zones and not problems(packing, snapshot)
+
+
+@pytest.mark.parametrize("others", [{}, {"priority": 5}, {"gang": "other"}], ids=str)
+@pytest.mark.parametrize("gang", ["", "train"])
+def test_a_pod_that_may_be_anywhere_leaves_the_zone_that_holds_all(gang: str, others: dict[str, Any]) -> None:
+    for counts in {"a": 2, "b": 1}, {"a": 1, "b": 2}:
+        options, room = slots(counts)
+        pods = [pending("other", cpu="1500m", **others), *many(2, cpu="1500m", gang=gang, **near())]
+        packing = pack(pods, options, room=room)
+        assert not packing.reasons and not problems(packing) and len(packing.bins) == 3
+
+
+def test_a_unit_with_one_zone_comes_before_one_with_two() -> None:
+    options, room = slots({"a": 2, "b": 2})
+    free = many(2, "free", cpu="1500m", **near(to="free", app="free"))
+    pinned = many(2, "pin", cpu="1500m", node_selector={ZONE: "us-east-1a"}, **near(to="pin", app="pin"))
+    packing = pack([*free, *pinned], options, room=room)
+    assert not packing.reasons and not problems(packing) and len(packing.bins) == 4
+
+
+def test_a_unit_of_more_pods_comes_before_one_of_fewer() -> None:
+    options, room = slots({"a": 3, "b": 2})
+    few = many(2, "few", cpu="1500m", **near(to="few", app="few"))
+    most = many(3, "most", cpu="1500m", **near(to="most", app="most"))
+    packing = pack([*few, *most], options, room=room)
+    assert not packing.reasons and not problems(packing) and len(packing.bins) == 5
