@@ -1,8 +1,8 @@
 """Chooses the domain of each gang whose claims must be in one: a zone, or a reservation.
 
 Invariant: the claims of such a gang launch in one domain, that of its claims with instances if there are
-any. Each domain is tried in a plan with the claims that come before the gang. The gang gets the one in which
-all its claims launch, most of them in reservations, at the least cost.
+any. Each domain is tried in a plan with the claims that come before the gang, or without them if there is no
+time. The gang gets the one in which all its claims launch, most of them in reservations, at the least cost.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ def in_domains(
     node_classes: Mapping[str, NodeClass],
     launched: LaunchedGangs,
     plan: Callable[[Sequence[Claim]], Plan],
+    in_time: Callable[[], bool],
 ) -> list[Claim]:
     """The claims, where those of gangs with a domain require one of its values.
 
-    `plan`: of these claims alone.
+    `plan`: of these claims alone. `in_time`: whether there is time for plans with other claims.
     """
     by_uid = {claim.uid: claim for claim in claims}
     for name, gang in gangs_of(sorted(by_uid.values(), key=order)).items():
@@ -46,7 +47,8 @@ def in_domains(
         values = sorted(settled or _values(key, gang, node_classes))
         trials = [[_within(claim, key, value) for claim in gang] for value in values]
         if len(trials) > 1:
-            trials.sort(key=lambda narrowed: _score(plan([*before, *narrowed]), narrowed))
+            scores = _scores(trials, before, plan, in_time)
+            trials = [trials[scores.index(min(scores))]]
         by_uid |= {claim.uid: claim for claim in next(iter(trials), gang)}
     return [*by_uid.values()]
 
@@ -71,6 +73,20 @@ def _of_class(key: str, claim: Claim, node_classes: Mapping[str, NodeClass]) -> 
 
 def _within(claim: Claim, key: str, value: str) -> Claim:
     return replace(claim, requirements=claim.requirements & Requirements.of([(key, "In", [value])]))
+
+
+def _scores(
+    trials: Sequence[Sequence[Claim]],
+    before: Sequence[Claim],
+    plan: Callable[[Sequence[Claim]], Plan],
+    in_time: Callable[[], bool],
+) -> list[Score]:
+    scores: list[Score] = []
+    for narrowed in trials:
+        if before and not in_time():
+            return _scores(trials, (), plan, in_time)
+        scores.append(_score(plan([*before, *narrowed]), narrowed))
+    return scores
 
 
 def _score(plan: Plan, gang: Sequence[Claim]) -> Score:

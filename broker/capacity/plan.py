@@ -41,7 +41,7 @@ from broker.capacity.overlap import opted_out, separated
 from broker.capacity.problem import ClaimDemand
 from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
-from broker.capacity.time_budget import ALL, OPTIONS, SLOTS, PlanAdmission, TimeBudget
+from broker.capacity.time_budget import ALL, DOMAINS, OPTIONS, SLOTS, PlanAdmission, TimeBudget
 from broker.text import counted
 from providers.model import Odcr
 
@@ -68,7 +68,11 @@ def plan(
             free = [replace(claim, domain="") for claim in part]
             return plan(free, supply, launched=launched, seconds=seconds / 10, timer=timer)
 
-        all_claims = sorted(in_domains(all_claims, supply.classes, launched or {}, anywhere), key=order)
+        def in_time() -> bool:
+            return budget.seconds_left(DOMAINS) >= 0
+
+        narrowed = in_domains(all_claims, supply.classes, launched or {}, anywhere, in_time)
+        all_claims = sorted(narrowed, key=order)
     catalog = OptionCatalog(supply)
     waiting, refused = _with_options(all_claims, catalog, supply, budget.until(OPTIONS))
     broken = _incomplete_gangs(waiting, launched or {})

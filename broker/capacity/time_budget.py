@@ -1,4 +1,4 @@
-"""The one time limit of a plan, which its steps share: options, slots, explanations.
+"""The one time limit of a plan, which its steps share: domains, options, slots, explanations.
 
 Invariant: a plan that runs out of time considers the first claims and leaves the rest for the next plan. A
 gang is considered whole or not at all. At least one claim or gang is considered, so that plans in parts end.
@@ -12,6 +12,7 @@ from typing import Final
 from broker.capacity.model import Claim
 
 # The share of the time after which each step stops.
+DOMAINS: Final = 0.2
 OPTIONS: Final = 0.5
 SLOTS: Final = 0.8
 ALL: Final = 1.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.apis.names import RESERVATION_ID, ZONE
+from broker.capacity.domains import in_domains
 from broker.capacity.model import Claim, Plan, Selection
 from tests.support.examples import times
 
@@ -126,3 +128,16 @@ def test_no_gang_is_ever_in_two_zones() -> None:
         }
         assert all(len(zones) < 2 for zones in by_gang.values()), (a, b, c)
         assert bool(by_gang["x"]) == (max(a, b, c) == 2), (a, b, c)
+
+
+def test_without_time_the_domains_are_compared_for_the_gang_alone() -> None:
+    sizes: list[int] = []
+
+    def trial(part: Sequence[Claim]) -> Plan:
+        sizes.append(len(part))
+        return Plan()
+
+    older = claim("older", priority=1)
+    classes = {"default": node_class(zones=[A, B])}
+    in_domains([older, *gang()], classes, {}, trial, lambda: not sizes)
+    assert sizes == [3, 2, 2]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.apis.names import ZONE
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
 
@@ -96,3 +97,16 @@ def test_first_claim_is_considered_even_without_time() -> None:
     )
     assert [*chosen(result)] == ["c000"]
     assert result.later == {"uid-c001", "uid-c002"}
+
+
+@pytest.mark.covers("FLT-30")
+def test_the_domains_of_gangs_leave_time_for_the_plan() -> None:
+    """A plan with all claims for each domain of each gang would take longer than the limit."""
+    world = inventory(odcr("cr-1", free=10))
+    gangs = [claim(f"{name}{n}", kinds=BOTH, gang=name, domain=ZONE) for name in "ghij" for n in range(2)]
+    waiting = [*(replace(single, priority=1) for single in unlike(40)), *gangs]
+    timer, passed = ticking()
+    classes = {"default": node_class(OPEN, world)}
+    result = plan(waiting, supply(classes, world), seconds=1000.0, timer=timer)
+    assert (len(result.assignments), result.later) == (48, frozenset())
+    assert passed() <= 1000.0
