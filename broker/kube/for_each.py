@@ -1,7 +1,8 @@
 """One write for each of many objects, each isolated from errors of the others.
 
 Invariant: an object that cannot be written does not stop the others, and is retried: the first error is
-raised after all objects had their turn. Only an unavailable API server ends the pass.
+raised after all objects had their turn, a panic before any other. Only an unavailable API server ends the
+pass.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from broker.kube.errors import ApiError, NotFound, Unavailable
+from broker.kube.panics import guarded
 
 T = TypeVar("T")
 
 
 def for_each(items: Iterable[T], write: Callable[[T], None]) -> None:
-    """Raises the first ApiError; an object that is gone needs no write."""
+    """Raises the first panic or else the first ApiError; an object that is gone needs no write."""
     first: ApiError | None = None
+    panic: Exception | None = None
     for item in items:
         try:
             write(item)
@@ -26,8 +29,14 @@ def for_each(items: Iterable[T], write: Callable[[T], None]) -> None:
             raise
         except ApiError as error:
             first = first or error
+        except Exception as error:  # the caller's loop logs and counts the first
+            if panic is not None:
+                with guarded("for each"):
+                    raise
+            panic = panic or error
     try:
-        if first is not None:
-            raise first
+        if (raised := panic or first) is not None:
+            raise raised
     finally:
-        del first  # its traceback has this frame: without this, only the collector would free both
+        # Their tracebacks have this frame: without this, only the collector would free both.
+        del first, panic, raised

@@ -18,6 +18,7 @@ from broker.apis.meta import Object
 from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
+from broker.kube.panics import guarded
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights, namespaces_of
 
@@ -52,7 +53,8 @@ class AnnotationReporter:
             due += self._drawing()
         rights = self._rights()
         for kind, key in dict.fromkeys(due):
-            self._report(kind, key, rights)
+            with guarded("annotations", kind=kind, object=key):
+                self._report(kind, key, rights)
         return None
 
     def _report(self, kind: str, key: str, rights: DrawRights) -> None:

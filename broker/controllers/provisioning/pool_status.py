@@ -36,6 +36,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
+from broker.kube.panics import guarded
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights, namespaces_of
 
@@ -76,16 +77,23 @@ class PoolStatusController:
         for pool in self._caches.pools.list():
             if pool.deleting or not self._counts(pool):
                 continue
-            try:
-                pool = self._write_resources(pool, used.get(pool.name, {}))
-                pool = self._write_limits(pool, used.get(pool.name, {}))
-                pool = self._write_use(pool, by_pool.get(pool.name, ()))
-                self._write_health(pool, by_pool.get(pool.name, ()))
-                self._write_drawing(pool, by_pool.get(pool.name, ()))
-            except ApiError as error:
-                _log.warning("pool not written", nodepool=pool.name, error=str(error))
-                refused = True
+            written = False
+            with guarded("nodepool", object=pool.name):
+                written = self._written(pool, used.get(pool.name, {}), by_pool.get(pool.name, ()))
+            refused = refused or not written
         return Result(requeue_after=AGAIN) if refused else None
+
+    def _written(self, pool: NodePool, used: Mapping[str, int], claims: Sequence[NodeClaim]) -> bool:
+        try:
+            pool = self._write_resources(pool, used)
+            pool = self._write_limits(pool, used)
+            pool = self._write_use(pool, claims)
+            self._write_health(pool, claims)
+            self._write_drawing(pool, claims)
+        except ApiError as error:
+            _log.warning("pool not written", nodepool=pool.name, error=str(error))
+            return False
+        return True
 
     def _write_resources(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
         status, resources = pool.status, shown(used)

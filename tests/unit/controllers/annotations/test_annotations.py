@@ -15,6 +15,7 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.spelling import misspelt
+from broker.controllers.annotations import reporter
 from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter, user_annotations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -118,6 +119,24 @@ def test_each_kind_gets_a_single_warning(model: type[Object]) -> None:
     ((reason, (message, count)),) = bench.events().items()
     assert (reason, count) == ("UnknownAnnotation", 1)
     assert "annotation capacity-broker.io/mispelt means nothing" in message
+
+
+def test_an_object_whose_report_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"capacity-broker.io/mispelt": "x"}
+    bench = ReporterBench(obj_of(EC2NodeClass, wrong), obj_of(NodeClaim, wrong))
+    find = reporter._findings
+
+    def fails(obj: Object, *args: Any, **more: Any) -> Any:
+        if isinstance(obj, EC2NodeClass):
+            raise ZeroDivisionError("poison")
+        return find(obj, *args, **more)
+
+    monkeypatch.setattr(reporter, "_findings", fails)
+    for model in (EC2NodeClass, NodeClaim):
+        other = obj_of(model, {"capacity-broker.io/mispelled": "x"}, 2)
+        bench.caches[model.KIND.kind].observe({"apiVersion": other.KIND.api_version, **other.wire()})
+    bench.reporter.run([(model.KIND.kind, "it") for model in (EC2NodeClass, NodeClaim)])
+    assert "mispelled" in bench.events()["UnknownAnnotation"][0]
 
 
 def test_a_problem_that_recurs_is_reported_again() -> None:
