@@ -7,6 +7,7 @@ time. The gang gets the one in which all its claims launch, most of them in rese
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,15 +16,16 @@ from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.demand import gangs_of, order
 from broker.capacity.model import Claim, NodeClass, Plan
 from broker.capacity.options import tenancy
+from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 
-# The labels of a node by which the claims of a gang may be kept together.
+# The labels of a node by which the claims of a gang may be kept together; the narrower last.
 DOMAINS: Final = (ZONE, RESERVATION_ID)
 UNKNOWN: Final = "not-known-yet"  # in which reservation EC2 counts an instance
 
 Labels = Mapping[str, str]
 LaunchedGangs = Mapping[str, Sequence[Labels]]  # the labels of their claims that have an instance
-Score = tuple[int, int, float]
+Score = tuple[int, int, int, float]
 
 
 def in_domains(
@@ -39,13 +41,15 @@ def in_domains(
     """
     by_uid = {claim.uid: claim for claim in claims}
     for name, gang in gangs_of(sorted(by_uid.values(), key=order)).items():
-        key = next((claim.domain for claim in gang if claim.domain), "")
+        key = max((claim.domain for claim in gang), key=("", *DOMAINS).index)
         if not key:
             continue
         before = [claim for claim in by_uid.values() if claim.gang != name and order(claim) < order(gang[0])]
         settled = {labels.get(key, UNKNOWN) for labels in launched.get(name, ())}
         values = sorted(settled or _values(key, gang, node_classes))
-        trials = [[_within(claim, key, value) for claim in gang] for value in values]
+        trials = [[_within(claim, key, [value]) for claim in gang] for value in values]
+        if not trials and key == RESERVATION_ID:
+            trials = [[_within(claim, key, []) for claim in gang]]
         if len(trials) > 1:
             scores = _scores(trials, before, plan, in_time)
             trials = [trials[scores.index(min(scores))]]
@@ -71,8 +75,10 @@ def _of_class(key: str, claim: Claim, node_classes: Mapping[str, NodeClass]) -> 
     return {odcr.id for odcr in (*resolved.usable, *resolved.pending)}
 
 
-def _within(claim: Claim, key: str, value: str) -> Claim:
-    return replace(claim, requirements=claim.requirements & Requirements.of([(key, "In", [value])]))
+def _within(claim: Claim, key: str, values: Sequence[str]) -> Claim:
+    """The claim in one of the domains; without any, it requires that there is one, so that it waits."""
+    required = Requirements.of([(key, "In" if values else "Exists", values)])
+    return replace(claim, requirements=claim.requirements & required)
 
 
 def _scores(
@@ -90,9 +96,14 @@ def _scores(
 
 
 def _score(plan: Plan, gang: Sequence[Claim]) -> Score:
-    """Less is better: claims without instance or reclaim, then claims outside reservations, then cost."""
+    """Less is better: claims without instance or reclaim, then those that lack an option or a slot held for
+    them, then claims outside reservations, then cost; an unknown price comes last.
+    """
     uids = {claim.uid for claim in gang}
+    lacking = sum(item.claim.uid in uids and item.reason != GANG_INCOMPLETE for item in plan.unplaced)
     options = [item.option for item in plan.assignments if item.claim.uid in uids]
     bought = [option for option in options if not option.pool.reserved]
     waiting = len(uids) - len(options) - len(uids & plan.nominated.keys())
-    return waiting, len(bought), sum(option.price or 0.0 for option in bought)
+    prices = (math.inf if option.price is None else option.price for option in bought)
+    held = sum(sum(hold.slots.values()) for hold in plan.holds if hold.gang == gang[0].gang)
+    return waiting, lacking - held, len(bought), sum(prices)

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
-from broker.apis.names import INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
+from broker.apis.names import GANG_DOMAIN, INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
 from broker.capacity.mismatches import dropped, misfits
@@ -24,6 +24,7 @@ from broker.text import abridged, counted, format_time, nearest
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"
+GANG_INCOMPLETE: Final = "GangIncomplete"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
@@ -279,7 +280,10 @@ def gang_incomplete(
             (claim.domain, claim.requirements.single(claim.domain)) for claim in members if claim.domain
         }
         nothing += "".join(
-            f" in {value}, the {key} that serves most of it" for key, value in domains if value
+            f" in {value}: {GANG_DOMAIN} keeps it in one {key}, that of its claims with instances or else "
+            "the one that serves most of it"
+            for key, value in domains
+            if value
         )
     if hold is not None:
         nothing += f"; {_hold(hold)}"
@@ -291,7 +295,7 @@ def gang_incomplete(
     return {
         claim.uid: Unplaced(
             claim=claim,
-            reason="GangIncomplete",
+            reason=GANG_INCOMPLETE,
             message=message or f"gang {gang} launches whole or not at all; {nothing}",
             skipped=unplaced[claim.uid].skipped if hold and claim.uid in unplaced else (),
             retry_at=max(retries, default=min((other.until for other in others), default=None)),

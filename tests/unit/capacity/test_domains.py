@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.apis.names import RESERVATION_ID, ZONE
+from broker.apis.names import GANG_DOMAIN, RESERVATION_ID, ZONE
 from broker.capacity.domains import in_domains
-from broker.capacity.model import Claim, Plan, Selection
+from broker.capacity.model import Claim, LaunchDefaults, Plan, Selection
 from tests.support.examples import times
 
 from .builders import GROUP, NOW, claim, inventory, minutes, node_class, odcr, planned
@@ -27,13 +27,15 @@ def gang(count: int = 2, name: str = "g", *, domain: str = ZONE, **more: Any) ->
     return [claim(f"{name}-{n}", gang=name, domain=domain, **given) for n in range(count)]
 
 
-def plan(claims: list[Claim], free: dict[str, int], **more: Any) -> Plan:
+def plan(claims: list[Claim], free: dict[str, int], *, total: int | None = None, **more: Any) -> Plan:
     """The plan with a reservation for each name, in the zone of its first letter, with so many slots."""
     odcrs = [
-        odcr(f"cr-{name}", "m5.large", zone=f"us-east-1{name[0]}", free=count) for name, count in free.items()
+        odcr(f"cr-{name}", "m5.large", zone=f"us-east-1{name[0]}", free=count, total=total)
+        for name, count in free.items()
     ]
     world = inventory(*odcrs, groups={GROUP: [item.id for item in odcrs]})
-    return planned(claims, node_class(Selection(group_arn=GROUP), world), world, **more)
+    defaults = {"defaults": more.pop("defaults")} if "defaults" in more else {}
+    return planned(claims, node_class(Selection(group_arn=GROUP), world, **defaults), world, **more)
 
 
 def launched(result: Plan) -> dict[str, tuple[str, str]]:
@@ -59,7 +61,9 @@ def test_a_gang_that_no_zone_holds_waits_whole() -> None:
     result = plan(gang(), {"a": 1, "b": 1})
     assert launched(result) == {} and len(result.unplaced) == 2
     assert any(
-        f"nothing for g-1 in {A}, the {ZONE} that serves most of it" in w.message for w in result.unplaced
+        f"nothing for g-1 in {A}: {GANG_DOMAIN} keeps it in one {ZONE}, that of its claims with instances or "
+        "else the one that serves most of it" in w.message
+        for w in result.unplaced
     )
     without = [replace(item, domain="") for item in gang()]
     assert len(launched(plan(without, {"a": 1, "b": 1}))) == 2
@@ -141,3 +145,35 @@ def test_without_time_the_domains_are_compared_for_the_gang_alone() -> None:
     classes = {"default": node_class(zones=[A, B])}
     in_domains([older, *gang()], classes, {}, trial, lambda: not sizes)
     assert sizes == [3, 2, 2]
+
+
+@pytest.mark.parametrize("kinds", [("reserved",), ("reserved", "spot"), BOTH, ("on-demand",)])
+def test_a_gang_of_one_reservation_waits_while_there_is_none(kinds: tuple[str, ...]) -> None:
+    assert launched(plan(gang(domain=RESERVATION_ID, kinds=kinds), {})) == {}
+
+
+def test_the_narrower_of_two_domains_counts() -> None:
+    zone, reservation = gang()[0], gang(domain=RESERVATION_ID)[1]
+    for claims in [zone, reservation], [reservation, replace(zone, created=NOW + minutes(1))]:
+        result = plan(claims, {"a": 1, "a2": 1, "b": 2})
+        assert launched(result) == {"g-0": (B, "reserved"), "g-1": (B, "reserved")}
+        assert launched(plan(claims, {"a": 1, "a2": 1})) == {}
+
+
+def test_a_gang_waits_for_the_zone_that_lacks_least() -> None:
+    result = plan(gang(3), {"a": 1, "b": 2})
+    assert launched(result) == {}
+    assert any(f"nothing for g-2 in {B}: {GANG_DOMAIN}" in w.message for w in result.unplaced)
+
+
+def test_slots_are_held_in_the_zone_that_lacks_least() -> None:
+    defaults = LaunchDefaults(gang_hold_seconds=600)
+    result = plan(gang(3, priority=5), {"a": 1, "b": 2}, total=4, defaults=defaults)
+    assert [hold.slots for hold in result.holds] == [{"cr-b": 2}]
+
+
+def test_a_zone_with_a_known_price_comes_before_one_without() -> None:
+    """A price of spot is known in zone a only."""
+    for zones in (A, B), (B, A):
+        result = plan(gang(kinds=("spot",), zones=zones), {})
+        assert launched(result) == {"g-0": (A, "spot"), "g-1": (A, "spot")}
