@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
@@ -21,6 +21,7 @@ from broker.controllers.launch import launcher
 from broker.controllers.lifecycle.registration import REGISTRATION_TIMEOUT
 from broker.controllers.nodeclass import controller as nodeclass
 from broker.controllers.nodereservation import occupancy
+from broker.controllers.provisioning import provisioner
 from broker.controllers.scheduler import view
 from broker.kube import cache, lean
 from broker.kube.errors import ApiError
@@ -37,6 +38,7 @@ TRANSLATIONS: Mapping[tuple[Any, str], tuple[type[Object], ...]] = {
     (launcher, "planned"): (NodeClaim,),
     (nodeclass, "launch_class"): (EC2NodeClass,),
     (occupancy, "node_info"): (Node,),
+    (provisioner, "served"): (NodePool,),
     (view, "node_info"): (Node,),
     (view, "pod_info"): (Pod,),
     (JudgedSpecs, "of"): (CapacityReservation, ClusterCapacityReservation),

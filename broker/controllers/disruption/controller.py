@@ -30,6 +30,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.removal import remove
 from broker.reservations.instance_labels import instance_facts
+from providers.model import Instance
 
 # Seconds between two passes (Karpenter: pollingPeriod in pkg/controllers/disruption/controller.go).
 EVERY: Final = 10.0
@@ -113,22 +114,29 @@ class DisruptionController:
         for node in snapshot.nodes:
             if node.claim.deleting or node.unreadable:
                 continue
-            ready = self._sources.launch_class(node.claim.spec.node_class_ref.name)
-            last = self.events.last(node)
-            quiet, due = conditions.consolidatable(node, last, snapshot.now)
-            if due is not None:
-                wakes.append(due)
-            instance = instances.get(instance_id(node.claim))
-            facts = instance_facts(instance, types)
-            updates, clear = conditions.changes(node, ready, instance, facts, quiet=quiet, now=snapshot.now)
-            try:
-                node = self._labelled(node, ready, facts)
-                self._write(node, updates, clear, conditions.fields(node, last), snapshot.now)
-            except NotFound:
-                continue
-            except ApiError as error:
-                _log.warning("claim could not be written", claim=node.claim.name, error=str(error))
+            with self._caches.claims.guard(node.claim):
+                instance = instances.get(instance_id(node.claim))
+                facts = instance_facts(instance, types)
+                if (due := self._write_node(node, instance, facts, snapshot.now)) is not None:
+                    wakes.append(due)
         return wakes
+
+    def _write_node(
+        self, node: ManagedNode, instance: Instance | None, facts: Mapping[str, str] | None, now: datetime
+    ) -> datetime | None:
+        """Writes the conditions of one claim. Returns when it becomes consolidatable, if it will."""
+        ready = self._sources.launch_class(node.claim.spec.node_class_ref.name)
+        last = self.events.last(node)
+        quiet, due = conditions.consolidatable(node, last, now)
+        updates, clear = conditions.changes(node, ready, instance, facts, quiet=quiet, now=now)
+        try:
+            node = self._labelled(node, ready, facts)
+            self._write(node, updates, clear, conditions.fields(node, last), now)
+        except NotFound:
+            pass
+        except ApiError as error:
+            _log.warning("claim could not be written", claim=node.claim.name, error=str(error))
+        return due
 
     def _labelled(
         self, node: ManagedNode, ready: LaunchClass | None, facts: Mapping[str, str] | None

@@ -191,29 +191,30 @@ class Provisioner:
         known = bool(leases) or not alive  # a new process learns only in time that there is no Lease
         self._faults, self._absent, before, self._unresolved = {}, {}, self._unresolved, {}
         for pool in sorted(self._caches.pools.list(), key=lambda pool: pool.name):
-            if pool.deleting:
-                continue
-            if not of_broker(pool):
-                absent = without_controller(pool, karpenter_alive=alive) if known else None
-                if absent is not None:
-                    self._absent[pool.name] = absent.message
-                if known:
-                    self._pools.other(pool, absent)
-                continue
-            try:
-                served_pool = served(pool, self._nodeclasses.ready)
-            except Unresolved as error:
-                self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
-                self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
-            except PoolNotServed as error:
-                self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
-                self._pools.write(pool, error)
-            else:
-                self._pools.write(pool, None)
-                if waits := held_back(pool, self._clock.now()):
-                    self._faults[pool.name] = PoolFault(pool=pool, message=waits)
+            with self._caches.pools.guard(pool):
+                if pool.deleting:
+                    continue
+                if not of_broker(pool):
+                    absent = without_controller(pool, karpenter_alive=alive) if known else None
+                    if absent is not None:
+                        self._absent[pool.name] = absent.message
+                    if known:
+                        self._pools.other(pool, absent)
+                    continue
+                try:
+                    served_pool = served(pool, self._nodeclasses.ready)
+                except Unresolved as error:
+                    self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
+                    self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
+                except PoolNotServed as error:
+                    self._faults[pool.name] = PoolFault(pool=pool, message=error.message)
+                    self._pools.write(pool, error)
                 else:
-                    served_pools.append(served_pool)
+                    self._pools.write(pool, None)
+                    if waits := held_back(pool, self._clock.now()):
+                        self._faults[pool.name] = PoolFault(pool=pool, message=waits)
+                    else:
+                        served_pools.append(served_pool)
         return served_pools
 
     def _serve(
