@@ -136,14 +136,15 @@ class AdmissionCheckController:
         """
         due = float("inf")
         for workload in sorted(waiting, key=turn):
-            if refused(workload, CHECK):
-                due = min(due, self._park(workload, supply))
-                continue
-            answer = self._answer(workload, supply)
-            if answer.state == "Pending":
-                due = min(due, RECHECK_SECONDS)
-            if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
-                self._apply(body(workload, CHECK, answer, self._clock.now()))
+            with self._reads.workloads.cache.guard(workload):
+                if refused(workload, CHECK):
+                    due = min(due, self._park(workload, supply))
+                    continue
+                answer = self._answer(workload, supply)
+                if answer.state == "Pending":
+                    due = min(due, RECHECK_SECONDS)
+                if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
+                    self._apply(body(workload, CHECK, answer, self._clock.now()))
         return due
 
     def _instances(self) -> Mapping[str, int]:

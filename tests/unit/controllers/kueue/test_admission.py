@@ -219,6 +219,26 @@ def test_workload_with_unreadable_demands_is_left_out_and_the_others_are_answere
     assert [*world.reads.workloads.cache.broken] == ["team/bad"]
 
 
+@pytest.mark.covers("SAF-50")
+def test_workload_whose_answer_fails_is_left_out_and_the_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = AdmissionCheckController._answer
+
+    def fails(self: AdmissionCheckController, workload: Workload, *args: Any) -> Any:
+        if workload.name == "bad":
+            raise ZeroDivisionError
+        return answer(self, workload, *args)
+
+    monkeypatch.setattr(AdmissionCheckController, "_answer", fails)
+    world = World()
+    world.holds(A, 1)
+    world.submit("bad", priority=10)
+    world.submit("good")
+    assert world.check_states("bad", "good") == ["Pending", "Ready"]
+    assert [*world.reads.workloads.cache.broken] == ["team/bad"]
+
+
 def test_a_ready_workload_keeps_its_instances_in_the_next_pass() -> None:
     world = World()
     world.holds(A, 2)
