@@ -5,7 +5,7 @@ Invariant: a kind that is not served delays nothing: it counts as empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from broker.apis.coordination import Lease
@@ -74,27 +74,33 @@ class ProvisioningReads:
 
     def storage(self) -> Storage:
         return Storage.of(
-            claims=self.volume_claims.cache.list(),
-            volumes=self.volumes.cache.list(),
-            classes=self.storage_classes.cache.list(),
-            nodes=self.csi_nodes.cache.list(),
+            claims=self.volume_claims.cache.readable(lambda item: Storage.of(claims=[item])),
+            volumes=self.volumes.cache.readable(lambda item: Storage.of(volumes=[item])),
+            classes=self.storage_classes.cache.readable(lambda item: Storage.of(classes=[item])),
+            nodes=self.csi_nodes.cache.readable(lambda item: Storage.of(nodes=[item])),
         )
 
     def daemons(self) -> list[PodInfo]:
         """A pod of each DaemonSet, as it is once it is created."""
-        pods = (
-            item.spec.template.pod(item.name, item.namespace)
-            for item in sorted(self.daemon_sets.cache.list(), key=lambda item: item.key)
-        )
-        return [*map(pod_info, self.admitted(pods))]
+        infos: list[PodInfo] = []
+        admit = self._admission()
+        for item in sorted(self.daemon_sets.cache.list(), key=lambda item: item.key):
+            with self.daemon_sets.cache.guard(item):
+                infos.append(pod_info(admit(item.spec.template.pod(item.name, item.namespace))))
+        return infos
 
     def admitted(self, pods: Iterable[Pod]) -> list[Pod]:
         """The pods, which do not exist yet, with the requests that their namespace's LimitRanges give."""
+        return [*map(self._admission(), pods)]
+
+    def _admission(self) -> Callable[[Pod], Pod]:
         ranges: dict[str, list[LimitRange]] = {}
-        for item in self.limit_ranges.cache.list():
+        for item in self.limit_ranges.cache.readable(lambda item: default_requests([item])):
             ranges.setdefault(item.namespace, []).append(item)
         requests = {namespace: default_requests(items) for namespace, items in ranges.items()}
-        return [
-            pod.model_copy(update={"spec": with_defaults(pod.spec, requests.get(pod.namespace, {}))})
-            for pod in pods
-        ]
+
+        def admit(pod: Pod) -> Pod:
+            spec = with_defaults(pod.spec, requests.get(pod.namespace, {}))
+            return pod.model_copy(update={"spec": spec})
+
+        return admit
