@@ -88,6 +88,11 @@ class ReservationReads:
             return self.reservations.cache.guard(reservation)
         return self.cluster_reservations.cache.guard(reservation)
 
+    def left_out(self) -> frozenset[str]:
+        """The uids of the reservations that are left out."""
+        caches = (self.reservations.cache, self.cluster_reservations.cache)
+        return frozenset(partial.uid for cache in caches for partial in cache.left_out)
+
     @property
     def kueue(self) -> bool:
         """Whether Kueue's ClusterQueues are served."""

@@ -98,17 +98,17 @@ class PurchaseLedger:
         self,
         intents: Collection[PurchaseIntent],
         held: Mapping[str, HeldRecord],
-        alive: Mapping[str, int],
+        alive: Mapping[str, int | None],
         moves: MoveSnapshot,
     ) -> None:
-        """Replaces the records. `alive`: the generation of each object by uid."""
+        """Replaces the records. `alive`: the generation of each object by uid; None if it is left out."""
         self.moves = moves
         self.intents = {intent.attempt_id: intent for intent in intents}
         self.held = dict(held)
         self._released = {
             uid: (generation, counts)
             for uid, (generation, counts) in self._released.items()
-            if alive.get(uid) == generation
+            if alive.get(uid, 0) in (generation, None)
         }
 
     def _read(self) -> dict[str, str]:

@@ -216,10 +216,11 @@ class OdcrProvisioner:
         now, described = self._clock.now(), state.described
         # A cancelled ODCR is over, even while EC2 shows it. A purchase that EC2 never showed is an intent.
         odcrs = {id_: state.inventory.odcrs[id_] for id_ in described.odcrs}
-        alive = {
+        alive: dict[str, int | None] = {
             reading.reservation.uid: reading.reservation.metadata.generation
             for reading in state.readings.values()
         }
+        alive |= dict.fromkeys(self._reads.left_out())
         before = self._ledger.held
         watched = watched_losses(state.moves, state.observed, odcrs)
         changed = {id_: odcr for id_, odcr in odcrs.items() if id_ not in watched}

@@ -98,6 +98,13 @@ def test_released_slots_are_forgotten_with_the_object_or_its_generation(client: 
     assert [ledger.released(uid, 3) for uid in ("u-1", "u-2", "u-3")] == [{"h100": 1}, {}, {}]
 
 
+def test_released_slots_of_an_object_that_is_left_out_are_kept(client: Client) -> None:
+    ledger = loaded(client)
+    ledger.release("u-1", 3, {"h100": 1})
+    ledger.keep([], {}, {"u-1": None}, MoveSnapshot())
+    assert ledger.released("u-1", 3) == {"h100": 1}
+
+
 @pytest.mark.covers("SAF-07")
 def test_an_operator_releases_a_lost_reservation_by_removing_its_key(client: Client) -> None:
     ledger = loaded(client)

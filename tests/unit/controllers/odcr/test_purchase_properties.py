@@ -192,6 +192,7 @@ class Reads:
         self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
         self.snapshots = SimpleNamespace(publish=publish)
         self.guard = nullcontext
+        self.left_out = frozenset
 
     def snapshot(self) -> Snapshot:
         reservations: list[Reservation] = [
