@@ -128,7 +128,8 @@ def _pack_tier(
 def _of_units(pods: Sequence[PendingPod], state: PackingState) -> set[str]:
     """The pods (by key) that affinity keeps together, and the other pods of their gangs."""
     together = {pod.key: pod.gang for unit in units_of(pods, state.snapshot) for pod in unit.pods}
-    return {pod.key for pod in pods if pod.key in together or pod.gang in {*together.values()} - {""}}
+    gangs = {*together.values()} - {""}
+    return {pod.key for pod in pods if pod.key in together or pod.gang in gangs}
 
 
 def _attempt(

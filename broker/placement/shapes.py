@@ -131,16 +131,12 @@ def _ruled(shape: PodShape, shapes: Sequence[PodShape], snapshot: PlacementSnaps
 
 def _read_by_others(pod: PodInfo, others: Iterable[PodInfo], namespaces: Mapping[str, Labels]) -> bool:
     """Whether a rule of another pending pod counts this one."""
-    own = namespaces.get(pod.namespace, {})
     return any(
         (
             other.namespace == pod.namespace
             and any(matches(item.selector, pod.labels) for item in other.spread)
         )
-        or any(
-            term_matches(term, pod.namespace, pod.labels, own)
-            for term in (*other.affinity, *other.anti_affinity)
-        )
+        or any(term_counts(term, pod, namespaces) for term in (*other.affinity, *other.anti_affinity))
         for other in others
         if other.spread or other.affinity or other.anti_affinity
     )
@@ -148,9 +144,8 @@ def _read_by_others(pod: PodInfo, others: Iterable[PodInfo], namespaces: Mapping
 
 def _repelled_by_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> bool:
     """Whether a pod on a node repels this one from more than its own node."""
-    own = snapshot.namespaces.get(pod.namespace, {})
     return any(
-        term.topology_key != HOSTNAME and term_matches(term, pod.namespace, pod.labels, own)
+        term.topology_key != HOSTNAME and term_counts(term, pod, snapshot.namespaces)
         for terms in snapshot.repelling
         for term in terms
     )
@@ -167,9 +162,9 @@ def _machine_cap(pod: PodInfo, others: Sequence[PodInfo], namespaces: Mapping[st
         if constraint.topology_key == HOSTNAME and matches(constraint.selector, pod.labels):
             cap = min(cap, constraint.max_skew)
     for term in pod.anti_affinity:
-        if term.topology_key != HOSTNAME or any(_term_counts(term, other, namespaces) for other in others):
+        if term.topology_key != HOSTNAME or any(term_counts(term, other, namespaces) for other in others):
             return None
-        if _term_counts(term, pod, namespaces):
+        if term_counts(term, pod, namespaces):
             cap = 1
     for port in pod.ports:
         if any(conflicts(port, other.ports) for other in others):
@@ -184,7 +179,8 @@ def _counts_others(constraint: SpreadConstraint, pod: PodInfo, others: Iterable[
     )
 
 
-def _term_counts(term: PodTerm, pod: PodInfo, namespaces: Mapping[str, Labels]) -> bool:
+def term_counts(term: PodTerm, pod: PodInfo, namespaces: Mapping[str, Labels]) -> bool:
+    """Whether a term counts the pod, by its labels and those of its namespace."""
     return term_matches(term, pod.namespace, pod.labels, namespaces.get(pod.namespace, {}))
 
 

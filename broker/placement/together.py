@@ -16,14 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from broker.placement.interpod import term_matches
 from broker.placement.machines import LARGEST_AMOUNT, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, node_of
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order
-from broker.placement.shapes import PodShape, shapes_of
+from broker.placement.shapes import PodShape, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 
 APART: Final = (
@@ -72,8 +71,7 @@ def units_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[Un
 
 def _near(pod: PodInfo, other: PodInfo, snapshot: PlacementSnapshot) -> bool:
     """Whether the affinity of a pod, every term of it, counts the other one."""
-    own = snapshot.namespaces.get(other.namespace, {})
-    return all(term_matches(term, other.namespace, other.labels, own) for term in pod.affinity)
+    return all(term_counts(term, other, snapshot.namespaces) for term in pod.affinity)
 
 
 def _shares_machine(shape: PodShape, other: PodShape) -> bool:
