@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,13 @@ from broker.apis.core import Node
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Outcome
+from broker.capacity.model import Claim, Outcome
 from broker.controllers.claim_status import instance_id
+from broker.controllers.launch import launcher
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.oncall.journal import recorded
+from broker.placement import claims as translation
 from tests.cluster.account import A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
@@ -51,6 +56,33 @@ def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
     assert {name: stack.client.get(NodeClaim.KIND, name) for name in claims} == before
     assert stack.calls("CreateFleet") == 1
     assert len(stack.aws.instances()) == 2
+
+
+def test_a_class_that_resolves_during_a_pass_takes_no_claim_out_of_its_turn(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.claims(3)
+    translated: list[str] = []
+
+    def planned(claim: NodeClaim, *args: Any, **more: Any) -> Claim:
+        translated.append(claim.name)
+        return translation.planned(claim, *args, **more)
+
+    def ready(controller: NodeClassController, name: str) -> LaunchClass:
+        if len(translated) < 2:  # the class gets ready after the first claim was looked at
+            raise Unresolved("NotResolvedYet", "in a moment", passing=True)
+        return resolved(controller, name)
+
+    resolved = NodeClassController.ready
+    monkeypatch.setattr(launcher, "planned", planned)
+    monkeypatch.setattr(NodeClassController, "ready", ready)
+    stack.start()
+    stack.until(lambda: translated, "a pass")
+    stack.passes()
+    stack.until_ready("c-0", "c-1")
+    stack.until_waiting("c-2", "AllReservationsFull")
 
 
 @pytest.mark.covers("KRP-25")

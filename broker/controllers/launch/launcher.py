@@ -26,7 +26,7 @@ from broker.controllers.launch.published import PublishedShortages
 from broker.controllers.launch.recovery import Recovery
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import RETRY, LaunchResults
-from broker.controllers.launch.unchanged import UnchangedInputs
+from broker.controllers.launch.unchanged import NoClass, UnchangedInputs
 from broker.controllers.launch.waves import FleetWaves
 from broker.controllers.lifecycle.losses import LossDetector
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -144,19 +144,15 @@ class Launcher:
         self._results.shortages = self.shortages.observed(self._inventory.snapshot(), self._clock.now())
         self._record_announced()
         self._results.holds.keep({claim.uid for claim in waiting})
-        inputs = self._planner.inputs(
-            {claim.uid: claim for claim in waiting},
-            {name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})},
-            types,
-            self.shortages,
-        )
+        classes = {name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})}
+        inputs = self._planner.inputs({claim.uid: claim for claim in waiting}, classes, types, self.shortages)
         if not orphans and not open_calls and (until := self._unchanged.until(inputs, self._clock.now())):
             if self._recovery.finish():
                 self._executor.tidy(self._claims.list())
             return self._again([until])
         self._unchanged.forget()
         self._unreported = False
-        work = self._observe(waiting, types)
+        work = self._observe(waiting, classes, types)
         self._recovery.recover(work, orphans, self._results)
         self._unsure = self._waits_for_call()
         retry_at = self._launch(work)
@@ -185,11 +181,11 @@ class Launcher:
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
         return Result(requeue_after=max(0.2, min(soonest, self._view.due())))
 
-    def _class(self, name: str) -> LaunchClass | tuple[str, str]:
+    def _class(self, name: str) -> LaunchClass | NoClass:
         try:
             return self._nodeclasses.ready(name)
         except Unresolved as error:
-            return error.reason, error.message
+            return NoClass(reason=error.reason, message=error.message, passing=error.passing)
 
     def _report(self, claim: NodeClaim, **status: Any) -> None:
         """Writes why the claim waits; if the write fails, the next pass repeats it."""
@@ -224,14 +220,23 @@ class Launcher:
                 claim, reason=answer(error.class_, code=error.code).reason, message=str(error)
             )
 
-    def _observe(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> LaunchPass:
-        """The claims that can be planned; each other claim gets the reason in its status."""
+    def _observe(
+        self,
+        waiting: Sequence[NodeClaim],
+        classes: Mapping[str, LaunchClass | NoClass],
+        types: Mapping[str, InstanceType],
+    ) -> LaunchPass:
+        """The claims that can be planned; each other claim gets the reason in its status.
+
+        Each class was read once: a class that gets ready meanwhile is used for all of its claims or for none.
+        """
         work = LaunchPass(types=types)
         now = self._clock.now()
         for claim in waiting:
-            if (translated := self._translated(claim)) is None:
+            ready = classes[claim.spec.node_class_ref.name]
+            planned_claim = self._translated(claim, ready)
+            if planned_claim is None or isinstance(ready, NoClass):
                 continue
-            planned_claim, ready = translated
             if self._results.holds.holds(claim.uid, ready, now=now):
                 continue
             work.classes[planned_claim.node_class] = ready
@@ -244,17 +249,17 @@ class Launcher:
                 work.held |= launched.get(claim.uid, frozenset())
         return work
 
-    def _translated(self, claim: NodeClaim) -> tuple[Claim, LaunchClass] | None:
-        """The claim and its class as a plan reads them; None, with the reason in its status, if it cannot."""
-        invalid: BadClaim | Unresolved | None = None
+    def _translated(self, claim: NodeClaim, ready: LaunchClass | NoClass) -> Claim | None:
+        """The claim as a plan reads it; None, with the reason in its status, if it cannot be launched."""
+        invalid: BadClaim | NoClass | None = ready if isinstance(ready, NoClass) else None
         with self._claims.guard(claim):
             try:
-                since = waiting_since(claim, self._pods.find)
-                planned_claim = planned(claim, since=since)
-                return planned_claim, self._nodeclasses.ready(planned_claim.node_class)
-            except (BadClaim, Unresolved) as error:
+                translated = planned(claim, since=waiting_since(claim, self._pods.find))
+                if invalid is None:
+                    return translated
+            except BadClaim as error:
                 invalid = error
-        if invalid is not None and not (isinstance(invalid, Unresolved) and invalid.passing):
+        if invalid is not None and not (isinstance(invalid, NoClass) and invalid.passing):
             self._report(claim, reason=invalid.reason, message=invalid.message)
         return None
 

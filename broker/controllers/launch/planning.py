@@ -6,7 +6,7 @@ warning with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 import prometheus_client
@@ -20,7 +20,7 @@ from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import LaunchPass
-from broker.controllers.launch.unchanged import PassInputs
+from broker.controllers.launch.unchanged import NoClass, PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.slots.policy import SlotPolicy
 from broker.kube.cache import Cache
@@ -92,7 +92,7 @@ class Planner:
     def inputs(
         self,
         waiting: Mapping[str, NodeClaim],
-        classes: Mapping[str, LaunchClass | Hashable],
+        classes: Mapping[str, LaunchClass | NoClass],
         types: Mapping[str, InstanceType],
         shortages: Shortages,
     ) -> PassInputs:

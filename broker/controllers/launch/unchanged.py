@@ -7,7 +7,7 @@ case: a date in EC2's description may have come.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -23,11 +23,20 @@ LONGEST_REST = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoClass:
+    """Why a class cannot launch; `passing`: it ends in a moment without any action, and is not reported."""
+
+    reason: str
+    message: str
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassInputs:
     """Claims and types are compared by identity: a cache replaces a changed object."""
 
     waiting: Mapping[str, NodeClaim]  # by uid
-    classes: Mapping[str, LaunchClass | Hashable]  # or the reason why the class cannot launch
+    classes: Mapping[str, LaunchClass | NoClass]
     types: Mapping[str, InstanceType]
     inventory: Inventory
     shortages: Shortages
