@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,22 +65,27 @@ def test_a_class_that_resolves_during_a_pass_takes_no_claim_out_of_its_turn(
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.claims(3)
-    translated: list[str] = []
+    translated: list[str] = []  # names of claims, from the first pass with the class on
 
     def planned(claim: NodeClaim, *args: Any, **more: Any) -> Claim:
         translated.append(claim.name)
         return translation.planned(claim, *args, **more)
 
     def ready(controller: NodeClassController, name: str) -> LaunchClass:
+        outcome = resolved(controller, name)
+        if not begun.is_set():
+            begun.set()
+            translated.clear()
         if len(translated) < 2:  # the class gets ready after the first claim was looked at
             raise Unresolved("NotResolvedYet", "in a moment", passing=True)
-        return resolved(controller, name)
+        return outcome
 
+    begun = threading.Event()
     resolved = NodeClassController.ready
     monkeypatch.setattr(launcher, "planned", planned)
     monkeypatch.setattr(NodeClassController, "ready", ready)
     stack.start()
-    stack.until(lambda: translated, "a pass")
+    stack.until(begun.is_set, "the class is resolved")
     stack.passes()
     stack.until_ready("c-0", "c-1")
     stack.until_waiting("c-2", "AllReservationsFull")
