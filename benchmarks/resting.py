@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 from broker.apis import names
 from broker.capacity.types import node_labels
 from providers.model import InstanceType, Odcr
+from providers.names import TAG_CLUSTER, TAG_NODECLASS
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER
 
@@ -141,8 +142,8 @@ def described(place: Place) -> str:
     address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     hexed = f"{number:017x}"
     tags = {
-        names.TAG_CLUSTER: CLUSTER,
-        names.TAG_NODECLASS: place.node_class,
+        TAG_CLUSTER: CLUSTER,
+        TAG_NODECLASS: place.node_class,
         names.TAG_LAUNCH: f"{number:032x}",
         "Name": place.node,
         "team": "machine-learning",

@@ -129,7 +129,7 @@ def _cached_provider(settings: Settings, *, cluster: str = "", kubernetes: str =
 
 def _planning_provider(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
     """For a command that plans: the owner of a reservation depends on the cluster's name."""
-    from broker.apis.names import TAG_CLUSTER
+    from providers.names import TAG_CLUSTER
 
     provider = _cached_provider(settings, cluster=settings.cluster_name, kubernetes=kubernetes)
     if not settings.cluster_name:

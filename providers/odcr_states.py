@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from providers.names import MANAGED_BY, MANAGER
+
 OdcrState = Literal[
     "active",
     "assessing",
@@ -71,11 +73,8 @@ STATES: Final[Mapping[str, StateFacts]] = {
     "unsupported": _FAILED,
 }
 
-# The tag of ODCRs that a broker made.
-MANAGED: Final = "capacity-broker.io/managed-by"
-MANAGER: Final = "capacity-broker"
 # Tag keys, in lower case and without separators, that name the manager of a resource.
-_MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.kubernetes.io/managedby"})
+_MANAGER_KEYS: Final = frozenset({"managedby", "createdby", "provisionedby", "app.kubernetes.io/managedby"})
 _TERRAFORM: Final = frozenset({"terraform", "opentofu"})
 
 
@@ -94,12 +93,12 @@ def maker_of(tags: Mapping[str, str]) -> Maker:
 
     The tag of a cluster names no maker: an ODCR of any maker may carry it beside its owner's name.
     """
-    if tags.get(MANAGED) == MANAGER:
+    if tags.get(MANAGED_BY) == MANAGER:
         return "broker"
     for key, value in tags.items():
         plain_key = key.casefold().replace("-", "").replace("_", "").replace(":", "")
         named = value.casefold()
-        if plain_key in _MANAGED_BY and named in _TERRAFORM:
+        if plain_key in _MANAGER_KEYS and named in _TERRAFORM:
             return "terraform"
         if plain_key in _TERRAFORM and named not in ("false", "no", "0"):
             return "terraform"

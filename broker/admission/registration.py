@@ -26,6 +26,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import changed
 from broker.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from providers.names import MANAGED_BY
 
 NAME: Final = "capacity-broker"
 SECRET: Final = "capacity-broker-webhook"
@@ -38,7 +39,7 @@ CHANGES: Final = (
     "(!has(oldObject.metadata.annotations) || !(key in oldObject.metadata.annotations))))"
 )
 SECONDS: Final = 5  # that an API server waits for an answer
-BROKER_LABELS: Final = {names.MANAGED_BY: NAME}
+BROKER_LABELS: Final = {MANAGED_BY: NAME}
 ATTEMPTS: Final = 5
 
 Json = dict[str, Any]

@@ -2,11 +2,14 @@
 
 Karpenter's are those of karpenter v1 and its AWS provider (pkg/apis/v1/labels.go of each); well-known
 Kubernetes labels: https://kubernetes.io/docs/reference/labels-annotations-taints/. The broker's live in their
-own domain, because Karpenter's CRDs refuse unknown keys of its domains.
+own domain, because Karpenter's CRDs refuse unknown keys of its domains. Tags and labels that
+`providers` reads too are in `providers.names`.
 """
 
 from collections.abc import Mapping
 from typing import Final
+
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER, TAG_NODECLASS
 
 # Kubernetes
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
@@ -112,7 +115,6 @@ UNLABELED_KEYS: Final = (PLACEMENT_GROUP_ID, PLACEMENT_GROUP_PARTITION)
 
 # EC2 tags with which Karpenter marks its resources. All three on one instance give it to Karpenter's garbage
 # collection, so the broker never sets them together.
-TAG_EKS_CLUSTER: Final = "eks:eks-cluster-name"
 KARPENTER_OWNERSHIP_TAGS: Final = (NODEPOOL, NODECLASS_LABEL, TAG_EKS_CLUSTER)
 # EC2NodeClass.spec.tags may not hold these, nor any key that begins with TAG_KUBERNETES_CLUSTER.
 TAG_NODECLAIM: Final = "karpenter.sh/nodeclaim"
@@ -121,8 +123,6 @@ RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LA
 
 # The broker's
 BROKER: Final = "capacity-broker.io"
-# The broker as a manager: the value of its labels and tags, and the source of its Events.
-MANAGER: Final = "capacity-broker"
 CLASS_FINALIZER: Final = "capacity-broker.io/termination"
 RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
 ACCEPTED_SPEC: Final = "capacity-broker.io/accepted-spec"
@@ -146,8 +146,6 @@ RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
 # Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
 REPLACES: Final = "capacity-broker.io/replaces"
 MOVE: Final = "capacity-broker.io/move"
-TAG_CLUSTER: Final = "capacity-broker.io/cluster"
-TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
@@ -180,18 +178,15 @@ ALLOWED_NAMESPACES: Final = "capacity-broker.io/allowed-namespaces"
 ADMISSION: Final = "capacity-broker.io/admission"
 # On a CapacityReservation: None (default), Hold or HoldAndDrain, as its queues' stopPolicy in Kueue.
 STOP_POLICY: Final = "capacity-broker.io/stop-policy"
-# On the broker's objects in Kueue; the reservation that it is for is in the annotation TAG_RESERVATION.
-MANAGED_BY: Final = "capacity-broker.io/managed-by"
 # The labels that OME's documentation selects by.
 COHORT_LABEL: Final = "cohort"
 RESERVATION_LABEL: Final = "capacity-reservation"
-# EC2 tags of a reservation that belongs to a CapacityReservation: its owner and its flavor. The tag of those
-# that the broker made, and so may resize and cancel, is providers.odcr_states.MANAGED.
+# EC2 tags of a reservation that belongs to a CapacityReservation: its owner and its flavor. On the broker's
+# objects in Kueue, TAG_RESERVATION is an annotation.
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
 TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
-TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
 TAG_NODECLASS_HASH: Final = "capacity-broker.io/nodeclass-hash"  # with its version before it
 # The broker's own tags of an instance. EC2 takes 50 on a resource (EC2 User Guide, "Tag restrictions").
 INSTANCE_TAGS: Final = (TAG_CLUSTER, TAG_CLUSTER_UID, TAG_NODECLASS, TAG_NODECLASS_HASH, TAG_LAUNCH)

@@ -34,6 +34,7 @@ from broker.oncall.waiters import is_brokers
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
+from providers.names import MANAGER
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
 OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
@@ -134,7 +135,7 @@ def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
         (at, event)
         for event in listed(client, Event)
         if concerned(event) == about
-        and names.MANAGER in (event.reporting_component, event.source.component)
+        and MANAGER in (event.reporting_component, event.source.component)
         and names.ATTEMPT_IDS not in event.annotations
         and (at := happened(event))
     ]

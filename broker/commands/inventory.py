@@ -31,6 +31,7 @@ from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted, format_time
 from providers.base import CapacityProvider
 from providers.model import Odcr
+from providers.names import MANAGER, TAG_CLUSTER
 from providers.odcr_states import Maker
 
 # Columns for people; machines get every key of a row. Those of EXTRA are left out if they do not fit.
@@ -48,7 +49,7 @@ COLUMNS = {
     "match": "MATCH",
 }
 EXTRA = ("match", "kind", "end")
-MAKERS: Mapping[Maker, str] = {"broker": names.MANAGER, "terraform": "Terraform", "other": ""}
+MAKERS: Mapping[Maker, str] = {"broker": MANAGER, "terraform": "Terraform", "other": ""}
 GONE = "not in this cluster"
 MODELS = (CapacityReservation, ClusterCapacityReservation)
 
@@ -125,7 +126,7 @@ def _since(odcr: Odcr, status: OnDemandCapacityReservationStatus | None) -> date
 def _row(view: OdcrView, records: InventoryRecords, cluster: str, now: datetime) -> dict[str, Any]:
     odcr, reservation, since = view.odcr, view.owner, view.since
     # An annotation here may name a reservation of another cluster's broker: then it is this cluster's.
-    named = odcr.tags.get(names.TAG_CLUSTER, "")
+    named = odcr.tags.get(TAG_CLUSTER, "")
     elsewhere = named if reservation and not view.owned and named != cluster else ""
     exists = None
     if reservation and not elsewhere and records.claimants is not None:

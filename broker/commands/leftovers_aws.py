@@ -20,6 +20,7 @@ from broker.text import abridged, counted
 from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
 from providers.launch import ProfileRef
+from providers.names import TAG_CLUSTER_UID
 
 Tags = Mapping[str, Mapping[str, str]]
 # Resources that end with the launch that made them, or are deleted by name.
@@ -55,9 +56,7 @@ def find(account: Account, plan: RemovalPlan, *, classes: Collection[str], keep_
 def _tagged(
     account: Account, tags_by_id: Tags, classes: Collection[str], keep_terms: bool
 ) -> Iterator[Removal | RemainingResource]:
-    own_tags = {
-        id_: tags for id_, tags in tags_by_id.items() if tags.get(names.TAG_CLUSTER_UID) == account.uid
-    }
+    own_tags = {id_: tags for id_, tags in tags_by_id.items() if tags.get(TAG_CLUSTER_UID) == account.uid}
     instances = account.provider.instances([id_ for id_ in own_tags if id_.startswith("i-")])
     ended = {instance.id for instance in instances if not instance.alive}
     carriers: dict[frozenset[str], list[str]] = {}

@@ -40,6 +40,7 @@ from broker.kube.errors import NotFound
 from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.reservations.purchases import LEDGER
 from broker.scheduler import SCHEDULER_LEASE
+from providers.names import MANAGED_BY
 
 Json = dict[str, Any]
 Strip = Callable[[Json], tuple[Json, list[str]]]  # the merge patch, and the parts that it removes
@@ -126,7 +127,7 @@ def _queued(client: Client, kind: Kind) -> Iterator[Removal]:
     """Lists the objects of Kueue in the version that the cluster serves."""
     for version in VERSIONS:
         with suppress(NotFound):
-            yield from _objects(client, replace(kind, version=version), label=f"{names.MANAGED_BY}={NAME}")
+            yield from _objects(client, replace(kind, version=version), label=f"{MANAGED_BY}={NAME}")
             return
 
 

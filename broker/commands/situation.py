@@ -42,6 +42,7 @@ from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from broker.text import abridged
+from providers.names import MANAGER
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 T = TypeVar("T", bound=Object)
@@ -127,9 +128,7 @@ def read(client: Client, now: datetime) -> Situation:
     shortages, why = published_shortages(client)
     unread = [why] if why else []
     events = [
-        e
-        for e in listed(client, Event, unread)
-        if names.MANAGER in (e.reporting_component, e.source.component)
+        e for e in listed(client, Event, unread) if MANAGER in (e.reporting_component, e.source.component)
     ]
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)

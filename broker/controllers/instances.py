@@ -21,6 +21,7 @@ from broker.kube.clock import Clock
 from providers.base import InstanceCalls
 from providers.errors import ProviderError
 from providers.model import Instance
+from providers.names import TAG_CLUSTER_UID
 
 FRESH = timedelta(seconds=60)
 UNSHOWN = timedelta(seconds=5)  # until EC2 is read again for instances that it does not show yet
@@ -158,7 +159,7 @@ class InstanceView:
                 "instances with the cluster's name, without its UID and without a claim are left alone: "
                 "tag them with the UID, or terminate them",
                 instances=sorted(new),
-                tag=names.TAG_CLUSTER_UID,
+                tag=TAG_CLUSTER_UID,
             )
         self._untouched = unproven
 

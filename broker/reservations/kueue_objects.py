@@ -18,6 +18,7 @@ from broker.apis.meta import Object
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation, reserved_of
+from providers.names import MANAGED_BY, MANAGER
 
 Json = dict[str, Any]
 
@@ -53,14 +54,14 @@ def by_queue(reservation: Reservation) -> Iterable[str]:
 def mark(reserved: Reserved) -> Json:
     """The metadata that marks an object as the broker's; it never changes in the object's life."""
     return {
-        "labels": {names.MANAGED_BY: names.MANAGER},
+        "labels": {MANAGED_BY: MANAGER},
         "annotations": {names.TAG_RESERVATION: str(reserved)},
     }
 
 
 def owner_of(obj: Object) -> Reserved | None:
     """The reservation that the broker made the object for; None without the broker's label."""
-    if obj.labels.get(names.MANAGED_BY) != names.MANAGER:
+    if obj.labels.get(MANAGED_BY) != MANAGER:
         return None
     return Reserved.parse(obj.annotations.get(names.TAG_RESERVATION, ""))
 
@@ -69,10 +70,10 @@ def lost_mark(obj: Object, reserved: Reserved) -> str:
     """The `kubectl` command that restores the lost part of the broker's mark. Empty if the object has the
     whole mark, or none of it: then the broker did not make the object for this reservation."""
     kind, name = obj.KIND.plural, f"{obj.name}{f' -n {obj.namespace}' if obj.namespace else ''}"
-    labelled = obj.labels.get(names.MANAGED_BY) == names.MANAGER
+    labelled = obj.labels.get(MANAGED_BY) == MANAGER
     annotated = obj.annotations.get(names.TAG_RESERVATION) == str(reserved)
     if annotated and not labelled:
-        return f"kubectl label {kind} {name} {names.MANAGED_BY}={names.MANAGER} --overwrite"
+        return f"kubectl label {kind} {name} {MANAGED_BY}={MANAGER} --overwrite"
     if labelled and names.TAG_RESERVATION not in obj.annotations:
         return f"kubectl annotate {kind} {name} {names.TAG_RESERVATION}={reserved}"
     return ""
@@ -91,7 +92,7 @@ def owning_cluster(
 
     Labels alone prove nothing, since any creator of a Workload can write them.
     """
-    if workload.labels.get(names.MANAGED_BY) != names.MANAGER or names.DEDICATED not in workload.labels:
+    if workload.labels.get(MANAGED_BY) != MANAGER or names.DEDICATED not in workload.labels:
         return None
     for owner in workload.metadata.owner_references:
         if owner.kind == DedicatedAICluster.KIND.kind:

@@ -24,6 +24,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.sizing import InstanceFlavor
 from broker.text import group_name
 from providers.model import Odcr, ReservationGroup
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID
 
 ANY: Final = "*"
 
@@ -186,14 +187,14 @@ def made_here(odcr: Odcr, cluster: str) -> bool:
     if odcr.maker != "broker" or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.
-    return odcr.ownership == "owned" or odcr.tags.get(names.TAG_CLUSTER) == cluster
+    return odcr.ownership == "owned" or odcr.tags.get(TAG_CLUSTER) == cluster
 
 
 def of_other_cluster(resource: Odcr | ReservationGroup, cluster: str) -> bool:
     """Whether the tags name another cluster."""
     if resource.ownership == "owned":
         return False
-    return resource.ownership == "foreign" or resource.tags.get(names.TAG_CLUSTER, cluster) != cluster
+    return resource.ownership == "foreign" or resource.tags.get(TAG_CLUSTER, cluster) != cluster
 
 
 def named_in(odcr: Odcr) -> Reserved | None:
@@ -284,7 +285,7 @@ def _unallowed(
 
 
 def _cluster_text(resource: Odcr | ReservationGroup) -> str:
-    name, uid = resource.tags.get(names.TAG_CLUSTER, ""), resource.tags.get(names.TAG_CLUSTER_UID)
+    name, uid = resource.tags.get(TAG_CLUSTER, ""), resource.tags.get(TAG_CLUSTER_UID)
     return f"of cluster {name!r}{f' with UID {uid}' if uid else ''} by its tags"
 
 

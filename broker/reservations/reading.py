@@ -34,7 +34,7 @@ from broker.reservations.ownership import OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
-from providers.odcr_states import MANAGED, MANAGER
+from providers.names import MANAGED_BY, MANAGER
 
 T = TypeVar("T", bound=str)
 
@@ -213,7 +213,7 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
 
 def _tags(reservation: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
     tags = {key: reservation.labels[key] for key in cost_labels if key in reservation.labels}
-    tags |= {names.TAG_RESERVATION: str(reserved), MANAGED: MANAGER}
+    tags |= {names.TAG_RESERVATION: str(reserved), MANAGED_BY: MANAGER}
     if reservation.spec.compartment_id:
         tags[names.TAG_COMPARTMENT] = reservation.spec.compartment_id
     return tags

@@ -17,6 +17,7 @@ from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NO_OWNER, Owner
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Instance
+from providers.names import TAG_CLUSTER
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef, TagTypeDef
@@ -70,7 +71,7 @@ def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Instance]:
 def of_cluster(listed: ListOperation[Instance], cluster: str) -> list[Instance]:
     """Every instance with the cluster's name, in every state that EC2 still shows, by id; none that carries
     the UID of another."""
-    chosen = [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}]
+    chosen = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [cluster]}]
     instances = listed.read(Filters=chosen, MaxResults=PAGE)
     return sorted(
         (instance for instance in instances if instance.ownership != "foreign"),

@@ -32,6 +32,7 @@ from providers.launch import (
     Template,
     TemplateRef,
 )
+from providers.names import TAG_CLUSTER, TAG_NODECLASS
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
@@ -236,7 +237,7 @@ class LaunchTemplates:
     def all(self) -> list[TemplateRef]:
         """Those with this cluster's tags and the broker's prefix, oldest first."""
         refs = []
-        cluster_filter = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster.name]}]
+        cluster_filter = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [self._cluster.name]}]
         for page in self._aws.pages(
             self._aws.ec2.describe_launch_templates, Filters=_choice(cluster_filter), MaxResults=PAGE
         ):
@@ -263,7 +264,7 @@ class LaunchTemplates:
             self._known.pop(ref.name, None)
 
     def _create(self, name: str, template: Template, *, owner: str) -> TemplateRef:
-        own = {**self._cluster.labels(), tags.NODE_CLASS: owner, "Name": name}
+        own = {**self._cluster.labels(), TAG_NODECLASS: owner, "Name": name}
         labels = {**tags.checked(template.tags), **own}
         try:
             answer = self._aws.call(
@@ -301,6 +302,6 @@ def _ref(item: LaunchTemplateTypeDef) -> TemplateRef:
     return TemplateRef(
         name=item.get("LaunchTemplateName", ""),
         id=item.get("LaunchTemplateId", ""),
-        owner=tags.from_ec2(item.get("Tags", [])).get(tags.NODE_CLASS, ""),
+        owner=tags.from_ec2(item.get("Tags", [])).get(TAG_NODECLASS, ""),
         created=utc(item.get("CreateTime")),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from providers.aws import groups, tags
+from providers.aws import groups
 from providers.aws.clients import Aws
 from providers.errors import ErrorClass, ProviderError
 from providers.model import ReservationGroup
+from providers.names import TAG_CLUSTER_UID
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
@@ -38,7 +39,7 @@ def groups_of(aws: Aws, uid: str) -> list[ReservationGroup]:
     for page in aws.pages(aws.groups.list_groups, MaxResults=GROUPS):
         for listed in page["GroupIdentifiers"]:
             name, arn = listed["GroupName"], listed["GroupArn"]
-            if name.startswith(f"{PREFIX}.") and (carried := _tags(aws, arn)).get(tags.CLUSTER_UID) == uid:
+            if name.startswith(f"{PREFIX}.") and (carried := _tags(aws, arn)).get(TAG_CLUSTER_UID) == uid:
                 groups.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="owned"))
     return sorted(groups, key=lambda group: group.name)
 

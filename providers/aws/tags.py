@@ -17,14 +17,10 @@ from typing import TYPE_CHECKING
 
 from providers.aws import errors
 from providers.model import Ownership
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import TagTypeDef
-
-CLUSTER = "capacity-broker.io/cluster"
-CLUSTER_UID = "capacity-broker.io/cluster-uid"
-NODE_CLASS = "capacity-broker.io/nodeclass"
-KARPENTERS = "eks:eks-cluster-name"
 
 
 @dataclass(slots=True)
@@ -36,16 +32,16 @@ class Owner:
 
     def labels(self) -> dict[str, str]:
         """The tags of resources that are made for the cluster."""
-        return {CLUSTER: self.name, CLUSTER_UID: self.uid} if self.uid else {CLUSTER: self.name}
+        return {TAG_CLUSTER: self.name, TAG_CLUSTER_UID: self.uid} if self.uid else {TAG_CLUSTER: self.name}
 
     def ownership_of(self, carried: Mapping[str, str]) -> Ownership:
         """The owner of a resource with these tags. Without a UID to compare with, the name decides."""
-        uid, carried_uid = self.uid, carried.get(CLUSTER_UID)
+        uid, carried_uid = self.uid, carried.get(TAG_CLUSTER_UID)
         if uid and carried_uid:
             return "owned" if carried_uid == uid else "foreign"
-        if carried.get(CLUSTER) not in (None, self.name):
+        if carried.get(TAG_CLUSTER) not in (None, self.name):
             return "foreign"
-        return "unproven" if uid or CLUSTER not in carried else "owned"
+        return "unproven" if uid or TAG_CLUSTER not in carried else "owned"
 
 
 NO_OWNER = Owner("")
@@ -53,11 +49,11 @@ NO_OWNER = Owner("")
 
 def checked(tags: Mapping[str, str]) -> Mapping[str, str]:
     """The tags, if the broker may set them."""
-    if KARPENTERS in tags:
+    if TAG_EKS_CLUSTER in tags:
         raise errors.misconfigured(
             "ReservedTag",
-            f"tag {KARPENTERS}={tags[KARPENTERS]} belongs to Karpenter, which would take the resource for "
-            "its own: remove it from the tags of the class",
+            f"tag {TAG_EKS_CLUSTER}={tags[TAG_EKS_CLUSTER]} belongs to Karpenter, which would take the "
+            "resource for its own: remove it from the tags of the class",
             operation="tags",
         )
     return tags

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import boto3
 from botocore.awsrequest import AWSRequest
 
-from broker.apis import names
 from local.aws.control import Control
 from local.aws.ec2_responses.pipeline import NOW
+from providers.names import TAG_CLUSTER
 from tests.cluster.objects import PROFILE
 
 REGION = "us-east-1"
@@ -168,7 +168,7 @@ class Account:
         """The instances that EC2 shows and that have not ended: with the cluster's tag, or all."""
         chosen = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
         if own_only:
-            chosen.append({"Name": f"tag:{names.TAG_CLUSTER}", "Values": [CLUSTER]})
+            chosen.append({"Name": f"tag:{TAG_CLUSTER}", "Values": [CLUSTER]})
         return [
             instance
             for page in self.ec2.get_paginator("describe_instances").paginate(Filters=chosen)

@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from broker.apis import names
 from broker.apis.capacity_broker import MIRRORED, OnDemandCapacityReservation
 from broker.apis.meta import condition
 from broker.controllers.odcr.mirror import MANAGED_BY
 from broker.kube.client import Request
 from broker.kube.metrics import REGISTRY
+from providers.names import MANAGER
 from tests.cluster.account import ACCOUNT, A, B
 from tests.cluster.stack import Stack
 
@@ -174,7 +174,7 @@ def test_a_reservation_that_ec2_no_longer_shows_has_no_object(stack: Stack) -> N
 @pytest.mark.both_servers
 def test_leftovers_are_deleted_and_objects_of_a_person_are_reported(stack: Stack) -> None:
     left, by_person = "cr-00000000000000001", "cr-00000000000000002"
-    stack.client.create(KIND, {"metadata": {"name": left, "labels": {MANAGED_BY: names.MANAGER}}})
+    stack.client.create(KIND, {"metadata": {"name": left, "labels": {MANAGED_BY: MANAGER}}})
     stack.client.create(KIND, {"metadata": {"name": by_person}})
     stack.start()
     stack.until_gone(OnDemandCapacityReservation, left)

@@ -12,6 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.kube.conditions import micro_timestamp
 from broker.kube.lease_holders import DURATION
 from broker.webpage.live import live_state
+from providers.names import TAG_CLUSTER, TAG_EKS_CLUSTER, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, tags
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
@@ -64,13 +65,13 @@ def test_instances_never_carry_karpenter_s_three_marks(stack: Stack) -> None:
     stack.until_launched("c-0")
     shown = tags(stack.instance("c-0"))
     assert not {*names.KARPENTER_OWNERSHIP_TAGS} <= {*shown}
-    assert names.TAG_EKS_CLUSTER not in shown
-    assert (shown[names.TAG_CLUSTER], shown[names.TAG_NODECLASS]) == (CLUSTER, "gpu")
+    assert TAG_EKS_CLUSTER not in shown
+    assert (shown[TAG_CLUSTER], shown[TAG_NODECLASS]) == (CLUSTER, "gpu")
     [template] = stack.aws.templates()
-    assert names.TAG_EKS_CLUSTER not in tags(template)
+    assert TAG_EKS_CLUSTER not in tags(template)
     volume = stack.instance("c-0")["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     marked = tags(stack.aws.ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0])
-    assert marked[names.TAG_CLUSTER] == CLUSTER and names.TAG_EKS_CLUSTER not in marked
+    assert marked[TAG_CLUSTER] == CLUSTER and TAG_EKS_CLUSTER not in marked
 
 
 @pytest.mark.covers("KRP-26")

@@ -20,6 +20,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.oncall.journal import recorded
 from broker.placement import claims as translation
+from providers.names import TAG_CLUSTER
 from tests.cluster.account import A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
@@ -346,7 +347,7 @@ def test_nothing_ends_while_a_claim_cannot_be_marked_or_read(stack: Stack) -> No
 def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     foreign = stack.aws.rival(odcr)
-    stack.aws.ec2.create_tags(Resources=foreign, Tags=[{"Key": names.TAG_CLUSTER, "Value": "green"}])
+    stack.aws.ec2.create_tags(Resources=foreign, Tags=[{"Key": TAG_CLUSTER, "Value": "green"}])
     stack.node_class(id_=odcr)
     stack.start(orphan_grace_seconds=0.0)
     stack.claim("c-0")
@@ -356,7 +357,7 @@ def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
     stack.advance(70)
     stack.passes()
     left = stack.aws.instance(foreign[0])
-    assert left["State"]["Name"] == "running" and tags(left)[names.TAG_CLUSTER] == "green"
+    assert left["State"]["Name"] == "running" and tags(left)[TAG_CLUSTER] == "green"
 
 
 @pytest.mark.covers("KRP-25")

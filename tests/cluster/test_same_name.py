@@ -8,6 +8,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
@@ -26,7 +27,7 @@ def marked(stack: Stack, **more: str) -> str:
         Placement={"AvailabilityZone": A},
     )
     id_ = str(reply["Instances"][0]["InstanceId"])
-    given = {names.TAG_CLUSTER: CLUSTER, names.TAG_NODECLASS: "gpu", **more}
+    given = {TAG_CLUSTER: CLUSTER, TAG_NODECLASS: "gpu", **more}
     stack.aws.ec2.create_tags(Resources=[id_], Tags=[{"Key": k, "Value": v} for k, v in given.items()])
     return id_
 
@@ -57,8 +58,8 @@ def test_everything_that_is_launched_carries_the_cluster_uid(stack: Stack) -> No
     volume = instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     (disk,) = stack.aws.ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
     for resource in (instance, template, disk):
-        assert tags(resource)[names.TAG_CLUSTER] == CLUSTER
-        assert tags(resource)[names.TAG_CLUSTER_UID] == uid
+        assert tags(resource)[TAG_CLUSTER] == CLUSTER
+        assert tags(resource)[TAG_CLUSTER_UID] == uid
 
 
 @pytest.mark.covers("SAF-04")
@@ -127,7 +128,7 @@ def test_no_annotation_gives_the_cluster_an_instance_without_a_uid(stack: Stack)
 @pytest.mark.covers("SAF-04")
 @pytest.mark.both_servers
 def test_claim_from_a_backup_of_another_cluster_does_not_end_its_instance(stack: Stack) -> None:
-    foreign = marked(stack, **{names.TAG_CLUSTER_UID: "uid-of-another"})
+    foreign = marked(stack, **{TAG_CLUSTER_UID: "uid-of-another"})
     stack.node_class(preference="none")
     stack.claim("restored", capacity=(ON_DEMAND,))
     stack.edit(NodeClaim, "restored", {"metadata": {"finalizers": [names.TERMINATION_FINALIZER]}})

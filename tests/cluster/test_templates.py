@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from providers.names import TAG_NODECLASS
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND, PROFILE, RESERVED
 from tests.cluster.stack import Stack
@@ -171,7 +172,7 @@ def test_templates_of_a_deleted_class_go_at_once_and_nothing_foreign_goes(stack:
     stack.delete(NodeClaim, "c-0")  # the last claim of its class
     stack.until_gone(EC2NodeClass, "gpu")
     stack.until(lambda: len(stack.aws.template_names()) == 3, "the class's template deleted")
-    left = {t["LaunchTemplateName"]: tags(t).get(names.TAG_NODECLASS) for t in stack.aws.templates()}
+    left = {t["LaunchTemplateName"]: tags(t).get(TAG_NODECLASS) for t in stack.aws.templates()}
     assert {"somebody-else-s", "karpenter.k8s.aws/1"} < {*left}
     assert "other" in left.values() and "gpu" not in left.values()
 

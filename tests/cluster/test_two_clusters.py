@@ -13,6 +13,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Condition
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json
@@ -25,7 +26,7 @@ GREEN, GREEN_KEY = "green", "AKIAGREEN00000000000"
 GRACE = 130.0  # more than an orphan's grace time, and EC2 is listed anew
 SPEND: dict[str, Any] = {"buy_dollars": 1000.0}
 # A reservation that another tool made for blue's CapacityReservation.
-_MARKS = {names.TAG_RESERVATION: "default/training", names.TAG_CLUSTER: CLUSTER}
+_MARKS = {names.TAG_RESERVATION: "default/training", TAG_CLUSTER: CLUSTER}
 OF_BLUE = [
     {
         "ResourceType": "capacity-reservation",
@@ -72,7 +73,7 @@ def status(twin: Twin, name: str = "training") -> Json:
 
 
 def owned_by(stack: Stack, cluster: str) -> list[Json]:
-    return [odcr for odcr in bought.odcrs(stack.aws.ec2) if tags(odcr).get(names.TAG_CLUSTER) == cluster]
+    return [odcr for odcr in bought.odcrs(stack.aws.ec2) if tags(odcr).get(TAG_CLUSTER) == cluster]
 
 
 @pytest.mark.covers("USR-31")
@@ -151,8 +152,8 @@ def test_no_broker_touches_instances_templates_reservations_or_tags_of_the_other
     assert blue_templates | green_templates <= {*stack.aws.template_names()}
     assert greens not in blue_writes and not [name for name in green_templates if name in blue_writes]
     assert not [name for name in (*blues, *blue_templates) if name in green_writes]
-    assert tags(stack.aws.instance(greens))[names.TAG_CLUSTER] == GREEN
-    assert tags(stack.aws.instance(greens))[names.TAG_CLUSTER_UID] == twin.uid
+    assert tags(stack.aws.instance(greens))[TAG_CLUSTER] == GREEN
+    assert tags(stack.aws.instance(greens))[TAG_CLUSTER_UID] == twin.uid
     reservation = stack.aws.reservation(odcr)
     assert (tags(reservation), reservation["State"], reservation["TotalInstanceCount"]) == (
         before,

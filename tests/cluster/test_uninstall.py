@@ -31,6 +31,7 @@ from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import Forbidden, Unavailable
 from broker.scheduler import SCHEDULER_LEASE
 from local.kube import Cluster
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
 from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms
@@ -148,8 +149,8 @@ def test_uninstall_leaves_nothing_of_the_broker_and_ends_nothing(installed: Inst
     # Of another cluster with the same name.
     foreign = stack.aws.odcr("c5.large", A, 1)
     foreign_tags = [
-        {"Key": names.TAG_CLUSTER, "Value": CLUSTER},
-        {"Key": names.TAG_CLUSTER_UID, "Value": OTHER},
+        {"Key": TAG_CLUSTER, "Value": CLUSTER},
+        {"Key": TAG_CLUSTER_UID, "Value": OTHER},
     ]
     stack.aws.ec2.create_tags(Resources=[foreign], Tags=foreign_tags)
     alive = stack.aws.instances()
@@ -177,7 +178,7 @@ def test_uninstall_leaves_nothing_of_the_broker_and_ends_nothing(installed: Inst
     assert stack.aws.instances(own_only=False) and [
         i["InstanceId"] for i in stack.aws.instances(own_only=False)
     ] == [i["InstanceId"] for i in alive]
-    assert tagged(stack) == {foreign: {names.TAG_CLUSTER, names.TAG_CLUSTER_UID}}
+    assert tagged(stack) == {foreign: {TAG_CLUSTER, TAG_CLUSTER_UID}}
     assert stack.aws.template_names() == []
     assert stack.aws.groups.list_groups()["GroupIdentifiers"] == []
     stays = {(row["kind"], row["name"]): row["command"] for row in done["stays"]}
@@ -218,7 +219,7 @@ def left_behind(installed: Installed) -> str:
         "spec": {LIST: [{"id": "cr-1"}, {"id": odcr}]},
     }
     stack.edit(EC2NodeClass, "gpu", advised)
-    own_tags = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: facts(stack)["clusterUID"]}
+    own_tags = {TAG_CLUSTER: CLUSTER, TAG_CLUSTER_UID: facts(stack)["clusterUID"]}
     stack.aws.ec2.create_tags(Resources=[odcr], Tags=[{"Key": k, "Value": v} for k, v in own_tags.items()])
     return odcr
 

@@ -35,6 +35,7 @@ from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
 from broker.notifications import record
 from broker.run import lead
+from providers.names import MANAGER
 from tests.cluster.everything import pod_groups, unserved
 from tests.cluster.karpenter import installed, pool, served, until_terms
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
@@ -155,7 +156,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
     odcr = stack.aws.odcr(count=1)
     # As after a reservation that EC2 no longer shows.
-    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MANAGED_BY: names.MANAGER}}}
+    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MANAGED_BY: MANAGER}}}
     stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
     stack.until(lambda: served(stack), "the field is added to Karpenter's definition")

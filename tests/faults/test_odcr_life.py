@@ -27,6 +27,7 @@ from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from local.aws import LocalAws
 from providers.model import owned_prefix
+from providers.names import MANAGED_BY, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster.account import A, B, C, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, P5
@@ -55,7 +56,7 @@ class Team(World):
         self.client.create(ResourceFlavor.KIND, bought.h100())
         # Tagged with the same name, of another cluster, or of no cluster: never this broker's to change.
         self.others = [
-            self.foreign(tags_=[(names.TAG_CLUSTER, "elsewhere"), (names.MANAGED_BY, "capacity-broker")]),
+            self.foreign(tags_=[(TAG_CLUSTER, "elsewhere"), (MANAGED_BY, "capacity-broker")]),
             self.foreign(kind="m5.large", tags_=[]),
         ]
         self.as_they_were = [self.aws.reservation(odcr_id) for odcr_id in self.others]
@@ -93,8 +94,8 @@ class Team(World):
     def purchases(self) -> list[Json]:
         """Everything that this cluster's broker ever made, ended or not, as it is now."""
         reservations = self.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
-        managed = [dict(odcr) for odcr in reservations if names.MANAGED_BY in tags(odcr)]
-        return [odcr for odcr in managed if tags(odcr)[names.TAG_CLUSTER] == self.settings.cluster_name]
+        managed = [dict(odcr) for odcr in reservations if MANAGED_BY in tags(odcr)]
+        return [odcr for odcr in managed if tags(odcr)[TAG_CLUSTER] == self.settings.cluster_name]
 
     def held(self) -> dict[str, int]:
         """Instances by zone of reservations that have not ended."""
@@ -514,7 +515,7 @@ def test_group_is_adopted_by_its_tag(fresh: LocalAws) -> None:
     (problem,) = process.broker.reads.snapshot().odcrs.status(RESERVED).problems
     assert problem.reason == "AdoptionNotAllowed"
     # Another cluster's broker keeps it for an object of the same name.
-    other_cluster = {names.TAG_CLUSTER: "prod", names.TAG_CLUSTER_UID: "uid-of-prod"}
+    other_cluster = {TAG_CLUSTER: "prod", TAG_CLUSTER_UID: "uid-of-prod"}
     team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training", **other_cluster})
     process.run(600.0)
     (problem,) = process.broker.reads.snapshot().odcrs.status(RESERVED).problems

@@ -20,6 +20,7 @@ from broker.apis.meta import is_true
 from broker.commands import crds
 from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
+from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, A, B
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
@@ -74,7 +75,7 @@ def neighbours(stage: Stage) -> Neighbours:
             KARPENTER: _abandoned(
                 stage,
                 {
-                    names.TAG_EKS_CLUSTER: CLUSTER,
+                    TAG_EKS_CLUSTER: CLUSTER,
                     names.NODEPOOL: "gone",
                     names.NODECLASS_LABEL: "gone",
                 },
@@ -82,9 +83,9 @@ def neighbours(stage: Stage) -> Neighbours:
             BROKER: _abandoned(
                 stage,
                 {
-                    names.TAG_CLUSTER: CLUSTER,
-                    names.TAG_CLUSTER_UID: cluster_uid(stage.client),
-                    names.TAG_NODECLASS: "gone",
+                    TAG_CLUSTER: CLUSTER,
+                    TAG_CLUSTER_UID: cluster_uid(stage.client),
+                    TAG_NODECLASS: "gone",
                 },
             ),
         },

@@ -17,6 +17,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.reservations.desired import LATEST_VISIBLE
+from providers.names import MANAGED_BY
 from tests.simulation.missing import (
     PAYING,
     conditions_text,
@@ -253,9 +254,9 @@ class Watch:
         bought: Counter[str] = Counter()
         for odcr in world.odcrs():
             tags = world.tags(odcr.id)
-            if names.MANAGED_BY in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
+            if MANAGED_BY in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
                 bought[tags.get(names.TAG_RESERVATION, "")] += odcr.total
-        if world.facts.shrunk & {o.id for o in world.odcrs() if names.MANAGED_BY in world.tags(o.id)}:
+        if world.facts.shrunk & {o.id for o in world.odcrs() if MANAGED_BY in world.tags(o.id)}:
             return  # a person resized a purchase of the broker
         settings = world.settings
         if sum(bought.values()) > settings.buy_instances:

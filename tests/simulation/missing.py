@@ -9,6 +9,7 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.reservations.purchases import LEDGER
+from providers.names import MANAGED_BY
 from tests.simulation.setting import BOUGHT, PER
 from tests.simulation.world import World, condition
 
@@ -55,7 +56,7 @@ def missed(world: World) -> str:
 
 def misbought(world: World) -> str:
     """If only one reservation requests capacity of EC2, that amount is bought, or the amount in use."""
-    bought = [o for o in world.odcrs() if names.MANAGED_BY in world.tags(o.id) and o.state in PAYING]
+    bought = [o for o in world.odcrs() if MANAGED_BY in world.tags(o.id) and o.state in PAYING]
     bought = [o for o in bought if o.id not in world.facts.foreign]
     requesting = {
         name: obj

@@ -11,6 +11,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
+from providers.names import MANAGED_BY, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, A, B
 from tests.cluster.ome.reserved import GPU, spec
@@ -89,10 +90,10 @@ def note_request(world: World, name: str, instances: int) -> None:
 def _others(world: World) -> None:
     """Another cluster's instance and reservation, Karpenter's own claim, and a node of no claim."""
     aws, facts = world.aws, world.facts
-    other_cluster = {names.TAG_CLUSTER: OTHER_CLUSTER, names.MANAGED_BY: "capacity-broker"}
+    other_cluster = {TAG_CLUSTER: OTHER_CLUSTER, MANAGED_BY: "capacity-broker"}
     facts.foreign.add(aws.odcr(BOUGHT, A, 1, TagSpecifications=tagged(other_cluster)))
-    same_name = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: "another"}
-    for tags in ({names.TAG_CLUSTER: OTHER_CLUSTER}, same_name, {}):
+    same_name = {TAG_CLUSTER: CLUSTER, TAG_CLUSTER_UID: "another"}
+    for tags in ({TAG_CLUSTER: OTHER_CLUSTER}, same_name, {}):
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         more = {"TagSpecifications": [{"ResourceType": "instance", "Tags": listed}]} if listed else {}
         stored_claim = aws.ec2.run_instances(

@@ -38,6 +38,7 @@ from local.aws.control import Control
 from local.aws.ec2.world import world as aws_world
 from local.kube.collector import Collector
 from providers.aws import clients
+from providers.names import TAG_CLUSTER
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A, Account
 from tests.cluster.stack import Provider
@@ -305,7 +306,7 @@ class World:
             i
             for i in self.all_instances()
             if i.state not in ENDED
-            and self.tags(i.id).get(names.TAG_CLUSTER) == CLUSTER
+            and self.tags(i.id).get(TAG_CLUSTER) == CLUSTER
             and i.id not in self.facts.foreign
         ]
 

@@ -38,6 +38,7 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.kueue_checks import BY_CHECK, CHECK, identity, refused
 from broker.reservations.sizing import ACCELERATORS
+from providers.names import MANAGED_BY, MANAGER
 
 Json = dict[str, Any]
 
@@ -339,7 +340,7 @@ def body(
         "metadata": {
             "name": f"{cluster.name[:_LONGEST].rstrip('-.')}-{cluster.uid[:8]}-{number}",
             "namespace": namespace,
-            "labels": {names.MANAGED_BY: names.MANAGER, names.DEDICATED: dedicated(cluster)},
+            "labels": {MANAGED_BY: MANAGER, names.DEDICATED: dedicated(cluster)},
             "ownerReferences": [owner_reference(cluster, block=False)],
         },
         "spec": {

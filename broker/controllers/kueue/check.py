@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.controllers.dependencies import ReservationDependencies
@@ -26,6 +25,7 @@ from broker.reservations.kueue_objects import owner_of
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import CONFLICT
 from broker.reservations.spec import Reservation
+from providers.names import MANAGED_BY, MANAGER
 
 Json = dict[str, Any]
 TERMINATING: Final = "AdmissionCheckTerminating"
@@ -111,7 +111,7 @@ class AdmissionCheckReconciler:
 
     def _create(self) -> AdmissionCheck:
         body: Json = {
-            "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: names.MANAGER}},
+            "metadata": {"name": CHECK, "labels": {MANAGED_BY: MANAGER}},
             "spec": {"controllerName": CONTROLLER},
         }
         informer = self._reads.checks
@@ -132,7 +132,7 @@ class AdmissionCheckReconciler:
         informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
 
     def _remove(self, check: AdmissionCheck | None) -> None:
-        if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != names.MANAGER:
+        if check is None or check.deleting or check.labels.get(MANAGED_BY) != MANAGER:
             return
         remove(self._client, self._reads.checks.kind, check)
 

@@ -33,6 +33,7 @@ from broker.kube.clock import Clock
 from providers.errors import ProviderError
 from providers.launch import LaunchRequest
 from providers.model import Instance
+from providers.names import TAG_NODECLASS
 
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")
@@ -194,7 +195,7 @@ class Recovery:
                 work.plans,
                 work.types,
                 odcrs=self._inventory.snapshot().odcrs,
-                class_tag=names.TAG_NODECLASS,
+                class_tag=TAG_NODECLASS,
             )
             paired |= {claim.uid: (claim, instance) for claim, instance in new_pairs}
             paired_ids = {instance.id for _, instance in new_pairs}

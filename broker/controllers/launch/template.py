@@ -23,6 +23,7 @@ from providers.launch import (
     NetworkInterface,
     Template,
 )
+from providers.names import TAG_CLUSTER, TAG_NODECLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +115,8 @@ def instance_tags(ready: LaunchClass, *, launch: str, cluster: str) -> Mapping[s
     """Tags of the instances of one launch: the class's, and the broker's own marks."""
     return {
         **ready.source.spec.tags,
-        names.TAG_CLUSTER: cluster,
-        names.TAG_NODECLASS: ready.source.name,
+        TAG_CLUSTER: cluster,
+        TAG_NODECLASS: ready.source.name,
         names.TAG_NODECLASS_HASH: f"{VERSION}/{class_hash(ready.source)}",
         names.TAG_LAUNCH: launch,
     }

@@ -13,7 +13,6 @@ from datetime import datetime
 
 import structlog
 
-from broker.apis import names
 from broker.apis.capacity_broker import (
     MIRRORED,
     OnDemandCapacityReservation,
@@ -35,6 +34,7 @@ from broker.reservations.odcr_view import OdcrView, view_of
 from providers.base import AccountFacts
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
+from providers.names import MANAGER
 
 # The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -105,14 +105,14 @@ class MirrorController:
 
     def _unread(self, mirror: OnDemandCapacityReservation) -> None:
         """Marks an object that an earlier process wrote, since this one never read EC2."""
-        if mirror.status.stale_since is None and mirror.labels.get(MANAGED_BY) == names.MANAGER:
+        if mirror.status.stale_since is None and mirror.labels.get(MANAGED_BY) == MANAGER:
             now = self._clock.now().replace(microsecond=0)
             self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
 
     def _create(self, id_: str) -> OnDemandCapacityReservation:
         answer = self._client.create(
             OnDemandCapacityReservation.KIND,
-            {"metadata": {"name": id_, "labels": {MANAGED_BY: names.MANAGER}}},
+            {"metadata": {"name": id_, "labels": {MANAGED_BY: MANAGER}}},
         )
         self._mirrors.observe(answer)
         return OnDemandCapacityReservation.decode(answer)
@@ -125,7 +125,7 @@ class MirrorController:
         ]
 
     def _end(self, mirror: OnDemandCapacityReservation) -> None:
-        if mirror.labels.get(MANAGED_BY) == names.MANAGER:
+        if mirror.labels.get(MANAGED_BY) == MANAGER:
             self._client.delete(OnDemandCapacityReservation.KIND, mirror.name, uid=mirror.uid)
             _log.info("reservation is gone from EC2", odcr=mirror.name)
             return

@@ -8,6 +8,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
+from providers.names import MANAGED_BY
 from tests.cluster.account import A, tags
 from tests.cluster.ome.reserved import GPU, KIND, spec
 from tests.cluster.stack import Stack
@@ -64,7 +65,7 @@ def odcrs(ec2: Any) -> list[Json]:
 
 
 def broker_odcrs(ec2: Any) -> list[Json]:
-    return [odcr for odcr in odcrs(ec2) if names.MANAGED_BY in tags(odcr)]
+    return [odcr for odcr in odcrs(ec2) if MANAGED_BY in tags(odcr)]
 
 
 def sizes(ec2: Any) -> dict[str, int]:

@@ -30,6 +30,7 @@ from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK, WAITS
 from broker.reservations.ownership import ReservationProblem
+from providers.names import MANAGED_BY
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall
 from tests.kueue.played import Kueue
@@ -421,11 +422,11 @@ def test_reservation_names_the_objects_that_kueue_refuses_and_the_reason(stack: 
     world.kueue.judges(QUEUE)
     stack.until(lambda: not false_message(stack, "Ready", "FlavorNotFound"), "it is there")
     # A queue that the broker made, and that lost its label, is still the broker's.
-    meta: Json = {"metadata": {"labels": {names.MANAGED_BY: None}}}
+    meta: Json = {"metadata": {"labels": {MANAGED_BY: None}}}
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
     message = stack.until(lambda: kept_out(stack, "QueueMarkRemoved"), "the lost label is named")
-    assert f"kubectl label clusterqueues {QUEUE} {names.MANAGED_BY}=capacity-broker" in message
-    meta["metadata"]["labels"][names.MANAGED_BY] = "capacity-broker"
+    assert f"kubectl label clusterqueues {QUEUE} {MANAGED_BY}=capacity-broker" in message
+    meta["metadata"]["labels"][MANAGED_BY] = "capacity-broker"
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
     stack.until(lambda: not kept_out(stack, "QueueMarkRemoved"), "it is back")
     # A check that is being deleted is used all the same.

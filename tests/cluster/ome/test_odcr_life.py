@@ -14,6 +14,7 @@ from broker.kube.identity import cluster_uid
 from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrStatus
 from broker.reservations.purchases import TAG_PURCHASE
+from providers.names import MANAGED_BY, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import (
@@ -44,11 +45,11 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     (odcr,) = broker_odcrs(stack.aws.ec2)
     assert (odcr["InstanceType"], odcr["InstanceMatchCriteria"]) == (bought.P5, "targeted")
     assert tags(odcr) == {
-        names.TAG_CLUSTER: "blue",
-        names.TAG_CLUSTER_UID: cluster_uid(stack.client),
+        TAG_CLUSTER: "blue",
+        TAG_CLUSTER_UID: cluster_uid(stack.client),
         names.TAG_RESERVATION: "default/training",
         names.TAG_FLAVOR: "h100",
-        names.MANAGED_BY: "capacity-broker",
+        MANAGED_BY: "capacity-broker",
         names.TAG_COMPARTMENT: "acme",
         "team": "blue",
         TAG_PURCHASE: tags(odcr)[TAG_PURCHASE],

@@ -17,6 +17,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark
+from providers.names import MANAGED_BY
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -24,7 +25,7 @@ MINE = Reserved("team", "gpu")
 RESERVED = {"type": "QuotaReserved", "status": "True", "reason": "Reserved", "message": ""}
 
 
-BROKERS = {names.MANAGED_BY: "capacity-broker", names.DEDICATED: "dac"}
+BROKERS = {MANAGED_BY: "capacity-broker", names.DEDICATED: "dac"}
 
 
 def owned(name: str, uid: str) -> list[Json]:
@@ -103,7 +104,7 @@ def test_a_workload_without_quota_of_the_queue_holds_nothing(raw: Json) -> None:
 @pytest.mark.parametrize(
     "metadata",
     [
-        {"labels": {names.MANAGED_BY: "capacity-broker"}},
+        {"labels": {MANAGED_BY: "capacity-broker"}},
         {"labels": BROKERS},
         {"labels": BROKERS, "ownerReferences": owned("dac", "dac-0")},
         {"labels": BROKERS, "ownerReferences": owned("no-such", "dac-1")},

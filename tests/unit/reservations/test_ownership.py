@@ -23,6 +23,7 @@ from broker.reservations.ownership import (
 from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.model import Odcr, ReservationGroup
+from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
 
 A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
@@ -51,7 +52,7 @@ def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | 
 
 
 def bought(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
-    return tagged(id_, reserved, {names.MANAGED_BY: names.MANAGER, names.TAG_CLUSTER: cluster})
+    return tagged(id_, reserved, {MANAGED_BY: MANAGER, TAG_CLUSTER: cluster})
 
 
 def resolved(
@@ -107,7 +108,7 @@ def test_ended_and_unclaimed_reservations_have_no_owner() -> None:
             tagged("cr-2", Reserved("team-a", "other")),
             odcr("cr-3"),
             bought("cr-4", cluster="green"),
-            tagged("cr-5", tags={names.TAG_CLUSTER: "green"}),
+            tagged("cr-5", tags={TAG_CLUSTER: "green"}),
         ]
     )
     assert ownership == Ownership()
@@ -160,11 +161,11 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
     [
         (A, {}, True),
         (B, {}, False),
-        (A, {names.TAG_CLUSTER: "blue"}, True),
-        (A, {names.TAG_CLUSTER: "green"}, False),
-        (A, {names.TAG_CLUSTER: "green", names.TAG_CLUSTER_UID: UID}, True),  # the cluster was renamed
-        (A, {names.TAG_CLUSTER: "blue", names.TAG_CLUSTER_UID: "uid-of-another"}, False),
-        (A, {names.TAG_CLUSTER_UID: "uid-of-another"}, False),
+        (A, {TAG_CLUSTER: "blue"}, True),
+        (A, {TAG_CLUSTER: "green"}, False),
+        (A, {TAG_CLUSTER: "green", TAG_CLUSTER_UID: UID}, True),  # the cluster was renamed
+        (A, {TAG_CLUSTER: "blue", TAG_CLUSTER_UID: "uid-of-another"}, False),
+        (A, {TAG_CLUSTER_UID: "uid-of-another"}, False),
     ],
 )
 def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
@@ -176,9 +177,9 @@ def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
     if not adopted:
         (problem,) = ownership.problems[A]
         assert problem.reason == "AdoptionNotAllowed"
-        names_the_cluster = f"is of cluster {cluster.get(names.TAG_CLUSTER, '')!r}" in problem.message
+        names_the_cluster = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in problem.message
         assert names_the_cluster == bool(cluster)
-        assert cluster.get(names.TAG_CLUSTER_UID, "") in problem.message
+        assert cluster.get(TAG_CLUSTER_UID, "") in problem.message
         # The operator's list has precedence.
         ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
         assert ownership.owner == {"cr-1": A}
@@ -251,8 +252,8 @@ def test_no_reservation_is_lost_or_counted_twice(
     odcrs = []
     for number, (tagged_owner, managed, cluster) in enumerate(specs):
         tags = {names.TAG_RESERVATION: str(tagged_owner)} if tagged_owner else {}
-        tags |= {names.MANAGED_BY: names.MANAGER} if managed else {}
-        tags |= {names.TAG_CLUSTER: cluster} if cluster else {}
+        tags |= {MANAGED_BY: MANAGER} if managed else {}
+        tags |= {TAG_CLUSTER: cluster} if cluster else {}
         odcrs.append(odcr(f"cr-{number}", tags=tags))
     ownership = resolved(
         odcrs,
@@ -295,5 +296,5 @@ def test_an_unreadable_group_is_not_reported_missing() -> None:
 def test_uid_of_the_cluster_decides_before_its_name_who_made_a_reservation(
     ownership: Any, cluster: str, here: bool
 ) -> None:
-    tags = {names.MANAGED_BY: names.MANAGER, names.TAG_CLUSTER: cluster}
+    tags = {MANAGED_BY: MANAGER, TAG_CLUSTER: cluster}
     assert made_here(odcr("cr-1", tags=tags, ownership=ownership), "blue") is here

@@ -31,6 +31,7 @@ from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
 from providers.model import InstanceType, Odcr, ReservationGroup
+from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
 
 GPU = "nvidia.com/gpu"
@@ -66,8 +67,8 @@ def managed(
     tags = {
         names.TAG_RESERVATION: str(more.pop("reserved", TEAM)),
         names.TAG_FLAVOR: flavor,
-        names.MANAGED_BY: names.MANAGER,
-        names.TAG_CLUSTER: "blue",
+        MANAGED_BY: MANAGER,
+        TAG_CLUSTER: "blue",
         TAG_PURCHASE: more.pop("bought_by", ""),
     }
     more = {"match_criteria": "targeted", **more}
@@ -922,9 +923,9 @@ def test_only_reservations_of_this_clusters_broker_are_changed(
     cluster: str | None, uid: str | None, own: bool
 ) -> None:
     reservation = managed("cr-1", 8)
-    tags = {key: value for key, value in reservation.tags.items() if key != names.TAG_CLUSTER}
-    tags |= {names.TAG_CLUSTER: cluster} if cluster else {}
-    tags |= {names.TAG_CLUSTER_UID: uid} if uid else {}
+    tags = {key: value for key, value in reservation.tags.items() if key != TAG_CLUSTER}
+    tags |= {TAG_CLUSTER: cluster} if cluster else {}
+    tags |= {TAG_CLUSTER_UID: uid} if uid else {}
     reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").ownership_of(tags))
     assert made_here(reservation, "blue") is own
-    assert not made_here(replace(reservation, tags={**tags, names.MANAGED_BY: "terraform"}), "blue")
+    assert not made_here(replace(reservation, tags={**tags, MANAGED_BY: "terraform"}), "blue")

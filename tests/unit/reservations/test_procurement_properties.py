@@ -35,6 +35,7 @@ from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Odcr
+from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER
 from tests.support.examples import examples
 from tests.unit.capacity.builders import NOW, ZONES, type_
 
@@ -90,8 +91,8 @@ class Ec2:
             self.odcrs[odcr.id] = replace(odcr, total=purchase.total, available=free)
             return True
         tags = {
-            names.TAG_CLUSTER: CLUSTER,
-            names.MANAGED_BY: names.MANAGER,
+            TAG_CLUSTER: CLUSTER,
+            MANAGED_BY: MANAGER,
             names.TAG_RESERVATION: str(purchase.reserved),
             names.TAG_FLAVOR: purchase.flavor,
         }

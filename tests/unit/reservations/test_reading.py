@@ -30,6 +30,7 @@ from broker.reservations.reading import ParsedReservation, read
 from local.kube import Cluster
 from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, Odcr, ReservationGroup
+from providers.names import MANAGED_BY, TAG_CLUSTER
 from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
@@ -90,7 +91,7 @@ def test_an_object_without_annotations_is_observed_and_retained() -> None:
     assert terms.tags == {
         "team": "blue",
         names.TAG_RESERVATION: "ml/training",
-        names.MANAGED_BY: "capacity-broker",
+        MANAGED_BY: "capacity-broker",
     }
     (demand,) = parsed.desired.demands.values()
     assert (demand.nominal, demand.flavor.instance_types, demand.flavor.zones) == (
@@ -300,7 +301,7 @@ def test_a_purchase_is_assumed_until_ec2_shows_it_or_it_expires() -> None:
 
 
 def test_a_slot_is_idle_only_as_long_as_every_observation_has_it_idle() -> None:
-    tags = {names.MANAGED_BY: "capacity-broker", names.TAG_CLUSTER: "blue"}
+    tags = {MANAGED_BY: "capacity-broker", TAG_CLUSTER: "blue"}
     idle = IdleTracker(ttl=timedelta(minutes=60), cluster="blue")
 
     def at(minute: int, free: int) -> int:

@@ -43,6 +43,7 @@ from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
 from local.kube import Cluster
 from providers.model import Gpu, InstanceType, Odcr
+from providers.names import MANAGED_BY, MANAGER
 from providers.odcr_states import OdcrState
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
@@ -630,7 +631,7 @@ def test_a_requeue_time_of_another_check_is_kept() -> None:
 def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
     world = World()
     name = "one-12345678-0"
-    world.submit(name, labels={names.MANAGED_BY: names.MANAGER, names.DEDICATED: "one"})
+    world.submit(name, labels={MANAGED_BY: MANAGER, names.DEDICATED: "one"})
     sent_back(world, name)  # by the broker, which acts as the job of its own Workloads
     assert world.kueue.counts(A.queue) == {}
     world.holds(A, 1)

@@ -40,6 +40,7 @@ from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
 from local.kube import Cluster
+from providers.names import MANAGED_BY, MANAGER
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
@@ -481,12 +482,12 @@ OTHERS = mark(Reserved("other", "gpu"))
 @pytest.mark.parametrize(
     ("labels", "annotations", "reason", "words"),
     [
-        ({}, MARKED["annotations"], "QueueMarkRemoved", f"label {{}} {names.MANAGED_BY}={names.MANAGER}"),
+        ({}, MARKED["annotations"], "QueueMarkRemoved", f"label {{}} {MANAGED_BY}={MANAGER}"),
         (
-            {names.MANAGED_BY: "helm"},
+            {MANAGED_BY: "helm"},
             MARKED["annotations"],
             "QueueMarkRemoved",
-            f"label {{}} {names.MANAGED_BY}={names.MANAGER}",
+            f"label {{}} {MANAGED_BY}={MANAGER}",
         ),
         (MARKED["labels"], {}, "QueueMarkRemoved", f"annotate {{}} {names.TAG_RESERVATION}=team/gpu"),
         ({}, {}, "ObjectConflict", "not made by the broker"),
@@ -511,7 +512,7 @@ def test_a_queue_that_lost_its_mark_is_not_reported_as_foreign(
     world.reserve()
     world.reconcile()
     marks = {
-        "labels": {names.MANAGED_BY: labels.get(names.MANAGED_BY)},
+        "labels": {MANAGED_BY: labels.get(MANAGED_BY)},
         "annotations": {names.TAG_RESERVATION: annotations.get(names.TAG_RESERVATION)},
     }
     world.client.patch(model.KIND, name, {"metadata": marks}, namespace=namespace)

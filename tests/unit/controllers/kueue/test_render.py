@@ -26,6 +26,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import owner_of, queue_name, short
 from broker.reservations.spec import Reservation
+from providers.names import MANAGED_BY
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -197,7 +198,7 @@ def test_only_a_cluster_wide_reservation_owns_its_queues() -> None:
     assert [owner["uid"] for owner in owned["ownerReferences"]] == ["u-1"]
     held = rendered(reservation())["metadata"]
     assert "ownerReferences" not in held
-    assert held["labels"][names.MANAGED_BY] == "capacity-broker"
+    assert held["labels"][MANAGED_BY] == "capacity-broker"
     assert held["annotations"] == {names.TAG_RESERVATION: "team/gpu"}
 
 
@@ -210,7 +211,7 @@ def test_a_queue_is_labelled_with_its_cohort_and_its_reservation(name: str, labe
     """A long name is shortened as in the labels of the reservation and of its dedicated clusters."""
     labels = rendered(reservation(name, cohort=name))["metadata"]["labels"]
     assert labels == {
-        names.MANAGED_BY: "capacity-broker",
+        MANAGED_BY: "capacity-broker",
         names.COHORT_LABEL: label,
         names.RESERVATION_LABEL: label,
     }

@@ -44,6 +44,7 @@ from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.settings import Settings
 from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, InstanceType, Odcr, OdcrRequest, ReservationGroup
+from providers.names import TAG_CLUSTER
 from tests.support.definitions import defined
 from tests.support.dependencies import dependencies
 from tests.support.examples import times
@@ -159,7 +160,7 @@ class Ec2:
             tenancy=request.tenancy,
             match_criteria=request.match_criteria,
             created=self.now,
-            tags={**request.tags, names.TAG_CLUSTER: CLUSTER},
+            tags={**request.tags, TAG_CLUSTER: CLUSTER},
         )
         self.tokens[request.token] = (request, id_)
         if unanswered:
