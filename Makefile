@@ -90,9 +90,9 @@ contracts: $(VENV)/.installed ## The arrows between packages
 	$(BIN)/lint-imports
 
 generated: $(VENV)/.installed ## CRDs, field pages, rules and dashboards match the code
-	$(BIN)/python -m broker.apis.crdgen --check
-	$(BIN)/python -m broker.apis.fielddocs --check
-	$(BIN)/python -m broker.monitoring --check
+	$(BIN)/python -m local.generators.crdgen --check
+	$(BIN)/python -m local.generators.fielddocs --check
+	$(BIN)/python -m local.generators.monitoring --check
 
 acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
 	@$(BIN)/python -m tests.acceptance

@@ -1,1 +1,1 @@
-"""AWS, a Kubernetes API and the demo on one machine. No broker in a cluster needs it."""
+"""AWS, a Kubernetes API, the demo and the generators of checked-in files. No broker in a cluster needs it."""

@@ -28,7 +28,7 @@ def folder() -> Path:
     if not folders:
         raise FileNotFoundError(
             f"no CRDs in {package / 'crds'} nor {package.parent / 'crds'}: install capacity-broker again, or "
-            "in a checkout run python -m broker.apis.crdgen"
+            "in a checkout run python -m local.generators.crdgen"
         )
     return folders[0]
 

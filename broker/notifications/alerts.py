@@ -1,11 +1,12 @@
 """The alerts of one moment, made from the state that the web page shows. Values in, values out.
 
-Their names, severities and summaries are those of the Prometheus rules, so a receiver needs one routing for
-both. Invariant: the same trouble has the same labels at each check, and so the same id.
+The Prometheus rules take their summaries from here, so a receiver needs one routing for both.
+Invariant: the same trouble has the same labels at each check, and so the same id.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,6 @@ from typing import Any, Final
 
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import short_id
-from broker.oncall.rules import BROKER_ALERTS, RUNBOOKS, Alert
 from broker.text import counted, format_time
 from broker.webpage.live import LiveState
 
@@ -24,7 +24,19 @@ MIN_FAILED_RETRIES: Final = 2  # refusals again after the first, as in the rule 
 ENDING: Final = timedelta(hours=1)
 BLOCK_ENDING: Final = timedelta(hours=2)
 CAP: Final = "SpendingCapReached"
-_RULES: Final[Mapping[str, Alert]] = {alert.name: alert for alert in BROKER_ALERTS}
+# The chart replaces this folder of the repository by the value prometheusRule.runbooks.
+RUNBOOKS: Final = "docs/runbooks"
+# The summaries of the alerts that are also sent without Prometheus, by name. Each is a warning.
+SUMMARIES: Final[Mapping[str, str]] = {
+    "CapacityBrokerSpendingCapReached": "A spending cap stops the purchase of reservations",
+    "CapacityBrokerReservationEnding": "An EC2 capacity reservation ends soon",
+    "CapacityBrokerShortage": "AWS refuses a pool again and again",
+}
+
+
+def runbook_page(alert: str) -> str:
+    """The file of an alert's runbook: CapacityBrokerPanic has capacity-broker-panic.md."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() + ".md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +54,13 @@ class FiringAlert:
     def body(self, now: datetime, ends: datetime | None = None) -> dict[str, Any]:
         """The alert as Alertmanager's API takes it (https://github.com/prometheus/alertmanager/blob/main/api/
         v2/openapi.yaml, postableAlert). `ends` is its end, or until when it holds without another message."""
-        rule = _RULES[self.labels["alertname"]]
+        name = self.labels["alertname"]
         return {
             "labels": dict(self.labels),
             "annotations": {
-                "summary": rule.summary,
+                "summary": SUMMARIES[name],
                 "description": self.description,
-                "runbook_url": f"{RUNBOOKS}/{rule.page}",
+                "runbook_url": f"{RUNBOOKS}/{runbook_page(name)}",
             },
             "startsAt": timestamp(min(self.since, now)),
             **({"endsAt": timestamp(ends)} if ends else {}),
@@ -105,7 +117,7 @@ def _shortages(live: LiveState) -> Iterator[FiringAlert]:
 def _alert(name: str, labels: Mapping[str, str], description: str, since: datetime) -> FiringAlert:
     given = {key: value for key, value in labels.items() if value}
     return FiringAlert(
-        labels={"alertname": name, "severity": _RULES[name].severity, **given},
+        labels={"alertname": name, "severity": "warning", **given},
         description=description[:LONGEST_DESCRIPTION],
         since=since,
     )

@@ -20,15 +20,14 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from broker import monitoring
 from broker.app import LEASE, REGISTRIES
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.identity import NAMESPACE
 from broker.kube.lease import Elector
-from broker.oncall import rules
-from broker.oncall.dashboards import DASHBOARDS, query
 from broker.oncall.http import HttpServer
+from local.generators import monitoring, rules
+from local.generators.dashboards import DASHBOARDS, query
 from tests.cluster.account import CLUSTER, REGION, A
 from tests.cluster.clocks import HastyClock
 from tests.cluster.objects import ON_DEMAND, RESERVED

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from broker import monitoring
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
-from broker.oncall import dashboards, rules
-from broker.oncall.catalog import UnknownSeries
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
+from local.generators import dashboards, monitoring, rules
+from local.generators.metric_catalog import UnknownSeries
 from tests.deploy import helm
 
 CASES = Path(__file__).with_name("alerts.yaml")

@@ -16,7 +16,6 @@ from typing import get_type_hints
 
 import yaml
 
-from broker import monitoring
 from broker.apis import reservation_spec
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -25,6 +24,7 @@ from broker.capacity import shortages
 from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
 from broker.settings import Settings
+from local.generators import monitoring
 from providers.aws import errors
 from providers.errors import ErrorClass, ErrorPolicy
 from providers.model import CapacityType

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.apis import fielddocs
+from local.generators import fielddocs
 from tests.docs.blocks import DOCS, ROOT, blocks, pages
 
 PARTS = ("Use", "Operate", "Reference", "Contribute", "Runbooks")

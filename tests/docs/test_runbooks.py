@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from broker.kube.transports import InProcessTransport
-from broker.oncall import rules
 from local.aws import LocalAws
+from local.generators import rules
 from local.kube import ApiServer, Cluster
 from tests.cluster.stack import Stack
 from tests.cluster.test_prometheus import led

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from broker.apis.crdgen import GeneratedDefinition, definition
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import (
     VERSIONS,
@@ -28,6 +27,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Kind, Object
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
+from local.generators.crdgen import GeneratedDefinition, definition
 
 Json = dict[str, Any]
 

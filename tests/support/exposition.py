@@ -7,7 +7,7 @@ import sys
 from prometheus_client import CollectorRegistry, generate_latest
 
 from broker.app import REGISTRIES
-from broker.monitoring import define
+from local.generators.monitoring import define
 from providers.aws import AwsProvider
 
 

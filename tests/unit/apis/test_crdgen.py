@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.apis import crdgen, crds
+from broker.apis import crds
 from broker.apis.names import KARPENTER_OWNERSHIP_TAGS, LAUNCHABLE, RESERVATIONS_RESOLVED
 from broker.apis.ome import CapacityReservation
+from local.generators import crdgen
 from tests.unit.apis.cases import Json
 
 CHECKOUT = crdgen.CHECKOUT
@@ -47,7 +48,7 @@ def test_check_fails_on_drift_and_names_the_command(
     assert crdgen.main(["--check"]) == 0
     (tmp_path / "crds" / "karpenter.sh_nodepools.yaml").write_text("")
     assert crdgen.main(["--check"]) == 1
-    assert "differs from the models; run python -m broker.apis.crdgen" in capsys.readouterr().err
+    assert "differs from the models; run python -m local.generators.crdgen" in capsys.readouterr().err
     assert crdgen.main(["--chekc"]) == 2
     assert "usage" in capsys.readouterr().err
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from broker import monitoring
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.oncall.catalog import UnknownSeries, check, definitions
 from broker.oncall.journal import Journal, forget_class, forget_pools
 from broker.oncall.metrics import REGISTRY, BoundedCounter, GaugeTable
+from local.generators import monitoring
+from local.generators.metric_catalog import UnknownSeries, check, definitions
 from providers.errors import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.oncall.catalog import Catalog, Definition
-from broker.oncall.rules import check_query
+from local.generators.metric_catalog import Catalog, Definition
+from local.generators.rules import check_query
 
 _WIDTH, _HEIGHT = 12, 8  # two panels a row of Grafana's 24 columns
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}

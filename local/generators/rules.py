@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from broker.oncall.catalog import Catalog, UnknownSeries, check
+from broker.notifications.alerts import RUNBOOKS, SUMMARIES, runbook_page
+from local.generators.metric_catalog import Catalog, UnknownSeries, check
 
-# The chart replaces this folder of the repository by the value prometheusRule.runbooks.
-RUNBOOKS: Final = "docs/runbooks"
 _RECORDED: Final = re.compile(r"\b[a-z_]+:capacity_[a-z_]+:[a-z0-9_]+")
 
 
@@ -41,8 +40,8 @@ class Alert:
 
     @property
     def page(self) -> str:
-        """The file of its runbook: CapacityBrokerPanic has capacity-broker-panic.md."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name).lower() + ".md"
+        """The file of its runbook."""
+        return runbook_page(self.name)
 
     def rule(self) -> Mapping[str, Any]:
         return {
@@ -172,7 +171,7 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         name="CapacityBrokerShortage",
         # Between the end of a shortage and the next refusal there is no series for a moment.
         expr="max by (kind, scope) (max_over_time(capacity_broker_shortage_repeats[5m])) >= 2",
-        summary="AWS refuses a pool again and again",
+        summary=SUMMARIES["CapacityBrokerShortage"],
         description="The {{ $labels.kind }} {{ $labels.scope }} refused at least three times in a row. "
         "Claims use their other options, and wait if there are none.",
     ),
@@ -199,7 +198,7 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         # Claims in a block drain 40 minutes before its end, in a block of UltraServers 70.
         expr='capacity_broker_odcr_end_seconds{reservation_type="capacity-block"} < 7200 '
         'or capacity_broker_odcr_end_seconds{reservation_type!="capacity-block"} < 3600',
-        summary="An EC2 capacity reservation ends soon",
+        summary=SUMMARIES["CapacityBrokerReservationEnding"],
         description="{{ $labels.odcr }} ({{ $labels.instance_type }}, {{ $labels.zone }}, "
         "{{ $labels.reservation_type }}) ends in {{ $value | humanizeDuration }}.",
     ),
@@ -208,7 +207,7 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         expr="max by (namespace, reservation) "
         '(capacity_broker_reservation_problems{reason="SpendingCapReached"}) > 0',
         lasts="1m",
-        summary="A spending cap stops the purchase of reservations",
+        summary=SUMMARIES["CapacityBrokerSpendingCapReached"],
         description="{{ $labels.namespace }}/{{ $labels.reservation }} needs more than the cap allows. Its "
         "condition names the option.",
     ),
