@@ -275,7 +275,7 @@ class OptionCatalog:
     ) -> _OptionState:
         free = [odcr_id for odcr_id in option.odcr_ids if self._supply.inventory.free(odcr_id)]
         if option.pool.capacity_type == "reserved" and not free:
-            return _OptionState(refused=_full(option, self._supply.inventory))
+            return _OptionState(refused=full(option, self._supply.inventory))
         if not self._supply.shortages.by_scope:
             return _OptionState(slots=tuple(free))
         subnets = [subnet.id for subnet in known.node_class.subnets if subnet.zone == option.pool.zone]
@@ -296,7 +296,7 @@ def _class_key(known: ClassCatalog) -> tuple[str, str]:
     return known.node_class.name, known.node_class.tenancy
 
 
-def _full(option: Option, inventory: Inventory) -> Skipped:
+def full(option: Option, inventory: Inventory) -> Skipped:
     counts = ", ".join(f"{odcr_id} 0 of {_total(odcr_id, inventory)}" for odcr_id in option.odcr_ids)
     return option.skipped(RESERVATION_FULL, f"free slots: {counts}")
 

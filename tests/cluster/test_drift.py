@@ -11,6 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.workloads import DaemonSet
 from tests.cluster.account import A, B
+from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
 from tests.cluster.test_provisioning import half_memory
@@ -202,3 +203,24 @@ def test_claim_without_labels_of_its_instance_gets_them_and_keeps_its_node(stack
     dedicated = {**tenancy, "values": ["dedicated"]}
     change(stack, "web", template={"spec": {"requirements": [dedicated]}})
     stack.until(lambda: stack.claim_condition("old", names.DRIFTED), "its instance differs", step=STEP)
+
+
+def reserved_only(stack: Stack) -> None:
+    """A drifted node in the one slot of its pool's class, which launches nowhere else."""
+    odcr = stack.aws.odcr(count=1)
+    stack.node_class("web", id_=odcr, zones=(A,))
+    stack.node_pool("web", node_class="web")
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED]}
+    block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    change(stack, "web", disruption=block, template={"spec": {"requirements": [kinds]}})
+    stack.start()
+    run(stack, "app", node(stack, "old", capacity=(RESERVED,)))
+    hashed(stack, "old")
+    change(stack, "web", template={"spec": {"requirements": [kinds], "expireAfter": "100h"}})
+
+
+def test_a_full_reservation_is_named_if_it_keeps_a_drifted_node(stack: Stack) -> None:
+    reserved_only(stack)
+    stack.until_event("old", "DisruptionBlocked", text="NodePool web has no machine for its pods now")
+    stack.until_event("old", "DisruptionBlocked", text="0 of 1")
+    assert replacement(stack, "old") is None

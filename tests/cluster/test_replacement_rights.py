@@ -6,7 +6,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from tests.cluster.objects import ON_DEMAND
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.reserved import reserve
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP
@@ -36,3 +37,29 @@ def test_replacement_waits_until_the_reservations_are_read(stack: Stack) -> None
 
     claim = stack.until(replacement, "a replacement", step=STEP)
     assert claim is not None and claim.annotations.get(names.DRAWS_FROM) == "default/training"
+
+
+def test_no_replacement_is_started_for_a_free_slot_of_another_owner(stack: Stack) -> None:
+    own = stack.aws.odcr(count=1)
+    tags = [
+        {
+            "ResourceType": "capacity-reservation",
+            "Tags": [{"Key": names.TAG_RESERVATION, "Value": "default/training"}],
+        }
+    ]
+    foreign = stack.aws.odcr(count=1, TagSpecifications=tags)
+    stack.node_class("web", group=stack.aws.group(own, foreign), zones=(A,))
+    reserve(stack, "training", quotas={"cpu": "2"})
+    stack.node_pool("web", node_class="web")
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED]}
+    block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    spec = {"disruption": block, "template": {"spec": {"requirements": [kinds]}}}
+    stack.edit(NodePool, "web", {"spec": spec})
+    stack.start()
+    nodes(stack, RESERVED, "old")
+    stack.until(lambda: names.NODEPOOL_HASH in stack.get(NodeClaim, "old").annotations, "a hash", step=STEP)
+    template = {"spec": {"requirements": [kinds], "expireAfter": "100h"}}
+    stack.edit(NodePool, "web", {"spec": {"template": template}})
+    stack.until_event("old", "DisruptionBlocked", text="NodePool web has no machine for its pods now")
+    assert [claim.name for claim in stack.all(NodeClaim)] == ["old"]
+    assert stack.aws.free(foreign) == 1

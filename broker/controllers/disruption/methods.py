@@ -31,11 +31,10 @@ from broker.controllers.disruption.candidates import (
     usable_soon,
 )
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
+from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
 from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
 from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.replacements import (
-    OVER_LIMITS,
-    MachineFinder,
     Pair,
     body,
     demand,
@@ -281,10 +280,10 @@ class DisruptionMethods:
                 self._reporter.blocked(node, f"Cannot replace it: {problem}")
             return None
         pairs = [finder.find(needed, placed) for needed in demands]
-        if not self._have_machines(pairs, "no instance type of NodePool {} holds its pods"):
+        if not self._have_machines(pairs):
             return None
         pairs = finder.within_limits(pairs)
-        if not self._have_machines(pairs, OVER_LIMITS):
+        if not self._have_machines(pairs):
             return None
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"Drifted: {reason.reason if reason else ''}"
@@ -292,12 +291,12 @@ class DisruptionMethods:
         begun = self._begin(pairs, "Drifted", message, finder, gang=gang_name)
         return placed if begun else None
 
-    def _have_machines(self, pairs: Sequence[Pair], problem: str) -> bool:
+    def _have_machines(self, pairs: Sequence[Pair]) -> bool:
         """Whether all replacements can be made; reports the problem of the others."""
         for needed, machines in pairs:
             if not machines:
-                message = f"Cannot replace it: {problem.format(needed.node.pool.name)}"
-                self._reporter.blocked(needed.node, message)
+                problem = needed.problem or OVER_LIMITS.format(needed.node.pool.name)
+                self._reporter.blocked(needed.node, f"Cannot replace it: {problem}")
         return all(machines for _, machines in pairs)
 
     def _begin(
@@ -328,7 +327,7 @@ class DisruptionMethods:
         ]
         with self._sources.creating():
             if not finder.admit(pairs):
-                self._have_machines([(needed, []) for needed, _ in pairs], OVER_LIMITS)
+                self._have_machines([(needed, []) for needed, _ in pairs])
                 return False
             return self._moves.start(bodies, label, message)
 
@@ -378,7 +377,7 @@ class DisruptionMethods:
         ]
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
         try:
-            moves = self.returns.select(finder, candidates, inventory, idle, budgets)
+            moves = self.returns.select(finder, candidates, idle, budgets)
         except ProviderError as error:
             _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
             return

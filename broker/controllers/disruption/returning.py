@@ -15,7 +15,6 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.capacity.model import Claim, Inventory, Option
-from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.returning import (
@@ -25,13 +24,12 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
-from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
+from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.replacements import (
     Demand,
-    MachineFinder,
     beside_daemons,
     demand,
     planned,
@@ -39,7 +37,6 @@ from broker.controllers.disruption.replacements import (
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclass.resolve import LINUX
-from broker.controllers.provisioning.observe import launchable
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import MachineOption
 from providers.model import InstanceType
@@ -114,7 +111,6 @@ class ReturnSelector:
         self,
         finder: MachineFinder,
         candidates: Sequence[ManagedNode],
-        inventory: Inventory,
         idle: Mapping[str, int],
         budgets: Mapping[str, int],
     ) -> list[ReturnMove]:
@@ -122,36 +118,18 @@ class ReturnSelector:
 
         Raises ProviderError.
         """
-        snapshot, sources = finder.snapshot, self._sources
         if not candidates or not any(budgets.values()):
             return []
-        types = sources.ec2.provider.instance_types()
-        savings = {node.claim.uid: self._saving(node, types) for node in candidates}
+        supply, waiting = finder.supply, finder.waiting
+        savings = {node.claim.uid: self._saving(node, supply.types) for node in candidates}
         rated = [node for node in candidates if savings[node.claim.uid] > 0.0]
         if not rated:
             return []
-        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        waiting = launchable(claims, self._caches.pods.find)
-        class_names = {node.pool.spec.template.spec.node_class_ref.name for node in rated}
-        class_names |= {claim.node_class for claim in waiting.values()}
-        classes = {name: ready.plan for name in class_names if (ready := sources.launch_class(name))}
-        waiting = {uid: claim for uid, claim in waiting.items() if claim.node_class in classes}
-        objects = {claim.uid: claim for claim in claims if claim.uid in waiting}
-        objects |= {node.claim.uid: node.claim for node in rated}
-        supply = LaunchSupply(
-            classes=classes,
-            types=types,
-            inventory=inventory,
-            shortages=sources.shortages(),
-            now=snapshot.now,
-            entitlements=sources.slots.entitlements(objects, inventory, types),
-        )
-        catalog = OptionCatalog(supply)
-        gangs = running_gangs(snapshot, claims)
+        gangs = running_gangs(finder.snapshot, finder.owned)
         offers: dict[str, ReturnOffer] = {}
         for node in rated:
             alone = len(gangs.of.get(node.claim.uid, ())) < 2  # to move both would need more than whole gangs
-            if alone and (offer := _offer(node, catalog, finder, inventory, idle)) is not None:
+            if alone and (offer := _offer(node, finder, idle)) is not None:
                 offers[node.claim.uid] = offer
         possible = [
             ReturnCandidate(
@@ -176,8 +154,8 @@ class ReturnSelector:
         result = plan(
             [*waiting.values(), *movers],
             supply,
-            launched=in_gangs(claims),
-            seconds=sources.plan_seconds,
+            launched=in_gangs(finder.owned),
+            seconds=self._sources.plan_seconds,
             timer=self._timer,
         )
         placed = {
@@ -251,29 +229,27 @@ def return_units(moves: Iterable[ReturnMove]) -> list[list[ReturnMove]]:
     return list(units.values())
 
 
-def _offer(
-    node: ManagedNode,
-    catalog: OptionCatalog,
-    finder: MachineFinder,
-    inventory: Inventory,
-    idle: Mapping[str, int],
-) -> ReturnOffer | None:
-    """The idle slots that hold all pods of the node; None without one."""
+def _offer(node: ManagedNode, finder: MachineFinder, idle: Mapping[str, int]) -> ReturnOffer | None:
+    """The idle slots that hold all pods of the node; None without one.
+
+    A slot of another owner is none of them: the claim would have to leave it again. A return evicts no
+    borrower.
+    """
     assert node.node is not None
     needed = demand(node, node.moving)
     try:
         claim = planned(needed, uid=node.claim.uid, name=f"{node.claim.name}-moved", only=(_RESERVED,))
     except InvalidRequirement:
         return None
-    if claim.requirements.problems():
+    if claim.requirements.problems() or claim.node_class not in finder.supply.classes:
         return None
-    usable = catalog.candidates(claim).slots.keys() & idle.keys()
-    if not usable:
+    if finder.catalog.candidates(claim).slots.keys().isdisjoint(idle):
         return None
     placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
-    machines, unfit = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
+    fitting, unfit = finder.fitting(needed, claim, placement)
+    usable = {item.machine.source for item in fitting if item.open and not item.way.borrows} & idle.keys()
     needed = replace(needed, unfit=tuple(unfit))
-    ((_, allowed),) = finder.within_limits([(needed, machines)])
+    ((_, allowed),) = finder.within_limits([(needed, [item.machine for item in fitting])])
     slots = {machine.source: machine for machine in allowed if machine.source in usable}
     if not slots:
         return None

@@ -9,9 +9,8 @@ and may be tried as a last resort, comes after those of all NodePools that are n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final
 
 from broker.apis.karpenter import NodePool
@@ -21,10 +20,11 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.model import Claim, Inventory, Option
-from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog
+from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
+from broker.capacity.ways import Way, ways
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
@@ -103,7 +103,7 @@ def offers(
     options: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
-    lent: dict[SlotPool, Counter[str]] = {}
+    lent: Counter[str] = Counter()
     for pool in pools:
         for drawing in sorted({pod.drawing for pod in pods}):
             claim = Claim(
@@ -111,62 +111,37 @@ def offers(
                 uid=placeholder_uid(pool, drawing),
                 node_class=pool.node_class.name,
                 requirements=pool.requirements,
+                priority=max(pod.priority for pod in pods if pod.drawing == drawing),
             )
-            candidates = catalog.candidates(claim)
-            short = frozenset(candidates.last_resort)
-            highest = max(pod.priority for pod in pods if pod.drawing == drawing)
-            own = _returnable(claim, candidates, entitlements, reclaimed, highest)
-            for slot_pool, counts in own.items():
-                lent[slot_pool] = lent.get(slot_pool, Counter()) | counts
-            waiting = _lent_options(candidates, own.values())
             known = catalog.known(claim)
-            if not candidates.usable and not waiting:
-                waits = unplaced(claim, candidates, known, OutbidOptions(inventory))
+            open_ways = [way for way in ways(claim, supply, catalog, reclaimed) if way.out is None]
+            if not open_ways:
+                waits = unplaced(claim, catalog.candidates(claim), known, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
+            for way in open_ways:
+                if way.odcr_id:
+                    room[way.odcr_id] = max(room.get(way.odcr_id, 0), way.free - taken[way.odcr_id])
+                    lent[way.odcr_id] = max(lent[way.odcr_id], way.lent)
             for labels in _variants(pool, pods):
                 maker = MachineMaker(
                     pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, drawing
                 )
-                for option in candidates.usable:
-                    machines = maker.machines(option)
-                    if option in short:
-                        machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
-                    options += machines
-                for option in waiting:
-                    options += (replace(item, cost=2 * item.cost) for item in maker.machines(option))
+                for way in open_ways:
+                    machine = maker.machine(way)
+                    if way.last_resort:
+                        machine = replace(machine, weight=machine.weight - LAST_RESORT)
+                    if way.lent and not way.free:  # free slots come before those that a borrower gives back
+                        machine = replace(machine, cost=2 * machine.cost)
+                    options.append(machine)
                 smaller |= maker.smaller
-    for id_ in {option.source for option in options if option.source}:
-        room[id_] = max(0, inventory.free(id_) - taken[id_]) + sum(counts[id_] for counts in lent.values())
+    lent_pools: Counter[SlotPool] = Counter()
+    for id_, count in lent.items():
+        room[id_] += count
+        if (slot_pool := entitlements.slot_pools.get(id_)) is not None:
+            lent_pools[slot_pool] += count
     uids = {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
-    _within_quota(room, entitlements, uids, {pool: counts.total() for pool, counts in lent.items()})
+    _within_quota(room, entitlements, uids, lent_pools)
     return Offers(options=tuple(options), room=room, smaller=smaller, empty=empty)
-
-
-def _returnable(
-    claim: Claim,
-    candidates: CandidateOptions,
-    entitlements: Entitlements,
-    reclaimed: Mapping[SlotPool, int],
-    priority: int,
-) -> dict[SlotPool, Counter[str]]:
-    """The lent slots that claims of the queue may have back, beside those that others wait for."""
-    queue = entitlements.draws.get(claim.uid, "")
-    returnable: dict[SlotPool, Counter[str]] = {}
-    for slot_pool in {entitlements.slot_pools[id_] for id_ in candidates.own}:
-        counts = entitlements.returnable(queue, slot_pool, priority)
-        left = max(0, counts.total() - reclaimed.get(slot_pool, 0))
-        returnable[slot_pool] = Counter(islice(counts.elements(), left))
-    return returnable
-
-
-def _lent_options(candidates: CandidateOptions, lent: Iterable[Counter[str]]) -> list[Option]:
-    """The options that are full, with lent slots that come back."""
-    ids = {id_ for counts in lent for id_ in counts}
-    return [
-        option
-        for option, skipped in candidates.refused.items()
-        if skipped.reason == RESERVATION_FULL and not ids.isdisjoint(option.odcr_ids)
-    ]
 
 
 def _within_quota(
@@ -234,21 +209,17 @@ class MachineMaker:
         self._taints = node_taints(pool.spec.template.spec.taints)
         self._capacity: dict[str, dict[str, int]] = {}
 
-    def machines(self, option: Option) -> Iterator[MachineOption]:
-        """The machines of an option: one for each of its reservations."""
-        place = option.pool
+    def machine(self, way: Way) -> MachineOption:
+        """The machine of a way; the claim of pods with rules about its reservation names that reservation."""
+        place = way.option.pool
         candidate = self.known.candidates[place.instance_type]
         zone = self.known.zones.get(place.zone, {})
         labels = {**candidate.labels, **zone, CAPACITY_TYPE: place.capacity_type, **self._labels}
-        if not option.odcr_ids:
-            yield self._machine(option, candidate, labels, _price(option.price, candidate.type))
-            return
-        price = SLOT_SHARE * _price(None, candidate.type)
-        for id_ in option.odcr_ids:
-            if (odcr := self._inventory.odcrs.get(id_)) is not None:
-                # Each reservation by itself: the claim of pods with rules about it names those that they fit.
-                named = {**labels, **reservation_labels(odcr)}
-                yield self._machine(option, candidate, named, price, id_)
+        if not way.odcr_id:
+            return self._machine(way.option, candidate, labels, _price(way.option.price, candidate.type))
+        labels |= reservation_labels(self._inventory.odcrs[way.odcr_id])
+        cost = SLOT_SHARE * _price(None, candidate.type)
+        return self._machine(way.option, candidate, labels, cost, way.odcr_id)
 
     def _machine(
         self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""

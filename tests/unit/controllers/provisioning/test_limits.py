@@ -19,7 +19,8 @@ from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import capacity
-from broker.controllers.disruption.replacements import Demand, MachineFinder
+from broker.controllers.disruption.machines import MachineFinder
+from broker.controllers.disruption.replacements import Demand
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.decide import (

@@ -1,0 +1,80 @@
+"""Every way to get a machine for a need now, with what it takes, or the reason why it is out.
+
+Pods that wait, replacements and returns choose among these ways; the plan of launches assigns the same
+options (see `option_catalog`). A way is one reservation's slots, or an option outside reservations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from broker.capacity.entitlement import SlotPool
+from broker.capacity.model import Claim, Inventory, Option, Skipped
+from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog, full
+from broker.capacity.shortages import BACKING_OFF
+from broker.capacity.supply import LaunchSupply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """`odcr_id`: the reservation; empty outside reservations, where `free` and `lent` are 0.
+
+    `free`: its slots without an instance. `lent`: those that their owner, the need's queue, gets back from
+    borrowers. `borrows`: the slots belong to another owner. `last_resort`: EC2 refused it lately, and it may
+    be tried all the same. `out`: why the way leads to no machine now.
+    """
+
+    option: Option
+    odcr_id: str = ""
+    free: int = 0
+    lent: int = 0
+    borrows: bool = False
+    last_resort: bool = False
+    out: Skipped | None = None
+
+
+def ways(
+    need: Claim, supply: LaunchSupply, catalog: OptionCatalog, reclaimed: Mapping[SlotPool, int] | None = None
+) -> Iterator[Way]:
+    """The ways of a claim, the preferred first. `reclaimed`: lent slots that other claims get back."""
+    candidates = catalog.candidates(need)
+    last_resort = frozenset(candidates.last_resort)
+    lent = _returnable(need, candidates, supply, reclaimed or {})
+    for option in candidates.options:
+        refused = candidates.refused.get(option)
+        if not option.odcr_ids:
+            yield Way(option=option, last_resort=option in last_resort, out=refused)
+            continue
+        reclaims = refused is None or refused.reason == RESERVATION_FULL
+        for odcr_id in option.odcr_ids:
+            borrows = odcr_id in candidates.borrowable
+            open_ = borrows or odcr_id in candidates.slots
+            free = supply.inventory.free(odcr_id) if open_ else 0
+            back = lent[odcr_id] if reclaims else 0
+            out = None if free or back else refused or _closed(option, odcr_id, supply.inventory)
+            yield Way(option=option, odcr_id=odcr_id, free=free, lent=back, borrows=borrows, out=out)
+
+
+def _closed(option: Option, odcr_id: str, inventory: Inventory) -> Skipped:
+    """Why a reservation has no slot, although others of the option have some."""
+    alone = replace(option, odcr_ids=(odcr_id,))
+    if inventory.free(odcr_id):
+        return alone.skipped(BACKING_OFF, "EC2 refused its free slots lately")
+    return full(alone, inventory)
+
+
+def _returnable(
+    need: Claim, candidates: CandidateOptions, supply: LaunchSupply, reclaimed: Mapping[SlotPool, int]
+) -> Counter[str]:
+    """The lent slots, by reservation, that the claim's queue may have back beside those of other claims."""
+    entitlements = supply.entitlements
+    queue = entitlements.draws.get(need.uid, "")
+    returnable: Counter[str] = Counter()
+    for slot_pool in {entitlements.slot_pools[odcr_id] for odcr_id in candidates.own}:
+        counts = entitlements.returnable(queue, slot_pool, need.priority)
+        left = max(0, counts.total() - reclaimed.get(slot_pool, 0))
+        returnable.update(islice(counts.elements(), left))
+    return returnable
