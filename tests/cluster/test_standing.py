@@ -12,6 +12,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.disruption import methods
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
@@ -105,6 +106,20 @@ def test_budgets_bound_moves_and_no_pod_loses_its_node(stack: Stack) -> None:
     nodes(stack, ON_DEMAND, "d-1", types=("m5.large",))
     assert scale(stack, 2, ("r-0", "r-1"), 240) == (0, 2)
     assert left(stack) & {"r-0", "r-1"} and len(left(stack)) == 2
+
+
+def test_empty_reserved_nodes_stay_while_there_is_no_time_to_try_all_moves(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(stack, slots=1, pools=("web", "idle"))
+    stack.start()
+    nodes(stack, RESERVED, "r-0", pool="idle")
+    nodes(stack, ON_DEMAND, "d-0", types=("m5.large",))
+    with monkeypatch.context() as slow:
+        slow.setattr(methods, "TRYING", -1.0)
+        assert scale(stack, 1, ("r-0",), 120) == (0, 0)
+    assert scale(stack, 1, ()) == (0, 1)
+    assert left(stack) == {"r-0"}
 
 
 def test_a_policy_that_keeps_nodes_with_pods_moves_none_and_launches_none(stack: Stack) -> None:

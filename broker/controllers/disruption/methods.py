@@ -135,6 +135,7 @@ class DisruptionMethods:
         began = self._clock.monotonic()
         for move in standing.moves(gangs):
             if self._clock.monotonic() - began > TRYING:
+                touched |= standing.kept(standing.reserved)  # any of them may be a host of the moves to come
                 break
             touched |= standing.kept(move.hosts)
             if pods_wait or not all(self._may_move(node, snapshot) for node in move.nodes):
