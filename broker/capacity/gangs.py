@@ -1,6 +1,6 @@
 """Chooses the gangs that launch, by branch and bound, if there are too many ways for `slot_model`.
 
-Invariant: the chosen gangs fit together, and no other choice is better on any level (`slot_model.levels`).
+Invariant: the chosen gangs fit together, and no other choice is better on any level (`levels`).
 Age is not compared. Only gangs are decided here; the slots follow from them (see `network`). No limit binds.
 
 A part of the search has gangs that must launch, and gangs that must not. Its bound is the network's optimum
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from broker.capacity import network
+from broker.capacity.levels import levels
 from broker.capacity.problem import Ints, SlotChoice, SlotFlow, SlotProblem
-from broker.capacity.slot_model import levels
 from broker.capacity.time_budget import TimeBudget
 
 Objective = tuple[int, ...]

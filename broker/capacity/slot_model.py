@@ -2,7 +2,7 @@
 
 Invariant: a gang is whole or absent, no limit is exceeded, and each claim that keeps a slot has one. The
 levels are maximized one after another, and each is held from then on. A result that is proven is the best in
-the order of `levels`, then of age, then of who has lent slots.
+the order of `levels.levels`, then of age, then of who has lent slots.
 
 A variable counts the claims of a kind (equal but for their age) or the claims of a reach in a slot class; the
 first claims of a kind are the oldest. The solver is OR-tools' CP-SAT with one worker and a fixed seed, so
@@ -13,7 +13,7 @@ a worse one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -21,55 +21,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from broker.capacity.problem import Bundle, Ints, SlotChoice, SlotFlow, SlotProblem
+from broker.capacity.levels import Level, levels
+from broker.capacity.problem import Bundle, SlotChoice, SlotFlow, SlotProblem
 from broker.capacity.time_budget import TimeBudget
 
-_MICRODOLLAR: Final = 1_000_000
 _MOST_WEIGHT: Final = 2**40  # levels are maximized together while the product of their ranges is less
 _WORK_A_SECOND: Final = 0.25  # the solver's own measure of time, which does not depend on the machine's load
-
-
-class Level(NamedTuple):
-    """The value of a served claim and of a claim of a gang that launches, by bundle; of a claim on an arc."""
-
-    served: Ints
-    launched: Ints
-    used: Ints
-
-
-def levels(problem: SlotProblem) -> list[Level]:
-    """The objective of a plan but for age (see `plan`); larger values are better."""
-    bundles = problem.bundles
-    none, unused = np.zeros(len(bundles), dtype=np.int64), np.zeros(len(problem.arc_slot), dtype=np.int64)
-
-    def each(value: Callable[[Bundle], int]) -> Ints:
-        return np.array([value(bundle) for bundle in bundles], dtype=np.int64)
-
-    def reserved(counts: Callable[[Bundle], bool]) -> Level:
-        return Level(each(lambda bundle: int(counts(bundle))), none, unused)
-
-    def slots(value: Ints) -> Level:
-        return Level(none, none, -value)
-
-    by_priority = [
-        reserved(lambda bundle, priority=priority: bundle.rank.priority == priority)  # type: ignore[misc]
-        for priority in sorted({bundle.rank.priority for bundle in bundles})
-    ]
-    held = reserved(lambda bundle: not bundle.rank.unheld)
-    launched = Level(
-        each(lambda bundle: int(not bundle.rank.falls_back)),
-        each(lambda bundle: bundle.count if bundle.gang and not bundle.must else 0),
-        unused,
-    )
-    saved = Level(
-        each(_cost), each(lambda bundle: -_cost(bundle) * bundle.count if bundle.gang else 0), unused
-    )
-    measures = [measure[problem.arc_slot] for measure in (*problem.sizes, *problem.ends)]
-    return [*by_priority, held, launched, saved, slots(problem.lent.astype(np.int64)), *map(slots, measures)]
-
-
-def _cost(bundle: Bundle) -> int:
-    return round(-bundle.rank.cost * _MICRODOLLAR) if bundle.rank.falls_back else 0
 
 
 def solve(problem: SlotProblem, start: SlotChoice, budget: TimeBudget) -> SlotChoice:

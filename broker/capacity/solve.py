@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.capacity import gangs, greedy, network, quality, slot_model
+from broker.capacity import gangs, greedy, network, quality
 from broker.capacity.model import Solution
 from broker.capacity.problem import SlotChoice, SlotFlow, SlotProblem
 from broker.capacity.time_budget import TimeBudget
@@ -70,6 +70,10 @@ def _exactly(problem: SlotProblem, budget: TimeBudget) -> _Solved:
         choice, solver = start, "greedy"
         note = f"{ways:,} ways from claims to slots are more than {MOST_WAYS:,}: no others were compared"
     else:
+        from broker.capacity import (
+            slot_model,  # its solver loads pandas: a tenth of the start and of the memory
+        )
+
         choice, solver = slot_model.solve(problem, start, budget), "constraint programming"
     return _Solved(choice=choice, solver=solver, note="" if choice.proven else note, relaxed=taken)
 
