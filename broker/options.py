@@ -13,7 +13,10 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 from broker.option_rules import wrong
 from broker.settings import Settings
 
-_HINTS: Final = get_type_hints(Settings, include_extras=True)
+HINTS: Final = get_type_hints(Settings, include_extras=True)
+for _name in (field.name for field in fields(Settings)):
+    _option = HINTS[_name].__metadata__[0]
+    _option.envvar = _option.envvar or f"BROKER_{_name.upper()}"
 # Their values may hold a token or a password, so no message repeats them.
 _SECRET: Final = frozenset({"history", "notify_alertmanager", "notify_webhook"})
 _PARTS: Final = ("buy_dollars_each", "buy_dollars_namespace")
@@ -29,7 +32,7 @@ class BadOptions(ValueError):
 
 def called(name: str) -> str:
     """A field as users know it: `--region (AWS_REGION)`."""
-    return f"--{name.replace('_', '-')} ({_HINTS[name].__metadata__[0].envvar})"
+    return f"--{name.replace('_', '-')} ({HINTS[name].__metadata__[0].envvar})"
 
 
 def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str]:
@@ -38,7 +41,7 @@ def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str
     sentences = []
     for name in judged:
         value, option = getattr(settings, name), called(name)
-        written = [write for rule in _HINTS[name].__metadata__[1:] if (write := rule(value))]
+        written = [write for rule in HINTS[name].__metadata__[1:] if (write := rule(value))]
         value = "not shown here" if name in _SECRET else value
         sentences += [wrong(option, value, write) for write in written]
     return sentences
@@ -125,7 +128,7 @@ def _annotation(name: str) -> Any:
 
     Text that is no number stays text: its rule reports it with the other problems.
     """
-    type_, option = get_args(_HINTS[name])[:2]
+    type_, option = get_args(HINTS[name])[:2]
     if type_ in (int, float):
         option = copy(option)
         option.parser, option.metavar = partial(_number, type_), f"<{type_.__name__}>"

@@ -37,7 +37,8 @@ NOTIFY: Final = "Notifications"
 LOG: Final = "Log"
 
 
-def _option(help_: str, *, about: str, envvar: str) -> Any:
+def _option(help_: str, *, about: str, envvar: str | None = None) -> Any:
+    """`envvar`: the environment variable, if it is not BROKER_ and the name of the field."""
     return typer.Option(help=help_, envvar=envvar, show_envvar=True, rich_help_panel=about)
 
 
@@ -103,15 +104,9 @@ class Settings:
             envvar="KUBECONFIG",
         ),
     ] = ""
-    context: Annotated[
-        str, _option("Context of the kubeconfig.", about=KUBERNETES, envvar="BROKER_CONTEXT")
-    ] = ""
+    context: Annotated[str, _option("Context of the kubeconfig.", about=KUBERNETES)] = ""
     namespace: Annotated[
-        str,
-        _option(
-            "Namespace of the webhook's Service and certificates.", about=REPLICA, envvar="BROKER_NAMESPACE"
-        ),
-        rules.name,
+        str, _option("Namespace of the webhook's Service and certificates.", about=REPLICA), rules.name
     ] = "kube-system"
     identity: Annotated[
         str, _option("Name of this replica in the Lease.", about=REPLICA, envvar="HOSTNAME")
@@ -121,28 +116,17 @@ class Settings:
         _option(
             "Stand for election: the holder of the Lease acts. Off: this replica only serves the webhook.",
             about=REPLICA,
-            envvar="BROKER_LEADER_ELECTION",
         ),
     ] = True
-    http_host: Annotated[
-        str, _option("Address of /metrics, /healthz and /readyz.", about=REPLICA, envvar="BROKER_HTTP_HOST")
-    ] = "127.0.0.1"
+    http_host: Annotated[str, _option("Address of /metrics, /healthz and /readyz.", about=REPLICA)] = (
+        "127.0.0.1"
+    )
     http_port: Annotated[
-        int,
-        _option(
-            "Port of /metrics, /healthz and /readyz; 0 picks a free one.",
-            about=REPLICA,
-            envvar="BROKER_HTTP_PORT",
-        ),
-        rules.port,
+        int, _option("Port of /metrics, /healthz and /readyz; 0 picks a free one.", about=REPLICA), rules.port
     ] = 8080
     poll_seconds: Annotated[
         float,
-        _option(
-            "Seconds between two descriptions of the reservations.",
-            about=LAUNCHING,
-            envvar="BROKER_POLL_SECONDS",
-        ),
+        _option("Seconds between two descriptions of the reservations.", about=LAUNCHING),
         rules.seconds(1),
     ] = 30.0
     plan_seconds: Annotated[
@@ -150,7 +134,6 @@ class Settings:
         _option(
             "Seconds for a plan, with all its steps; claims that do not fit are planned next.",
             about=LAUNCHING,
-            envvar="BROKER_PLAN_SECONDS",
         ),
         rules.seconds(0, more=True),
     ] = 5.0
@@ -159,17 +142,12 @@ class Settings:
         _option(
             "Seconds without a new pending pod after which NodePools of the broker's group are served.",
             about=LAUNCHING,
-            envvar="BROKER_POD_BATCH_IDLE_SECONDS",
         ),
         rules.seconds(0),
     ] = 1.0
     pod_batch_max_seconds: Annotated[
         float,
-        _option(
-            "Seconds that the first pending pod waits at most for others.",
-            about=LAUNCHING,
-            envvar="BROKER_POD_BATCH_MAX_SECONDS",
-        ),
+        _option("Seconds that the first pending pod waits at most for others.", about=LAUNCHING),
         rules.seconds(0),
     ] = 10.0
     price_ceiling: Annotated[
@@ -177,7 +155,6 @@ class Settings:
         _option(
             "Most that a claim pays outside reservations, as a factor over its cheapest option.",
             about=LAUNCHING,
-            envvar="BROKER_PRICE_CEILING",
         ),
         rules.factor,
     ] = 10.0
@@ -186,7 +163,6 @@ class Settings:
         _option(
             "Share that an on-demand instance may cost more to have type and zone of an open reservation.",
             about=LAUNCHING,
-            envvar="BROKER_FALLBACK_PREMIUM",
         ),
         rules.share,
     ] = 0.1
@@ -195,17 +171,12 @@ class Settings:
         _option(
             "Seconds that free slots are held for a gang that outranks other claims; 0 holds none.",
             about=LAUNCHING,
-            envvar="BROKER_GANG_HOLD_SECONDS",
         ),
         rules.seconds(0),
     ] = 600.0
     orphan_grace_seconds: Annotated[
         float,
-        _option(
-            "Seconds that an instance without a claim is kept for a claim to adopt.",
-            about=LAUNCHING,
-            envvar="BROKER_ORPHAN_GRACE_SECONDS",
-        ),
+        _option("Seconds that an instance without a claim is kept for a claim to adopt.", about=LAUNCHING),
         rules.seconds(0),
     ] = 120.0
     take_over_karpenter: Annotated[
@@ -213,7 +184,6 @@ class Settings:
         _option(
             "Also launch claims of group karpenter.k8s.aws, but not while Karpenter's Lease is alive.",
             about=KARPENTER,
-            envvar="BROKER_TAKE_OVER_KARPENTER",
         ),
     ] = False
     advise: Annotated[
@@ -221,15 +191,12 @@ class Settings:
         _option(
             "Write the reservations of capacityReservationSpec into the selector terms that Karpenter reads.",
             about=KARPENTER,
-            envvar="BROKER_ADVISE",
         ),
     ] = True
     interruption_queue: Annotated[
         str,
         _option(
-            "SQS queue (name, or URL) of EC2's notices about instances; empty: none is read.",
-            about=LAUNCHING,
-            envvar="BROKER_INTERRUPTION_QUEUE",
+            "SQS queue (name, or URL) of EC2's notices about instances; empty: none is read.", about=LAUNCHING
         ),
     ] = ""
     isolated_vpc: Annotated[
@@ -237,7 +204,6 @@ class Settings:
         _option(
             "The VPC does not reach AWS's price list: use the prices shipped with the broker.",
             about=LAUNCHING,
-            envvar="BROKER_ISOLATED_VPC",
         ),
     ] = False
     vm_memory_overhead_percent: Annotated[
@@ -245,7 +211,6 @@ class Settings:
         _option(
             "Share of an instance's memory that hypervisor and kernel keep; the same as Karpenter's.",
             about=LAUNCHING,
-            envvar="BROKER_VM_MEMORY_OVERHEAD_PERCENT",
         ),
         rules.share,
     ] = 0.075
@@ -254,7 +219,6 @@ class Settings:
         _option(
             "Network interfaces of each instance that carry no pods; the same as Karpenter's.",
             about=LAUNCHING,
-            envvar="BROKER_RESERVED_ENIS",
         ),
         rules.whole(noun="a count"),
     ] = 0
@@ -264,7 +228,6 @@ class Settings:
             "Add capacityReservationSpec to Karpenter's definition of EC2NodeClass, and put it back when an "
             "upgrade drops it.",
             about=KARPENTER,
-            envvar="BROKER_KEEP_DEFINITION",
         ),
     ] = False
     strict: Annotated[
@@ -272,7 +235,6 @@ class Settings:
         _option(
             "Reject reservations of OME that need a correction, in the webhook and in the controllers.",
             about=RESERVATIONS,
-            envvar="BROKER_STRICT",
         ),
     ] = False
     default_cohort: Annotated[
@@ -280,24 +242,19 @@ class Settings:
         _option(
             "Cohort of reservations that may borrow and name none; empty: those are invalid.",
             about=RESERVATIONS,
-            envvar="BROKER_DEFAULT_COHORT",
         ),
     ] = ""
     reservation_creating_seconds: Annotated[
         float,
         _option(
-            "Seconds that a CapacityReservation may lack hardware before it is Failed.",
-            about=RESERVATIONS,
-            envvar="BROKER_RESERVATION_CREATING_SECONDS",
+            "Seconds that a CapacityReservation may lack hardware before it is Failed.", about=RESERVATIONS
         ),
         rules.seconds(1),
     ] = 600.0
     reservation_updating_seconds: Annotated[
         float,
         _option(
-            "Seconds that a change of a CapacityReservation may take before it is Failed.",
-            about=RESERVATIONS,
-            envvar="BROKER_RESERVATION_UPDATING_SECONDS",
+            "Seconds that a change of a CapacityReservation may take before it is Failed.", about=RESERVATIONS
         ),
         rules.seconds(1),
     ] = 3600.0
@@ -306,25 +263,20 @@ class Settings:
         _option(
             "Seconds until an unavailable or returned node changes a CapacityReservation's allocatable.",
             about=RESERVATIONS,
-            envvar="BROKER_RESERVATION_STEADY_SECONDS",
         ),
         rules.seconds(0),
     ] = 60.0
     webhook_port: Annotated[
         int,
         _option(
-            "Port of the validating webhook, at the address of /metrics; 0: there is none.",
-            about=REPLICA,
-            envvar="BROKER_WEBHOOK_PORT",
+            "Port of the validating webhook, at the address of /metrics; 0: there is none.", about=REPLICA
         ),
         rules.port,
     ] = 0
     webhook_service: Annotated[
         str,
         _option(
-            "Service in the broker's namespace by which the API server reaches the webhook.",
-            about=REPLICA,
-            envvar="BROKER_WEBHOOK_SERVICE",
+            "Service in the broker's namespace by which the API server reaches the webhook.", about=REPLICA
         ),
         rules.name,
     ] = "capacity-broker"
@@ -333,7 +285,6 @@ class Settings:
         _option(
             "Dollars an hour that all purchases of the broker in EC2 may cost; 0: it buys nothing.",
             about=BUYING,
-            envvar="BROKER_BUY_DOLLARS",
         ),
         rules.dollars,
     ] = 0.0
@@ -342,7 +293,6 @@ class Settings:
         _option(
             "The same for each CapacityReservation; 0: a quarter of --buy-dollars; inf: no limit of its own.",
             about=BUYING,
-            envvar="BROKER_BUY_DOLLARS_EACH",
         ),
         rules.dollars,
     ] = 0.0
@@ -351,7 +301,6 @@ class Settings:
         _option(
             "The same for all of a namespace; 0: half of --buy-dollars; inf: no limit of its own.",
             about=BUYING,
-            envvar="BROKER_BUY_DOLLARS_NAMESPACE",
         ),
         rules.dollars,
     ] = 0.0
@@ -360,7 +309,6 @@ class Settings:
         _option(
             "Instances that all purchases of the broker in EC2 may have; 0: only dollars limit them.",
             about=BUYING,
-            envvar="BROKER_BUY_INSTANCES",
         ),
         rules.whole(noun="a count"),
     ] = 0
@@ -369,35 +317,22 @@ class Settings:
         _option(
             "The same for each CapacityReservation; 0: a quarter of --buy-instances, rounded up.",
             about=BUYING,
-            envvar="BROKER_BUY_INSTANCES_EACH",
         ),
         rules.whole(noun="a count"),
     ] = 0
     buy_instances_namespace: Annotated[
         int,
-        _option(
-            "The same for all of a namespace; 0: half of --buy-instances, rounded up.",
-            about=BUYING,
-            envvar="BROKER_BUY_INSTANCES_NAMESPACE",
-        ),
+        _option("The same for all of a namespace; 0: half of --buy-instances, rounded up.", about=BUYING),
         rules.whole(noun="a count"),
     ] = 0
     buy_platforms: Annotated[
         str,
-        _option(
-            "Platforms, with commas, that a CapacityReservation's annotation may buy.",
-            about=BUYING,
-            envvar="BROKER_BUY_PLATFORMS",
-        ),
+        _option("Platforms, with commas, that a CapacityReservation's annotation may buy.", about=BUYING),
         rules.platforms,
     ] = PLAIN_OFFER[0]
     buy_tenancies: Annotated[
         str,
-        _option(
-            "Tenancies, with commas, that a CapacityReservation's annotation may buy.",
-            about=BUYING,
-            envvar="BROKER_BUY_TENANCIES",
-        ),
+        _option("Tenancies, with commas, that a CapacityReservation's annotation may buy.", about=BUYING),
         rules.tenancies,
     ] = PLAIN_OFFER[1]
     adopt_by_annotation: Annotated[
@@ -406,7 +341,6 @@ class Settings:
             "Namespaces, with commas. Their CapacityReservations may adopt EC2 reservations and groups by "
             "annotation; NAMESPACE=ID or NAMESPACE=ARN: only that one; *: all, and cluster-wide ones.",
             about=RESERVATIONS,
-            envvar="BROKER_ADOPT_BY_ANNOTATION",
         ),
         rules.adopters,
     ] = ""
@@ -415,24 +349,19 @@ class Settings:
         _option(
             "Zones, with commas, in order, of flavors without a zone; empty: all that offer the type.",
             about=BUYING,
-            envvar="BROKER_BUY_ZONES",
         ),
     ] = ""
     release_idle_seconds: Annotated[
         float,
         _option(
-            "Seconds that a purchased slot may be idle before it is returned; 0: for ever.",
-            about=BUYING,
-            envvar="BROKER_RELEASE_IDLE_SECONDS",
+            "Seconds that a purchased slot may be idle before it is returned; 0: for ever.", about=BUYING
         ),
         rules.seconds(0),
     ] = 0.0
     cost_labels: Annotated[
         str,
         _option(
-            "Labels of a CapacityReservation, with commas, that become tags of its purchases.",
-            about=BUYING,
-            envvar="BROKER_COST_LABELS",
+            "Labels of a CapacityReservation, with commas, that become tags of its purchases.", about=BUYING
         ),
     ] = ""
     dedicated_node_class: Annotated[
@@ -440,7 +369,6 @@ class Settings:
         _option(
             "EC2NodeClass of dedicated clusters, if cluster, profile and reservation name none.",
             about=CLUSTERS,
-            envvar="BROKER_DEDICATED_NODE_CLASS",
         ),
         rules.name,
     ] = "default"
@@ -449,7 +377,6 @@ class Settings:
         _option(
             "Seconds to wait for quota before a dedicated cluster is marked Failed. It keeps waiting.",
             about=CLUSTERS,
-            envvar="BROKER_DEDICATED_WAIT_SECONDS",
         ),
         rules.seconds(0),
     ] = 600.0
@@ -459,7 +386,6 @@ class Settings:
             "on: this process also places pods while it holds the scheduler's Lease; off: it does not; only: "
             "it does nothing else, and needs no AWS.",
             about=PODS,
-            envvar="BROKER_SCHEDULER",
         ),
         rules.one_of("on", "off", "only"),
     ] = "on"
@@ -469,7 +395,6 @@ class Settings:
             "Scheduler names of pods and reservations that the broker places, with commas; empty: none. Each "
             "is in force while the kinds of its project are installed. Leave out a name that runs already.",
             about=PODS,
-            envvar="BROKER_SCHEDULER_NAMES",
         ),
     ] = "koord-scheduler,godel-scheduler,nos-scheduler,capacity-broker"
     restricted_node_fallback: Annotated[
@@ -478,7 +403,6 @@ class Settings:
             "An owner that does not fit into its Restricted reservation runs beside it, as in Koordinator; "
             "otherwise it waits.",
             about=PODS,
-            envvar="BROKER_RESTRICTED_NODE_FALLBACK",
         ),
     ] = False
     quota_absent_is_zero: Annotated[
@@ -487,7 +411,6 @@ class Settings:
             "CPU and memory that an elastic quota does not name have the limit 0, as in nos; otherwise they "
             "are unconstrained.",
             about=PODS,
-            envvar="BROKER_QUOTA_ABSENT_IS_ZERO",
         ),
     ] = False
     gpu_memory_gb: Annotated[
@@ -496,7 +419,6 @@ class Settings:
             "GB of GPU memory that one nvidia.com/gpu counts in elastic quotas, on nodes without Karpenter's "
             "label for it.",
             about=PODS,
-            envvar="BROKER_GPU_MEMORY_GB",
         ),
         rules.whole(noun="a count"),
     ] = 32
@@ -506,7 +428,6 @@ class Settings:
             "Seconds for which the room of a deleted Gödel pod is kept; its annotation, then that of its "
             "Deployment precede.",
             about=PODS,
-            envvar="BROKER_RESERVATION_TTL",
         ),
         rules.whole(noun="a count"),
     ] = 60
@@ -516,7 +437,6 @@ class Settings:
             "Seconds for which any reservation keeps room at most, Koordinator's and Gödel's, whatever its "
             "own time; 0 sets no bound.",
             about=PODS,
-            envvar="BROKER_LONGEST_RESERVATION_TTL",
         ),
         rules.whole(noun="a count"),
     ] = 24 * 3600
@@ -526,61 +446,40 @@ class Settings:
             "Percent of a namespace's ResourceQuotas that the room of its deleted pods may take, unless its "
             "annotation has amounts.",
             about=PODS,
-            envvar="BROKER_KEPT_ROOM_SHARE",
         ),
         rules.whole(100, noun="percent"),
     ] = 50
-    web: Annotated[
-        bool,
-        _option("Serve the web page.", about=WEB, envvar="BROKER_WEB"),
-    ] = False
+    web: Annotated[bool, _option("Serve the web page.", about=WEB)] = False
     web_host: Annotated[
         str,
         _option(
             "Address of the web page. One that other machines reach needs --web-user-header or --web-tokens.",
             about=WEB,
-            envvar="BROKER_WEB_HOST",
         ),
     ] = "127.0.0.1"
-    web_port: Annotated[
-        int,
-        _option("Port of the web page; 0 picks a free one.", about=WEB, envvar="BROKER_WEB_PORT"),
-        rules.port,
-    ] = 8081
+    web_port: Annotated[int, _option("Port of the web page; 0 picks a free one.", about=WEB), rules.port] = (
+        8081
+    )
     web_user_header: Annotated[
         str,
         _option(
             "Header in which a proxy passes the user of the web page, such as X-Forwarded-User; empty: none.",
             about=WEB,
-            envvar="BROKER_WEB_USER_HEADER",
         ),
         rules.header,
     ] = ""
     web_groups_header: Annotated[
         str,
-        _option(
-            "Header in which the proxy passes the user's groups, with commas; empty: none.",
-            about=WEB,
-            envvar="BROKER_WEB_GROUPS_HEADER",
-        ),
+        _option("Header in which the proxy passes the user's groups, with commas; empty: none.", about=WEB),
         rules.header,
     ] = ""
     web_proxies: Annotated[
         str,
-        _option(
-            "CIDR blocks, with commas, of the proxies that may set these headers.",
-            about=WEB,
-            envvar="BROKER_WEB_PROXIES",
-        ),
+        _option("CIDR blocks, with commas, of the proxies that may set these headers.", about=WEB),
         rules.proxies,
     ] = ""
     web_tokens: Annotated[
-        bool,
-        _option(
-            "Accept bearer tokens of the cluster on the web page, by a TokenReview.",
-            about=WEB,
-            envvar="BROKER_WEB_TOKENS",
-        ),
+        bool, _option("Accept bearer tokens of the cluster on the web page, by a TokenReview.", about=WEB)
     ] = False
     history: Annotated[
         str,
@@ -588,31 +487,20 @@ class Settings:
             "Database of the history: a path for SQLite, a postgresql:// URL, or memory, which a restart "
             "empties.",
             about=WEB,
-            envvar="BROKER_HISTORY",
         ),
         rules.database,
     ] = "memory"
     history_days: Annotated[
-        float,
-        _option("Days that the history keeps an entry.", about=WEB, envvar="BROKER_HISTORY_DAYS"),
-        rules.days,
+        float, _option("Days that the history keeps an entry.", about=WEB), rules.days
     ] = 30.0
     history_entries: Annotated[
         int,
-        _option(
-            "Entries that the history keeps at most, about 1 KiB each.",
-            about=WEB,
-            envvar="BROKER_HISTORY_ENTRIES",
-        ),
+        _option("Entries that the history keeps at most, about 1 KiB each.", about=WEB),
         rules.whole(noun="a count", least=1),
     ] = 200_000
     history_mebibytes: Annotated[
         int,
-        _option(
-            "MiB that the history takes at most, in memory or in SQLite's file.",
-            about=WEB,
-            envvar="BROKER_HISTORY_MEBIBYTES",
-        ),
+        _option("MiB that the history takes at most, in memory or in SQLite's file.", about=WEB),
         rules.whole(1_000_000, noun="MiB", least=64),
     ] = 512
     notify_alertmanager: Annotated[
@@ -621,7 +509,6 @@ class Settings:
             "URL of an Alertmanager that gets alerts of lasting shortages, ending reservations and reached "
             "spending caps; empty: none.",
             about=NOTIFY,
-            envvar="BROKER_NOTIFY_ALERTMANAGER",
         ),
         rules.receiver,
     ] = ""
@@ -630,18 +517,17 @@ class Settings:
         _option(
             "URL that gets one message when such an alert begins and one when it is over; empty: none.",
             about=NOTIFY,
-            envvar="BROKER_NOTIFY_WEBHOOK",
         ),
         rules.receiver,
     ] = ""
     log_level: Annotated[
         str,
-        _option("debug, info, warning or error.", about=LOG, envvar="BROKER_LOG_LEVEL"),
+        _option("debug, info, warning or error.", about=LOG),
         rules.one_of("debug", "info", "warning", "error"),
     ] = "info"
     log_format: Annotated[
         str,
-        _option("json or console; auto means console on a terminal.", about=LOG, envvar="BROKER_LOG_FORMAT"),
+        _option("json or console; auto means console on a terminal.", about=LOG),
         rules.one_of("json", "console", "auto"),
     ] = "auto"
 

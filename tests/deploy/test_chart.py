@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +18,7 @@ from broker.controllers.launch import published
 from broker.controllers.launch.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
 from broker.notifications.record import NAME as NOTIFICATIONS
-from broker.options import problems
+from broker.options import HINTS, problems
 from broker.reservations.desired import Caps
 from broker.reservations.purchases import LEDGER
 from broker.scheduler import SCHEDULER_LEASE
@@ -47,8 +47,7 @@ NOT_IN_A_POD = {
 
 def variables() -> dict[str, Any]:
     """Environment variable to default, of every option."""
-    hints = get_type_hints(Settings, include_extras=True)
-    return {hints[f.name].__metadata__[0].envvar: f.default for f in fields(Settings)}
+    return {HINTS[f.name].__metadata__[0].envvar: f.default for f in fields(Settings)}
 
 
 def container(manifests: list[Json]) -> Json:

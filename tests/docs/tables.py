@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import get_type_hints
 
 import yaml
 
@@ -23,6 +22,7 @@ from broker.apis.ome_rules import judge
 from broker.capacity import shortages
 from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
+from broker.options import HINTS
 from broker.settings import Settings
 from local.generators import monitoring
 from providers.aws import errors
@@ -196,11 +196,10 @@ def _specification(
 
 def options() -> str:
     """Every option, by its three names."""
-    hints = get_type_hints(Settings, include_extras=True)
     values = _chart_values()
     rows = []
     for setting in fields(Settings):
-        option = hints[setting.name].__metadata__[0]
+        option = HINTS[setting.name].__metadata__[0]
         default = str(setting.default).lower() if isinstance(setting.default, bool) else str(setting.default)
         shown = "the host's name" if setting.name == "identity" else f"`{default}`" if default else ""
         flag = "--" + setting.name.replace("_", "-")

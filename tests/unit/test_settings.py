@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.options import called, options, problems
+from broker.options import HINTS, called, options, problems
 from broker.settings import Settings
-
-HINTS = get_type_hints(Settings, include_extras=True)
 
 
 def probe() -> tuple[typer.Typer, list[Settings]]:
