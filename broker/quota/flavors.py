@@ -11,40 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from broker.text import InvalidText, decode_whole
 
 _HARD: Final = ("NoSchedule", "NoExecute")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlavorTaint:
-    key: str
-    value: str = ""
-    effect: str = "NoSchedule"
+class FlavorTaint(Protocol):
+    """A taint of a flavor's nodes: Kubernetes' object, or any with these fields."""
 
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def effect(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlavorToleration:
-    """An empty key tolerates every key, an empty effect every effect."""
+class FlavorToleration(FlavorTaint, Protocol):
+    """A toleration. An empty key tolerates every key, an empty effect every effect."""
 
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def tolerates(self, taint: FlavorTaint) -> bool:
-        if (self.effect and self.effect != taint.effect) or (self.key and self.key != taint.key):
-            return False
-        if self.operator == "Exists":
-            return True
-        if self.operator in ("Gt", "Lt"):
-            return _compares(taint.value, self.operator, self.value)
-        return self.operator in ("", "Equal") and self.value == taint.value
+    @property
+    def operator(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +92,26 @@ def misfit(request: FlavorRequest, flavor: Flavor) -> str:
     """Why the pods may not run in the flavor; empty if it may."""
     tolerations = (*request.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
-        if taint.effect in _HARD and not any(toleration.tolerates(taint) for toleration in tolerations):
-            return f"untolerated taint {taint} in flavor {flavor.name}"
+        if taint.effect in _HARD and not any(_tolerates(toleration, taint) for toleration in tolerations):
+            value = f"={taint.value}" if taint.value else ""
+            return f"untolerated taint {taint.key}{value}:{taint.effect} in flavor {flavor.name}"
     if any(flavor.labels.get(key, value) != value for key, value in request.selector.items()):
         return f"flavor {flavor.name} doesn't match the node selector"
     if not _affine(request.affinity, flavor.labels):
         return f"flavor {flavor.name} doesn't match node affinity"
     return ""
+
+
+def _tolerates(toleration: FlavorToleration, taint: FlavorTaint) -> bool:
+    if (toleration.effect and toleration.effect != taint.effect) or (
+        toleration.key and toleration.key != taint.key
+    ):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    if toleration.operator in ("Gt", "Lt"):
+        return _compares(taint.value, toleration.operator, toleration.value)
+    return toleration.operator in ("", "Equal") and toleration.value == taint.value
 
 
 def _affine(terms: Iterable[tuple[Expression, ...]], labels: Mapping[str, str]) -> bool:

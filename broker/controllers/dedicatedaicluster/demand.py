@@ -19,7 +19,6 @@ from broker.apis.ome_clusters import (
     ResourceRequirements,
 )
 from broker.apis.units import units
-from broker.quota import flavors
 from broker.quota.flavors import Expression, FlavorRequest
 
 
@@ -52,15 +51,7 @@ class ClusterDemand:
         )
         return FlavorRequest(
             requests=self.requests,
-            tolerations=tuple(
-                flavors.FlavorToleration(
-                    key=toleration.key,
-                    operator=toleration.operator,
-                    value=toleration.value,
-                    effect=toleration.effect,
-                )
-                for toleration in self.tolerations
-            ),
+            tolerations=self.tolerations,
             selector=by_present_names(self.node_selector),
             affinity=tuple(
                 tuple(

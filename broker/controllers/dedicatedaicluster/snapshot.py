@@ -20,7 +20,6 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError, cluster_demand
-from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache, Guard
@@ -221,6 +220,14 @@ def build_snapshot(
         flavors=flavors,
         clusters=states,
         other_holders=[*_other_holders(claims, snapshot, caches)],
+    )
+
+
+def quota_flavor(flavor: ResourceFlavor) -> Flavor:
+    """The flavor in the form that quota assignment reads."""
+    spec = flavor.spec
+    return Flavor(
+        name=flavor.name, labels=spec.node_labels, taints=spec.node_taints, tolerations=spec.tolerations
     )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from broker.apis.core import Taint, Toleration
 from broker.quota.assign import Oracle
-from broker.quota.flavors import Expression, Flavor, FlavorRequest, FlavorTaint, FlavorToleration
+from broker.quota.flavors import Expression, Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     UNLIMITED,
@@ -113,7 +114,7 @@ def _word(word: str) -> str:
 # Each row is checked by its own test: an unreadable row fails alone.
 CASES: Final[list[Row]] = json.loads((Path(__file__).parent / "kueue.json").read_text())["cases"]
 
-_SPOT: Final = FlavorTaint(key="instance", value="spot")
+_SPOT: Final = Taint(key="instance", value="spot", effect="NoSchedule")
 # TestAssignFlavors, resourceFlavors.
 FLAVORS: Final[Mapping[str, Flavor]] = {
     flavor.name: flavor
@@ -128,7 +129,7 @@ FLAVORS: Final[Mapping[str, Flavor]] = {
         Flavor(
             name="taint_and_toleration",
             taints=(_SPOT,),
-            tolerations=(FlavorToleration(key="instance", value="spot", effect="NoSchedule"),),
+            tolerations=(Toleration(key="instance", value="spot", effect="NoSchedule"),),
         ),
         Flavor(name="label-x-a", labels={"x": "a"}),
         Flavor(name="label-xy-b", labels={"x": "b", "y": "k"}),
@@ -280,11 +281,11 @@ def request(written: Row) -> FlavorRequest:
     )
 
 
-def _toleration(written: Row) -> FlavorToleration:
+def _toleration(written: Row) -> Toleration:
     def word(name: str, prefix: str = "") -> str:
         return str(written.get(name) or "").removeprefix(prefix)
 
-    return FlavorToleration(
+    return Toleration(
         key=word("Key"),
         operator=word("Operator", "corev1.TolerationOp") or "Equal",
         value=word("Value"),

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis.core import Taint
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled, Shortfall, entitle
-from broker.quota.flavors import Flavor, FlavorRequest, FlavorTaint
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.model import (
     AdmittedWorkload,
     BorrowPolicy,
@@ -261,7 +262,7 @@ def test_cluster_takes_the_first_flavor_that_holds_all_of_it() -> None:
 
 
 def test_missing_and_untolerated_flavors_are_named() -> None:
-    tainted = {"h100": Flavor(name="h100", taints=(FlavorTaint(key="team", value="x"),))}
+    tainted = {"h100": Flavor(name="h100", taints=(Taint(key="team", value="x", effect="NoSchedule"),))}
     result = decided(queue("r", 8, more={SPOT: quota(8)}), cluster_request("a", "r", 1), flavors=tainted)
     assert phases(result) == {"a": "Never"}
     assert result.decisions["a"].misfits == (

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.flavors import Expression, Flavor, FlavorRequest, FlavorTaint, FlavorToleration, misfit
+from broker.apis.core import Taint, Toleration
+from broker.quota.flavors import Expression, Flavor, FlavorRequest, misfit
 
-SPOT = FlavorTaint(key="instance", value="spot")
+SPOT = Taint(key="instance", value="spot", effect="NoSchedule")
 LABELS = {"type": "one", "size": "8"}
 
 
 @pytest.mark.parametrize(
     ("toleration", "fits"),
     [
-        (FlavorToleration(key="instance", value="spot", effect="NoSchedule"), True),
-        (FlavorToleration(key="instance", value="spot"), True),
-        (FlavorToleration(key="instance", operator="Exists"), True),
-        (FlavorToleration(operator="Exists"), True),
-        (FlavorToleration(key="instance", value="other"), False),
-        (FlavorToleration(key="instance", value="spot", effect="NoExecute"), False),
-        (FlavorToleration(value="spot"), True),
-        (FlavorToleration(value="other"), False),
-        (FlavorToleration(key="other", value="spot"), False),
-        (FlavorToleration(), False),
+        (Toleration(key="instance", value="spot", effect="NoSchedule"), True),
+        (Toleration(key="instance", value="spot"), True),
+        (Toleration(key="instance", operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key="instance", value="other"), False),
+        (Toleration(key="instance", value="spot", effect="NoExecute"), False),
+        (Toleration(value="spot"), True),
+        (Toleration(value="other"), False),
+        (Toleration(key="other", value="spot"), False),
+        (Toleration(), False),
     ],
 )
-def test_taints_are_tolerated_as_the_scheduler_tolerates_them(
-    toleration: FlavorToleration, fits: bool
-) -> None:
+def test_taints_are_tolerated_as_the_scheduler_tolerates_them(toleration: Toleration, fits: bool) -> None:
     flavor = Flavor(name="f", taints=(SPOT,))
     assert misfit(FlavorRequest(tolerations=(toleration,)), flavor) == (
         "" if fits else "untolerated taint instance=spot:NoSchedule in flavor f"
@@ -42,20 +41,19 @@ def test_taints_are_tolerated_as_the_scheduler_tolerates_them(
     [("Gt", "4", True), ("Gt", "5", False), ("Lt", "6", True), ("Lt", "5", False), ("Lt", "few", False)],
 )
 def test_a_taint_of_a_number_is_compared_with_the_toleration_s(operator: str, value: str, fits: bool) -> None:
-    flavor = Flavor(name="f", taints=(FlavorTaint(key="failures", value="5"),))
-    toleration = FlavorToleration(key="failures", operator=operator, value=value)
+    flavor = Flavor(name="f", taints=(Taint(key="failures", value="5", effect="NoSchedule"),))
+    toleration = Toleration(key="failures", operator=operator, value=value)
     assert (misfit(FlavorRequest(tolerations=(toleration,)), flavor) == "") is fits
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 def test_hard_taint_excludes_pods_without_a_toleration(effect: str) -> None:
-    assert misfit(FlavorRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect=effect),)))
+    assert misfit(FlavorRequest(), Flavor(name="f", taints=(Taint(key="k", effect=effect),)))
 
 
 def test_prefer_no_schedule_taint_excludes_no_pod() -> None:
     assert (
-        misfit(FlavorRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect="PreferNoSchedule"),)))
-        == ""
+        misfit(FlavorRequest(), Flavor(name="f", taints=(Taint(key="k", effect="PreferNoSchedule"),))) == ""
     )
 
 

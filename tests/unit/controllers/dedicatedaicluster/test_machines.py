@@ -13,8 +13,8 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ClusterCapacityReservation
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
+from broker.controllers.dedicatedaicluster.snapshot import quota_flavor
 from broker.quota.flavors import misfit
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_sizes import sizes
