@@ -39,8 +39,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from broker.wiring.reservations import add_reservations
-from broker.wiring.signals import Signals
-from broker.wiring.term import Term
+from broker.wiring.term import Signals, Term
 from local.kube import Cluster
 
 SAMPLE = 10

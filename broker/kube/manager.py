@@ -8,17 +8,19 @@ object that a cache leaves out is reported (broker.kube.left_out).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
+from prometheus_client import Counter
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Controller, Result
 from broker.kube.errors import Errors
-from broker.kube.events import Recorder
+from broker.kube.events import Recorder, Reference
 from broker.kube.informer import Informer
-from broker.kube.left_out import reporter
+from broker.kube.metrics import REGISTRY
+from broker.kube.partial import PartialObject
 from broker.kube.queue import K, WorkQueue
 from broker.kube.singleton import Singleton
 
@@ -136,3 +138,33 @@ class ControllerManager:
         self._recorder.stop()
         for informer in self.informers:
             informer.stop()
+
+
+REASON: Final = "LeftOut"
+
+LEFT_OUT = Counter(
+    "capacity_broker_objects_left_out",
+    "Objects left out of every decision, by cause: decoding, or a pass (once each time).",
+    ["kind", "why"],
+    registry=REGISTRY,
+)
+
+
+def reporter(recorder: Recorder) -> Callable[[PartialObject], None]:
+    """Reports through this recorder."""
+
+    def report(partial: PartialObject) -> None:
+        LEFT_OUT.labels(partial.kind.resource, "pass" if partial.decoded else "decoding").inc()
+        about = Reference(
+            api_version=partial.kind.api_version,
+            kind=partial.kind.kind,
+            name=partial.name,
+            namespace=partial.namespace,
+            uid=partial.uid,
+        )
+        message = (
+            f"the broker takes no account of this {partial.kind.kind} until it is changed: {partial.error}"
+        )
+        recorder.event(about, "Warning", REASON, message)
+
+    return report

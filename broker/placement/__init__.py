@@ -5,7 +5,7 @@ A rule is found by its name: `taints`, `affinity`, `ports`, `resources`, `volume
 Kubernetes 1.36, pkg/scheduler/framework/plugins.
 
 `holds` are room that is kept for pods to come. `holds_match` finds the holds of a pod, `holds_fit` has the
-arithmetic, `holds_choice` the order, and `holds_ledger` all holds with their owners.
+arithmetic, and `holds_ledger` all holds with their owners.
 
 Left out, each with its reason:
 

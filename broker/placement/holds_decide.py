@@ -14,9 +14,8 @@ from typing import Final
 from zlib import crc32
 
 from broker.placement.filters import Fits, fits, prepare
-from broker.placement.holds import Consumption, Hold, HoldState
-from broker.placement.holds_choice import preferred
-from broker.placement.holds_fit import NodeRoom, lacks
+from broker.placement.holds import Amounts, Consumption, Hold, HoldState
+from broker.placement.holds_fit import NodeRoom, lacks, score
 from broker.placement.holds_ledger import HoldLedger
 from broker.placement.holds_match import HoldRequest
 from broker.placement.message import message
@@ -139,3 +138,17 @@ def roomiest(request: HoldRequest, states: Iterable[NodeState], *, fullest: bool
         return (score if fullest else -score // 2, state.node.name)
 
     return min(map(rank, states))[1]
+
+
+def preferred(requests: Amounts, states: Iterable[HoldState]) -> tuple[HoldState, ...]:
+    """The holds in the order in which a pod tries them.
+
+    The lowest order above zero comes first, then the fullest hold, then the name: the choice is the same
+    after every restart. Source: Koordinator, nominator.go and scoring.go.
+    """
+
+    def rank(state: HoldState) -> tuple[bool, int, int, str, str]:
+        hold = state.hold
+        return (hold.order <= 0, hold.order, -score(requests, state), hold.name, hold.id)
+
+    return tuple(sorted(states, key=rank))

@@ -6,17 +6,17 @@ obstacle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
 from broker.capacity.model import Inventory
-from broker.reservations.desired import DesiredCapacity, FlavorDemand
+from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
 from broker.reservations.fulfilment import FlavorFulfilment
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import LEDGER, HeldRecord
 from broker.reservations.spending import costs
-from broker.text import counted
+from broker.text import counted, shortened
 from providers.model import InstanceType, Odcr
 
 RESULT_UNKNOWN: Final = (
@@ -100,3 +100,17 @@ def running(ids: Iterable[str]) -> str:
         f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended; drain "
         "their nodes to end them sooner"
     )
+
+
+def not_offered(terms: PurchaseSpec, offers: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Why nothing is bought on these terms, if the operator does not allow them."""
+    for option, value, allowed in (
+        ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
+        ("--buy-tenancies", terms.tenancy, {tenancy for _, tenancy in offers}),
+    ):
+        if value not in allowed:
+            listed = ", ".join(sorted(allowed)) or "nothing"
+            yield (
+                f"{shortened(value)} may not be bought: the broker's {option} allows {listed}; correct the "
+                f"annotation, or have {option} allow it"
+            )

@@ -16,10 +16,9 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter, Key, user_annotations
-from broker.controllers.capacityreservation.controller import ReservationController
+from broker.controllers.capacityreservation.controller import ReservationController, UsageThrottle
 from broker.controllers.capacityreservation.facts import JointFactsBuilder
 from broker.controllers.capacityreservation.related_objects import status_inputs
-from broker.controllers.capacityreservation.throttle import UsageThrottle
 from broker.controllers.capacityreservation.unattributed import UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
 from broker.kube.cache import Cache

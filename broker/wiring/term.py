@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -22,8 +22,8 @@ from broker.kube.clock import Clock
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.manager import ControllerManager
+from broker.kube.watches import Signal
 from broker.settings import Settings
-from broker.wiring.signals import Signals
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
 
@@ -110,3 +110,16 @@ def _caches(read: Informers, takeover: TakeOver) -> ClaimCaches:
         pools=read.pools.cache,
         owns=takeover.owns,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """One signal for each of these triggers: its callers do not know the loops."""
+
+    describe: Signal = field(default_factory=Signal)  # describe EC2's reservations again
+    described: Signal = field(default_factory=Signal)  # EC2's reservations were described for the first time
+    replan: Signal = field(default_factory=Signal)  # plan the waiting claims again
+    reconcile_class: Signal = field(default_factory=Signal)  # by the name of the class
+    instance_changed: Signal = field(default_factory=Signal)  # by the id of an instance that is to end
+    owner_changed: Signal = field(default_factory=Signal)  # claims were taken over from Karpenter, or back
+    template_limit: Signal = field(default_factory=Signal)  # EC2 makes no further launch template

@@ -25,7 +25,7 @@ from broker.controllers.provisioning import provisioner
 from broker.controllers.scheduler import view
 from broker.kube import cache, lean
 from broker.kube.errors import ApiError
-from broker.kube.left_out import LEFT_OUT, REASON
+from broker.kube.manager import LEFT_OUT, REASON
 from broker.reservations.spec import JudgedSpecs
 from tests.cluster.everything import bodies, pod_groups, put, unserved
 from tests.cluster.objects import ON_DEMAND

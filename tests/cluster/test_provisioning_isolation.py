@@ -13,7 +13,7 @@ from broker.apis.meta import Object
 from broker.apis.storage import PersistentVolumeClaim
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning import provisioner, reads
-from broker.kube.left_out import REASON
+from broker.kube.manager import REASON
 from broker.placement import storage
 from tests.cluster.everything import bodies, put
 from tests.cluster.stack import Stack

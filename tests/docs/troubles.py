@@ -18,7 +18,7 @@ from broker.controllers.capacityreservation import facts
 from broker.controllers.lifecycle.losses import MASS_LOSS
 from broker.kube import identity
 from broker.kube.errors import NotFound
-from broker.kube.left_out import REASON as LEFT_OUT
+from broker.kube.manager import REASON as LEFT_OUT
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND

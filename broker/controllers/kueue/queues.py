@@ -14,13 +14,12 @@ from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from broker.apis import names
-from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
+from broker.apis.kueue import ClusterQueue, Cohort, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Object
 from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
-from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.render import (
     cluster_queue,
     differs,
@@ -28,6 +27,7 @@ from broker.controllers.kueue.render import (
     local_queue,
     skeleton,
 )
+from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Reference
@@ -357,3 +357,19 @@ def _reverted(current: ClusterQueue | LocalQueue, desired: Json, reservation: Re
         f"{message}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl "
         f"annotate{where} {reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
     )
+
+
+def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
+    """The cycle of parents above the cohort, its first name repeated at the end; empty without a cycle.
+
+    Kueue makes the whole tree inactive, and no ClusterQueue's spec shows it (pkg/cache/hierarchy/manager.go).
+    """
+    path: list[str] = []
+    name = cohort
+    while name:
+        if name in path:
+            return (*path[path.index(name) :], name)
+        path.append(name)
+        node = cohorts.get(name)
+        name = node.spec.parent_name if node is not None else ""
+    return ()

@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.odcr.change_events import ChangeEvents
+from broker.controllers.odcr.events import ChangeEvents
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client

@@ -124,3 +124,10 @@ class Groups:
     def forget(self, arn: str) -> None:
         """Drops a changed group, so that the next `read` calls AWS."""
         self._read.pop(arn, None)
+
+
+def group_arn_of(reading: ParsedReservation, groups: Mapping[str, ReservationGroup]) -> str:
+    """The ARN of the reservation's group: the broker's, or the adopted one if it could be read."""
+    if reading.desired.group is not None:
+        return reading.desired.group.arn
+    return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""

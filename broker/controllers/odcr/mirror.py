@@ -21,7 +21,7 @@ from broker.apis.capacity_broker import (
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryCache
-from broker.controllers.odcr.idle import measure
+from broker.controllers.odcr.metrics import measure
 from broker.controllers.odcr.mirror_status import status_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client

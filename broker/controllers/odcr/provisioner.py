@@ -18,19 +18,17 @@ import structlog
 from broker.capacity.model import Inventory
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.odcr import metrics
-from broker.controllers.odcr.deletion_notices import DeletionNotices
+from broker.controllers.odcr.events import DeletionNotices, StopEvents
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
-from broker.controllers.odcr.groups import Groups
+from broker.controllers.odcr.groups import Groups, group_arn_of
 from broker.controllers.odcr.ledger import PurchaseLedger
-from broker.controllers.odcr.messages import group_arn_of, not_offered
-from broker.controllers.odcr.stops import StopEvents
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
 from broker.reservations.desired import DesiredCapacity, GroupChange, OdcrChange, ProcurementPlan
 from broker.reservations.fulfilment import observed, used_by_now
-from broker.reservations.idle_release import IdleTracker
+from broker.reservations.idle import IdleTracker
 from broker.reservations.moves import (
     MovedCapacity,
     MoveSnapshot,
@@ -44,6 +42,7 @@ from broker.reservations.moves import (
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot, OdcrStatus
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import plan
+from broker.reservations.purchase_obstacles import not_offered
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
 from providers.errors import ProviderError

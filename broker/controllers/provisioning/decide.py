@@ -23,9 +23,8 @@ from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
-from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
-from broker.controllers.provisioning.existing import existing
+from broker.controllers.provisioning.existing import PodAssignment, assign, existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast, placeholder_claims
 from broker.controllers.provisioning.offers import Offers, offers

@@ -10,19 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
 from broker.controllers.claim_status import replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
+from broker.controllers.provisioning.pending import incomplete
+from broker.placement.affinity import node_affinity
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.disruption_pods import reschedulable
+from broker.placement.filters import FILTERS, Filter, prepare
+from broker.placement.gangs import GroupSizes
 from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.packing_model import PendingPod
 from broker.placement.quantities import amounts
 from broker.placement.reading import claim_info, moved, node_info
+from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import EPHEMERAL
@@ -146,3 +153,54 @@ def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[
         if claim.name in name_of and not claim.deleting and not is_true(claim, names.INITIALIZED_CONDITION)
         for key in pods_of(claim)
     }
+
+
+# A claim has the rules of its pods, and the labels of its instance later.
+BESIDE_LABELS: Final[tuple[Filter, ...]] = tuple(item for item in FILTERS if item is not node_affinity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAssignment:
+    """Pods: `nominated`, the claim or node that was made for each; `taken`, another with room for it;
+    `reasons`, why it waits. `unassigned` need a machine. `snapshot` has the pods of the first two.
+    """
+
+    nominated: Mapping[str, str]
+    taken: Mapping[str, str]
+    reasons: Mapping[str, str]
+    unassigned: Sequence[PendingPod]
+    snapshot: PlacementSnapshot
+
+
+def assign(
+    pending: Sequence[PendingPod],
+    known: ExistingNodes,
+    pods: Sequence[Pod],
+    group_size: GroupSizes,
+) -> PodAssignment:
+    """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
+    snapshot = known.snapshot
+    nominated: dict[str, str] = {}
+    joined = {pod.key: node for pod in pods if (node := pod.status.nominated_node_name)}
+    for pod in pending:
+        own = known.nominated.get(pod.key)
+        node = own or joined.get(pod.key, "")
+        # Another pod may have taken the room of the claim that was made for this one.
+        filters = BESIDE_LABELS if own in known.undetermined else FILTERS
+        if node in snapshot.states and not prepare(pod.info, snapshot, filters).reasons(
+            snapshot.states[node]
+        ):
+            snapshot = snapshot.with_pod(pod.info, node)
+            nominated[pod.key] = node
+    rest = [pod for pod in pending if pod.key not in nominated]
+    short = incomplete(rest, pods, group_size)
+    reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
+    rest = [pod for pod in rest if pod.gang not in short]
+    snapshot, taken = place_on_existing(rest, snapshot)
+    return PodAssignment(
+        nominated=nominated,
+        taken=taken,
+        reasons=reasons,
+        unassigned=[pod for pod in rest if pod.key not in taken],
+        snapshot=snapshot,
+    )

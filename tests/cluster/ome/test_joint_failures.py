@@ -15,7 +15,7 @@ from broker.controllers.dedicatedaicluster import snapshot as clusters
 from broker.controllers.launch import launcher, planning
 from broker.controllers.odcr import provisioner
 from broker.controllers.slots import builder, controller
-from broker.kube.left_out import REASON
+from broker.kube.manager import REASON
 from broker.kube.panics import PANICS
 from broker.reservations.spec import JudgedSpecs
 from tests.cluster.objects import ON_DEMAND

@@ -22,7 +22,7 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.flavors import FlavorCatalog
-from broker.reservations.idle_release import IdleTracker
+from broker.reservations.idle import IdleTracker
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.apis.kueue import ClusterQueue, Workload
+from broker.controllers.capacityreservation.controller import UsageThrottle
 from broker.controllers.capacityreservation.related_objects import status_inputs
-from broker.controllers.capacityreservation.throttle import UsageThrottle
 from broker.kube.controller import Result
 from broker.reservations.workloads import counts_as
 

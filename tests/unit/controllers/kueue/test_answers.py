@@ -23,7 +23,7 @@ from broker.controllers.kueue.answers import (
     retry,
     shortage,
 )
-from broker.controllers.kueue.cohorts import cycle
+from broker.controllers.kueue.queues import cycle
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
 from broker.kube.cache import Cache
 from broker.kube.conditions import timestamp

@@ -10,7 +10,7 @@ import pytest
 
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
-from broker.controllers.odcr.stops import StopEvents
+from broker.controllers.odcr.events import StopEvents
 from broker.kube.events import Recorder
 from broker.reservations.ownership import ReservationProblem
 

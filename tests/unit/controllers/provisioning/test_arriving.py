@@ -10,8 +10,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
-from broker.controllers.provisioning.assign import PodAssignment, assign
-from broker.controllers.provisioning.existing import existing
+from broker.controllers.provisioning.existing import PodAssignment, assign, existing
 from broker.controllers.provisioning.learned import LearnedRoom
 from broker.placement.gangs import unknown_sizes
 from broker.placement.reading import pod_info

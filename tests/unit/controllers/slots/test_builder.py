@@ -21,8 +21,14 @@ from broker.reservations.desired import FlavorDemand
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import InstanceFlavor
-from broker.reservations.slot_quota import SlotQuota, slot_quota
-from broker.reservations.slots import ReservationSlots, SlotQuotaReader, reservation_slots, why_barred
+from broker.reservations.slots import (
+    ReservationSlots,
+    SlotQuota,
+    SlotQuotaReader,
+    reservation_slots,
+    slot_quota,
+    why_barred,
+)
 from broker.reservations.spec import reserved_of
 from providers.model import Gpu, InstanceType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.placement.holds import Consumption, HoldOwner, placeholder
-from broker.placement.holds_choice import preferred
+from broker.placement.holds_decide import preferred
 from broker.placement.holds_fit import NodeRoom, lacks, score
 from tests.unit.placement.holds.builders import hold, ledger, names, occupied, owner, request, state
 

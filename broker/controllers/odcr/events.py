@@ -1,4 +1,4 @@
-"""Events about the ODCRs of a CapacityReservation: changes with old and new values, and EC2's refusals.
+"""Events about the ODCRs of a CapacityReservation: changes, EC2's refusals, stops, and ODCRs that stay.
 
 Invariant: a purchase that EC2 refuses is one event, however many zones and counts are tried for it. While it
 is refused with the same code the event's text stays, so the recorder counts the repeats. The status has the
@@ -7,7 +7,7 @@ time of the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
@@ -15,15 +15,20 @@ from typing import Final, Literal
 import structlog
 
 from broker.apis import names
+from broker.capacity.model import Inventory
 from broker.kube.events import Recorder
 from broker.quota.usage import Reserved
+from broker.reservations import moves
+from broker.reservations.annotations import INVALID
 from broker.reservations.desired import OdcrChange
+from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchases import Purchase
 from broker.reservations.reading import ParsedReservation
-from broker.reservations.spending import odcr_text
-from broker.text import counted, format_time
+from broker.reservations.spec import Reservation
+from broker.reservations.spending import costs, odcr_text
+from broker.text import abridged, counted, format_time
 from providers.errors import ProviderError
-from providers.model import Odcr, Unchanged
+from providers.model import InstanceType, Odcr, Unchanged
 
 RESERVED: Final = "InstancesReserved"
 GROWN: Final = "ReservationGrown"
@@ -31,6 +36,22 @@ SHRUNK: Final = "ReservationShrunk"
 MOVED: Final = "ReservationMoved"
 END_CHANGED: Final = "ReservationEndChanged"
 RETURNED: Final = "ReservationGivenBack"
+KEPT: Final = "ReservationsKept"
+STOPPING: Final = frozenset(
+    {
+        "SpendingCapReached",
+        "PriceUnknown",
+        "PurchaseSkipped",
+        moves.MOVED,
+        INVALID,
+        # Adoptions that an annotation requests, and that are not possible.
+        "AdoptionNotAllowed",
+        "GroupNotFound",
+        "ReservationDisputed",
+        "ReservationNotFound",
+    }
+)
+MOST_NAMED: Final = 10  # an event holds 1,024 characters; the log has all of them
 
 _log = structlog.get_logger("odcrs")
 
@@ -131,3 +152,77 @@ def refusal_text(tried: list[tuple[Purchase, ProviderError]]) -> str:
 
 def _end(end: datetime | Unchanged | None) -> str:
     return format_time(end) if isinstance(end, datetime) else "never"
+
+
+class StopEvents:
+    """Reports each problem that stops buying or an adoption once. One process, one thread. `end_pass`
+    forgets problems that were not reported in the pass.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._before: dict[str, frozenset[ReservationProblem]] = {}  # by uid, of the last pass
+        self._now: dict[str, frozenset[ReservationProblem]] = {}
+
+    def report(self, reservation: Reservation, problems: Sequence[ReservationProblem]) -> None:
+        stops = [problem for problem in dict.fromkeys(problems) if problem.reason in STOPPING]
+        self._now[reservation.uid] = frozenset(stops)
+        for problem in stops:
+            if problem not in self._before.get(reservation.uid, ()):
+                self._recorder.event(reservation, "Warning", problem.reason, problem.message)
+
+    def end_pass(self) -> None:
+        self._before, self._now = self._now, {}
+
+
+class DeletionNotices:
+    """Reports the ODCRs that a deleted reservation leaves behind in EC2, once each. One thread.
+
+    Invariant: the event names the ODCRs that stay, their cost and the command that ends them, before the
+    object goes. Nothing in Kubernetes names them afterwards. An ODCR costs whether instances run in it or
+    not, until it is cancelled (EC2 User Guide, "Capacity Reservation pricing and billing").
+    """
+
+    def __init__(self, recorder: Recorder, *, region: str, cluster: str) -> None:
+        self._recorder = recorder
+        self._region, self._cluster = region, cluster
+        self._published: set[str] = set()  # by uid
+
+    def publish(
+        self,
+        reading: ParsedReservation,
+        inventory: Inventory,
+        ownership: Ownership,
+        types: Mapping[str, InstanceType],
+    ) -> None:
+        """Publishes the event of a deleted reservation that goes now."""
+        kept = [
+            odcr
+            for id_, owner in sorted(ownership.owner.items())
+            if owner == reading.reserved
+            and made_here(odcr := inventory.odcrs[id_], self._cluster)
+            and not odcr.over
+        ]
+        if not kept or reading.reservation.uid in self._published:
+            return
+        self._published.add(reading.reservation.uid)
+        message = deletion_notice(kept, types, region=self._region)
+        _log.warning(
+            "reservations kept of a deleted one",
+            reservation=str(reading.reserved),
+            odcrs=[odcr.id for odcr in kept],
+            costs=costs(kept, types),
+        )
+        self._recorder.event(reading.reservation, "Warning", KEPT, message)
+
+    def forget(self, alive: Collection[str]) -> None:
+        self._published &= {*alive}
+
+
+def deletion_notice(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:
+    named = abridged([f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in kept], MOST_NAMED)
+    return (
+        f"kept in EC2 and paid for until cancelled: {named}: {costs(kept, types)}; cancel each with: "
+        f"aws ec2 cancel-capacity-reservation --region {region} --capacity-reservation-id {kept[0].id}; an "
+        f"object of the same name takes them over; {names.DELETION_POLICY}: Cancel would have given them back"
+    )
