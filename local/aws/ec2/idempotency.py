@@ -22,9 +22,6 @@ ACTIONS = frozenset(
     {
         "CreateCapacityReservation",
         "CreateCapacityReservationBySplitting",
-        "CreateCapacityReservationCancellationQuote",
-        "CreateCapacityReservationDateChangeQuote",
-        "CreateCapacityReservationFleet",
         "CreateFleet",
         "CreateInterruptibleCapacityReservationAllocation",
         "CreateLaunchTemplate",

@@ -25,8 +25,6 @@ _NAMED = (
     ("CapacityReservationIds", ""),
     ("SourceCapacityReservationId", ""),
     ("DestinationCapacityReservationId", ""),
-    ("CapacityReservationFleetId", ""),
-    ("CapacityReservationFleetIds", ""),
     ("InstanceId", ""),
     ("InstanceIds", ""),
     ("LaunchTemplateId", ""),
@@ -36,7 +34,6 @@ _NAMED = (
 _MADE: Mapping[str, tuple[str, ...]] = {
     "CreateCapacityReservation": ("capacity-reservation",),
     "CreateCapacityReservationBySplitting": ("capacity-reservation",),
-    "CreateCapacityReservationFleet": ("capacity-reservation-fleet",),
     "PurchaseCapacityBlock": ("capacity-reservation", "capacity-block"),
     "CreateLaunchTemplate": ("launch-template",),
 }
