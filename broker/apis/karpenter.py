@@ -7,6 +7,7 @@ of both are a map by type, so each party applies its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -209,7 +210,12 @@ class NodeClaim(Object):
 
 def pods_of(claim: NodeClaim) -> list[str]:
     """The keys of the pods that the claim was made for."""
-    keys = (key.strip() for key in claim.annotations.get(names.PODS, "").split(","))
+    return pods_in(claim.annotations)
+
+
+def pods_in(annotations: Mapping[str, str]) -> list[str]:
+    """The keys of the pods that a claim with these annotations was made for."""
+    keys = (key.strip() for key in annotations.get(names.PODS, "").split(","))
     return [key for key in keys if key]
 
 

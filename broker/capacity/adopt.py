@@ -8,7 +8,8 @@ waiting claim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from broker.apis.names import RESERVATION_ID
 from broker.capacity.demand import order
@@ -27,8 +28,9 @@ def adopt(
     *,
     odcrs: Mapping[str, Odcr] | None = None,
     class_tag: str,
+    guard: Callable[[Claim], AbstractContextManager[object]] = nullcontext,
 ) -> list[tuple[Claim, Instance]]:
-    """Pairs in the order of the claims.
+    """Pairs in the order of the claims; one that fails inside its `guard` adopts nothing.
 
     An orphan that EC2 does not describe yet is left over, since its reservation is unknown. `class_tag` is
     the tag that names the class an instance was launched for. A gang adopts for all of its claims or for
@@ -41,14 +43,14 @@ def adopt(
         if orphan.alive and orphan.described and orphan.instance_type in types
     }
     ranked = sorted(known.values(), key=lambda orphan: (size_key(types[orphan.instance_type]), orphan.id))
-    edges = {
-        claim.uid: tuple(
-            orphan.id
-            for orphan in ranked
-            if satisfies(orphan, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
-        )
-        for claim in waiting
-    }
+    edges: dict[str, tuple[str, ...]] = dict.fromkeys((claim.uid for claim in waiting), ())
+    for claim in waiting:
+        with guard(claim):
+            edges[claim.uid] = tuple(
+                orphan.id
+                for orphan in ranked
+                if satisfies(orphan, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
+            )
     flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
     taken: list[Claim] = []
     for unit in _units(waiting):

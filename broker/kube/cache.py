@@ -361,14 +361,15 @@ class ObjectGuard(guarded):
     """
 
     def __init__(self, cache: Cache[Any], value: Object) -> None:
-        super().__init__("object", kind=cache.resource, object=value.key)
+        super().__init__("object")
         self._cache, self._value = cache, value
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, EXPECTED):
+        if error is None or isinstance(error, EXPECTED):
             return False
+        self._context = {"kind": self._cache.resource, "object": self._value.key}
         stopped = super().__exit__(kind, error, trace)
         if stopped:
             self._cache.leave_out(self._value, self.error)

@@ -6,6 +6,7 @@ elsewhere only where decoding fails (`cache`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -33,7 +34,8 @@ class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", o
 
     def __init__(self, where: str, **context: object) -> None:
         self.error = ""
-        self._where, self._context = where, context
+        self._where = where
+        self._context: Mapping[str, object] = context
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from broker.apis.core import Node, Pod, ResourceQuota
 from broker.apis.godel import GodelDeployment
 from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.controller import ElasticQuotaController
-from broker.controllers.elasticquota.reading import ElasticPods
+from broker.controllers.elasticquota.reading import ElasticPods, declaration
 from broker.controllers.nodereservation.godel import GodelPodController, GodelReservationController
 from broker.controllers.nodereservation.godel_reading import SCHEDULER, GodelAnnotations
 from broker.controllers.nodereservation.koordinator import (
@@ -113,7 +113,7 @@ def _add_elastic(term: SchedulerTerm) -> None:
     reads = term.reads
     elastic = ElasticQuotaController(
         term,
-        reads.all_quotas,
+        lambda: reads.all_quotas(declaration),
         pods=term.pods.cache,
         reading=ElasticPods(term.nodes.cache, gpu_gb=term.settings.gpu_memory_gb),
     )

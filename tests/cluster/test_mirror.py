@@ -11,9 +11,13 @@ import pytest
 
 from broker.apis.capacity_broker import MIRRORED, OnDemandCapacityReservation
 from broker.apis.meta import condition
+from broker.controllers.odcr import mirror
 from broker.controllers.odcr.mirror import MANAGED_BY
 from broker.kube.client import Request
+from broker.kube.manager import REASON
 from broker.kube.metrics import REGISTRY
+from broker.reservations.odcr_view import OdcrView, view_of
+from providers.model import Odcr
 from providers.names import MANAGER
 from tests.cluster.account import ACCOUNT, A, B
 from tests.cluster.stack import Stack
@@ -221,3 +225,25 @@ def test_an_object_that_a_person_named_after_a_reservation_mirrors_it(stack: Sta
     assert "total" not in status(stack, odcr)
     stack.control.set_reservation(odcr, shared_with=[ACCOUNT])
     assert "conditions" not in until_mirrored(stack, odcr, total=2)
+
+
+@pytest.mark.covers("SAF-50")
+def test_reservation_that_cannot_be_mirrored_stops_no_other(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = stack.aws.odcr(count=1), stack.aws.odcr(count=1)
+    stack.node_class(id_=good)
+    stack.start()
+    until_mirrored(stack, bad)
+    until_mirrored(stack, good, available=1)
+
+    def failing(odcr: Odcr, *args: Any, **more: Any) -> OdcrView:
+        if odcr.id == bad:
+            raise ZeroDivisionError
+        return view_of(odcr, *args, **more)
+
+    monkeypatch.setattr(mirror, "view_of", failing)
+    stack.claim()
+    stack.until_launched("c-0")
+    until_mirrored(stack, good, available=0)
+    stack.until_event(bad, REASON, kind=KIND.kind)

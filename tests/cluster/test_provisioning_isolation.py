@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from broker.apis.core import Event
-from broker.apis.karpenter import NodePool
+from broker.apis import names
+from broker.apis.core import UNSCHEDULABLE, Event, Pod
+from broker.apis.godel import GodelReservation
+from broker.apis.karpenter import NodeClaim, NodeClaimSpec, NodePool
+from broker.apis.koordinator import AVAILABLE, SCHEDULED, KoordinatorReservation
 from broker.apis.limits import LimitRange
 from broker.apis.meta import Object
+from broker.apis.nos import ElasticQuota
 from broker.apis.storage import PersistentVolumeClaim
 from broker.apis.workloads import DaemonSet
-from broker.controllers.provisioning import provisioner, reads
+from broker.controllers.nodereservation import node_holds
+from broker.controllers.provisioning import existing, other_pools, pending, provisioner, reads, usage
+from broker.controllers.provisioning.report import FAILED
+from broker.kube.conditions import timestamp
 from broker.kube.manager import REASON
 from broker.placement import storage
 from tests.cluster.everything import bodies, put
+from tests.cluster.objects import node_pool
 from tests.cluster.stack import Stack
-from tests.cluster.test_provisioning import bound, pods, pool, start
+from tests.cluster.test_provisioning import bound, claims, pods, pool, start
 
 POISON = "poison"
+CODE = "InsufficientInstanceCapacity"
+PLACED = {"phase": AVAILABLE, "nodeName": "elsewhere", "allocatable": {"cpu": "1"}}
+
+
+def poisoned(item: object) -> bool:
+    """Whether this is the object, the spec of the claim, or labels of the pool."""
+    if isinstance(item, list):
+        return any(map(poisoned, item))
+    if isinstance(item, NodeClaimSpec):
+        return item.node_class_ref.name == POISON
+    return (isinstance(item, Object) and item.name == POISON) or (
+        isinstance(item, Mapping) and item.get(names.NODEPOOL) == POISON
+    )
+
+
+def timed(**condition: str) -> dict[str, str]:
+    at = timestamp(datetime.now(UTC))
+    return {"reason": "Test", "message": "", "lastTransitionTime": at, "lastProbeTime": at, **condition}
+
+
+def put_poison(stack: Stack, model: type[Object], where: object) -> None:
+    body = bodies(stack)[model]
+    if where is other_pools:
+        body = node_pool("", node_class=POISON)
+        body["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+        body["status"] = {"conditions": [timed(type=names.READY, status="True")]}
+    if model is NodeClaim:
+        body["spec"]["nodeClassRef"]["name"] = POISON
+    if model is KoordinatorReservation:
+        unplaced = {"conditions": [timed(type=SCHEDULED, status="False", reason=UNSCHEDULABLE)]}
+        body["status"] = PLACED if where is node_holds else unplaced
+    put(stack, model, body, POISON)
 
 
 @pytest.mark.covers("SAF-50")
@@ -27,6 +69,14 @@ POISON = "poison"
     ("where", "name", "model"),
     [
         (provisioner, "served", NodePool),
+        (other_pools, "future_node", NodePool),
+        (pending, "provisionable", Pod),
+        (pending, "priority", KoordinatorReservation),
+        (existing, "claim_info", NodeClaim),
+        (usage, "requirements_of", NodeClaim),
+        (node_holds, "koordinator_hold", KoordinatorReservation),
+        (node_holds, "_godel_hold", GodelReservation),
+        (reads, "declaration", ElasticQuota),
         (reads, "pod_info", DaemonSet),
         (reads, "default_requests", LimitRange),
         (storage, "_claim", PersistentVolumeClaim),
@@ -38,15 +88,14 @@ def test_an_object_that_fails_in_provisioning_is_left_out_and_pods_get_machines(
     translate = getattr(where, name)
 
     def translated(*args: Any) -> Any:
-        objects = args[0] if isinstance(args[0], list) else args
-        if any(isinstance(item, Object) and item.name == POISON for item in objects):
+        if any(map(poisoned, args)):
             raise RuntimeError(POISON)
         return translate(*args)
 
     monkeypatch.setattr(where, name, translated)
     stack.node_class(id_=stack.aws.odcr())
     pool(stack)
-    put(stack, model, bodies(stack)[model], POISON)
+    put_poison(stack, model, where)
     waiting = pods(stack, 1)
     start(stack)
     stack.until(lambda: bound(stack, waiting), "the pod is bound", step=0.2)
@@ -56,3 +105,36 @@ def test_an_object_that_fails_in_provisioning_is_left_out_and_pods_get_machines(
         ),
         "the object is reported",
     )
+
+
+def waiting_claim(stack: Stack) -> NodeClaim:
+    """The claim of a pod that waits for a slot."""
+    stack.node_class(preference="none")
+    stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
+    pool(stack)
+    pods(stack, 1)
+    start(stack)
+    (claim,) = stack.until(lambda: claims(stack), "the claim")
+    stack.until_waiting(claim.name, "InsufficientCapacity")
+    return claim
+
+
+def test_claim_waits_on_while_its_pod_is_left_out(stack: Stack) -> None:
+    claim = waiting_claim(stack)
+    assert stack.broker is not None
+    cache = stack.broker.read.pods.cache
+    stack.until(lambda: cache.leave_out(stack.get(Pod, "p-0", namespace="default"), POISON), "it is left out")
+    stack.advance(30.0)
+    stack.passes()
+    assert [item.uid for item in claims(stack)] == [claim.uid] and not claims(stack)[0].deleting
+
+
+def test_pod_gets_no_second_claim_while_its_claim_is_left_out(stack: Stack) -> None:
+    claim = waiting_claim(stack)
+    assert stack.broker is not None
+    cache = stack.broker.read.claims.cache
+    stack.until(lambda: cache.leave_out(stack.get(NodeClaim, claim.name), POISON), "it is left out")
+    stack.until_event("p-0", FAILED, kind="Pod", text=f"NodeClaim {claim.name} is for it, and is left out")
+    stack.advance(30.0)
+    stack.passes()
+    assert [item.uid for item in claims(stack)] == [claim.uid]

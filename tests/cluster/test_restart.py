@@ -13,13 +13,17 @@ from broker.apis.core import Node
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity import adopt
+from broker.capacity.adopt import satisfies
 from broker.capacity.model import Claim, Outcome
 from broker.controllers.claim_status import instance_id
 from broker.controllers.launch import launcher
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.kube.manager import REASON
 from broker.oncall.journal import recorded
 from broker.placement import claims as translation
+from providers.model import Instance
 from providers.names import TAG_CLUSTER
 from tests.cluster.account import A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
@@ -252,6 +256,37 @@ def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack)
     for name in ("small", "any"):
         claim = stack.get(NodeClaim, name)
         assert instance_id(claim) == launched[claim.annotations[names.LAUNCH]]
+
+
+@pytest.mark.covers("SAF-50")
+def test_claim_on_which_adoption_fails_is_left_out_and_keeps_its_instance(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.node_class(preference="none", zones=(A,))
+    stack.claim("bad", types=("m5.large",), capacity=(ON_DEMAND,))
+    stack.claim("good", types=("m5.xlarge",), capacity=(ON_DEMAND,))
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: len(stack.aws.instances()) == 2, "two launches")
+    stack.stop()
+    stack.tap.heal()
+
+    def failing(instance: Instance, claim: Claim, *args: Any, **more: Any) -> bool:
+        if claim.name == "bad":
+            raise ZeroDivisionError
+        return satisfies(instance, claim, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adopt, "satisfies", failing)
+        stack.start(orphan_grace_seconds=1.0)
+        stack.until_ready("good")
+        stack.until_event("bad", REASON)
+        stack.advance(30.0)
+        stack.passes()
+        assert len(stack.aws.instances()) == 2
+    stack.edit(NodeClaim, "bad", {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until_ready("bad")
+    assert one_each(stack, ["bad", "good"])
 
 
 def launch_unrecorded(stack: Stack, capacity_type: str) -> None:

@@ -19,9 +19,12 @@ from broker.apis.koordinator import (
     RESTRICTED_OPTIONS,
     KoordinatorReservation,
 )
+from broker.controllers.nodereservation import node_holds
+from broker.controllers.scheduler import loop
 from broker.kube.client import Request
 from broker.kube.conditions import timestamp
 from broker.kube.errors import Invalid, Unavailable
+from broker.kube.manager import REASON
 from tests.cluster.rooms import Rooms, rooms
 from tests.cluster.taps import status_of
 
@@ -150,6 +153,35 @@ def test_the_quick_start(cluster: Rooms) -> None:
     assert allocated == {"name": "reservation-demo", "uid": uid}
     cluster.client.delete(KoordinatorReservation.KIND, "reservation-demo")
     assert cluster.node_of("pod-demo-0") == placed.node_name
+
+
+@pytest.mark.covers("SAF-50")
+@pytest.mark.parametrize(
+    ("where", "function", "phase"),
+    [(loop, "reserve_pod", ""), (node_holds, "koordinator_hold", "Available")],
+)
+def test_reservation_on_which_the_scheduler_fails_is_left_out_and_pods_are_placed(
+    cluster: Rooms, monkeypatch: pytest.MonkeyPatch, where: Any, function: str, phase: str
+) -> None:
+    cluster.node("node-0")
+    translate = getattr(where, function)
+
+    def failing(reservation: KoordinatorReservation, *args: Any) -> Any:
+        if reservation.name == "bad":
+            raise ZeroDivisionError
+        return translate(reservation, *args)
+
+    if phase:
+        cluster.reservation("bad")
+        cluster.until_phase(phase, "bad")
+    monkeypatch.setattr(where, function, failing)
+    if not phase:
+        cluster.reservation("bad")
+    cluster.reservation("good")
+    cluster.until_phase("Available", "good")
+    cluster.pod("beside", cpu="1")
+    cluster.until_bound("beside")
+    cluster.until(lambda: cluster.messages("bad", REASON), "it is reported")
 
 
 @pytest.mark.covers("FLT-62")

@@ -25,19 +25,20 @@ def quota_id(quota: Quota) -> str:
 
 
 def declarations(quotas: Iterable[Quota]) -> list[ElasticDeclaration]:
-    """The quotas that are not being deleted. An invalid quantity counts as zero."""
-    return [
-        ElasticDeclaration(
-            id=quota_id(quota),
-            shown=f"{quota.KIND.kind} {quota.key}",
-            created=quota.metadata.creation_timestamp or _FIRST,
-            namespaces=namespaces_of(quota),
-            min=_amounts(quota.spec.min),
-            max=None if quota.spec.max is None else _amounts(quota.spec.max),
-        )
-        for quota in quotas
-        if not quota.deleting
-    ]
+    """The quotas that are not being deleted."""
+    return [declaration(quota) for quota in quotas if not quota.deleting]
+
+
+def declaration(quota: Quota) -> ElasticDeclaration:
+    """The quota as decisions read it. An invalid quantity counts as zero."""
+    return ElasticDeclaration(
+        id=quota_id(quota),
+        shown=f"{quota.KIND.kind} {quota.key}",
+        created=quota.metadata.creation_timestamp or _FIRST,
+        namespaces=namespaces_of(quota),
+        min=_amounts(quota.spec.min),
+        max=None if quota.spec.max is None else _amounts(quota.spec.max),
+    )
 
 
 def namespaces_of(quota: Quota) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from broker.controllers.launch.execute import Executor
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import LaunchResults
+from broker.kube.cache import ObjectGuard
 from broker.kube.clock import Clock
 from providers.errors import ProviderError
 from providers.launch import LaunchRequest
@@ -116,34 +117,50 @@ class Recovery:
     def _adopt(
         self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults, unknown: Collection[str]
     ) -> Sequence[Instance]:
-        """Gives orphans to claims; returns the rest. A claim of an `unknown` call gets only its instances."""
+        """Gives orphans to claims; returns the rest. A claim of an `unknown` call gets only its instances.
+
+        A claim on which this fails is left out, and keeps the instances that were launched for it.
+        """
         if not orphans:
             return ()
         owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
         ending = [orphan for orphan in orphans if self._node_ending(orphan, owners)]
-        pairs, unpaired = self._pairs(work, [orphan for orphan in orphans if orphan not in ending], unknown)
+        guards = {uid: self._claims.guard(work.objects[uid]) for uid in work.waiting}
+        staying = [orphan for orphan in orphans if orphan not in ending]
+        pairs, unpaired = self._pairs(work, staying, unknown, guards)
         for claim, instance in pairs:
-            ready = work.classes[claim.node_class]
-            pool = Pool(
-                capacity_type=capacity_type(instance),
-                instance_type=instance.instance_type,
-                zone=instance.zone,
-                reservation=instance.reservation_id,
-            )
-            attempt = self._executor.binder.record(
-                claim.name,
-                ready,
-                pool=pool,
-                outcome=Outcome.ADOPTED,
-                instance_id=instance.id,
-                message="an instance of this cluster that had no claim",
-            )
-            self._reporter.limit(attempt)
+            bound = False
+            with guards[claim.uid]:
+                bound = self._bind(claim, instance, work)
             del work.waiting[claim.uid]
-            if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
+            if not bound:
                 results.hold_unconfirmed(claim.uid, work, None)
                 work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not finished
+        launched = self._calls.by_claim()
+        for uid in [uid for uid in work.waiting if guards[uid].error]:
+            work.held |= launched.get(uid, frozenset())
+            del work.waiting[uid]
         return [*unpaired, *ending]
+
+    def _bind(self, claim: Claim, instance: Instance, work: LaunchPass) -> bool:
+        """Gives the orphan to the claim. False if the claim was not written."""
+        ready, binder = work.classes[claim.node_class], self._executor.binder
+        pool = Pool(
+            capacity_type=capacity_type(instance),
+            instance_type=instance.instance_type,
+            zone=instance.zone,
+            reservation=instance.reservation_id,
+        )
+        attempt = binder.record(
+            claim.name,
+            ready,
+            pool=pool,
+            outcome=Outcome.ADOPTED,
+            instance_id=instance.id,
+            message="an instance of this cluster that had no claim",
+        )
+        self._reporter.limit(attempt)
+        return binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt])
 
     def _node_ending(self, instance: Instance, owners: Collection[str]) -> bool:
         """Whether a Node of the instance is being deleted, or may be.
@@ -161,7 +178,11 @@ class Recovery:
         return left_out is not None or any(map(is_ending, nodes))
 
     def _pairs(
-        self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
+        self,
+        work: LaunchPass,
+        orphans: Sequence[Instance],
+        unknown: Collection[str],
+        guards: Mapping[str, ObjectGuard],
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
         """Pairs claims with orphans; returns the other orphans too. An orphan's own launch comes first."""
         launched = self._calls.by_claim()
@@ -196,6 +217,7 @@ class Recovery:
                 work.types,
                 odcrs=self._inventory.snapshot().odcrs,
                 class_tag=TAG_NODECLASS,
+                guard=lambda claim: guards[claim.uid],
             )
             paired |= {claim.uid: (claim, instance) for claim, instance in new_pairs}
             paired_ids = {instance.id for _, instance in new_pairs}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -25,11 +26,12 @@ from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nodereservation.room_rules import RoomRules
-from broker.kube.cache import Cache
+from broker.kube.cache import Cache, Guard
 from broker.kube.client import Client
 from broker.kube.informer import Informer
+from broker.kube.panics import guarded
 from broker.placement.holds_bounds import RoomBounds
-from broker.placement.holds_ledger import HoldLedger
+from broker.placement.holds_ledger import HoldLedger, HoldLink
 from broker.placement.holds_reading import hold_link, holds_room, reservation_waits, template_pod
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.reading import namespace_labels, node_info, pod_info
@@ -112,12 +114,14 @@ class OccupancyReader:
         """The informer of Koordinator's reservations, for triggers."""
         return None if self._reads is None else self._reads.koordinator
 
-    def quotas(self) -> tuple[list[ElasticQuota | CompositeElasticQuota], frozenset[str]]:
-        """The elastic quotas, and the names of the schedulers that apply them."""
+    def quotas(
+        self, read: Callable[[ElasticQuota | CompositeElasticQuota], object]
+    ) -> tuple[list[ElasticQuota | CompositeElasticQuota], frozenset[str]]:
+        """The elastic quotas that `read` can read, and the names of the schedulers that apply them."""
         return (
             ([], frozenset())
             if self._reads is None
-            else (self._reads.all_quotas(), self._reads.served_names())
+            else (self._reads.all_quotas(read), self._reads.served_names())
         )
 
     def synced(self) -> bool:
@@ -147,18 +151,35 @@ class OccupancyReader:
             return HoldLedger()
         pods = [pod for pod in self._pods.list() if holds_room(pod)] if taking is None else taking
         koordinator, kept = self._reads.koordinator.cache.list(), self._reads.godel.cache.list()
-        return _ledger(pods, koordinator, kept, self._rules, now)
+        return _ledger(pods, koordinator, kept, self._rules, now, self.guard)
+
+    def guard(self, item: Object) -> AbstractContextManager[object]:
+        """`SchedulerReads.guard`."""
+        return nullcontext() if self._reads is None else self._reads.guard(item)
 
     def unplaced(self) -> dict[str, koord.KoordinatorReservation]:
         """The reservations that no node can hold, by `reservation_key`. One for a given node is left out."""
         if self._reads is None:
             return {}
         names = self._reads.served_names()
-        waiting = (item for item in self._reads.koordinator.cache.list() if reservation_waits(item, names))
-        return {reservation_key(item): item for item in waiting if needs_a_node(item)}
+        unplaced: dict[str, koord.KoordinatorReservation] = {}
+        for item in self._reads.koordinator.cache.list():
+            with self.guard(item):
+                if reservation_waits(item, names) and needs_a_node(item):
+                    unplaced[reservation_key(item)] = item
+        return unplaced
+
+    def may_wait(self, key: str) -> bool:
+        """Whether the reservation with this key needs a node, or is left out."""
+        left_out = () if self._reads is None else self._reads.koordinator.cache.left_out
+        name = key.partition(f"/{RESERVATION}")[2]
+        return key in self.unplaced() or any(partial.name == name for partial in left_out)
 
     def keeps_room(self, client: Client, node: str, now: datetime) -> bool:
-        """Whether a reservation that the API server has now keeps room on the node. Raises ApiError."""
+        """Whether a reservation that the API server has now keeps room on the node. Raises ApiError.
+
+        True too if any reservation cannot be read.
+        """
         if self._reads is None or self._rules is None:
             return False
         pods = [pod for pod in self._pods.list() if holds_room(pod)]
@@ -167,8 +188,10 @@ class OccupancyReader:
             kept = _listed(client, self._reads.godel, godel.GodelReservation, node)
         except UnreadableReservation:
             return True
-        ledger = _ledger(pods, koordinator, kept, self._rules, now)
-        return node in NodeOccupancy(pods=pods, ledger=ledger).held
+        with guarded("kept room", node=node):
+            ledger = _ledger(pods, koordinator, kept, self._rules, now)
+            return node in NodeOccupancy(pods=pods, ledger=ledger).held
+        return True
 
 
 def _read_once(
@@ -199,10 +222,14 @@ def _ledger(
     kept: Collection[godel.GodelReservation],
     rules: RoomRules,
     now: datetime,
+    guard: Guard[Any] = nullcontext,
 ) -> HoldLedger:
     present = frozenset(pod.uid for pod in pods)
-    holds = node_holds(koordinator, kept, pods, present, rules)
-    links = (link for pod in pods if (link := hold_link(pod)))
+    holds = node_holds(koordinator, kept, pods, present, rules, guard)
+    links: list[HoldLink] = []
+    for pod in pods if holds else ():
+        with guard(pod):
+            links += filter(None, (hold_link(pod),))
     return HoldLedger.of(holds, links, now) if holds else HoldLedger()
 
 

@@ -7,7 +7,8 @@ sees no decision and no write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from broker.apis.core import Pod, ResourceQuota
 from broker.apis.godel import GodelDeployment, GodelReplicaSet, GodelReservation
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import Namespace
+from broker.apis.meta import Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.pod_groups import PodGroupReads
@@ -112,8 +114,19 @@ class SchedulerReads:
         quotas = self.resource_quotas.cache
         return RoomRules(bounds, namespaces, quotas.list, served=lambda: GODEL in self.served_names())
 
-    def all_quotas(self) -> list[ElasticQuota | CompositeElasticQuota]:
-        return [*self.quotas.cache.list(), *self.composites.cache.list()]
+    def guard(self, item: Object) -> AbstractContextManager[object]:
+        """`Cache.guard` of a pod, or of a reservation of either kind."""
+        if isinstance(item, KoordinatorReservation):
+            return self.koordinator.cache.guard(item)
+        if isinstance(item, GodelReservation):
+            return self.godel.cache.guard(item)
+        return self._pods.guard(item) if isinstance(item, Pod) else nullcontext()
+
+    def all_quotas(
+        self, read: Callable[[ElasticQuota | CompositeElasticQuota], object]
+    ) -> list[ElasticQuota | CompositeElasticQuota]:
+        """The quotas that `read` can read; the others are left out."""
+        return [*self.quotas.cache.readable(read), *self.composites.cache.readable(read)]
 
     def synced(self) -> bool:
         if not all(informer.complete for informer in self.rooms.values()):

@@ -88,19 +88,20 @@ class InstanceLabelController:
         for claim in self._claims.list():
             if claim.deleting or not self._owns(claim):
                 continue
-            instance = listing.instances.get(instance_id(claim))
-            if instance is None:
-                doubtful |= older and _ended(claim, inventory)  # launched after the listing
-                continue
-            wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
-            if wanted is None or not self._differs(claim, wanted):
-                continue
-            if wanted.contradicted and older:
-                doubtful = True  # the reservation ended since: a new listing shows where its instances run
-                continue
-            if not older and not instance.reservation_id and _active(claim, inventory):
-                continue  # the next description shows the state of the reservation
-            due.append((claim, instance, wanted, inventory))
+            with self._claims.guard(claim):
+                instance = listing.instances.get(instance_id(claim))
+                if instance is None:
+                    doubtful |= older and _ended(claim, inventory)  # launched after the listing
+                    continue
+                wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
+                if wanted is None or not self._differs(claim, wanted):
+                    continue
+                if wanted.contradicted and older:
+                    doubtful = True  # the reservation ended since: a new listing shows its instances
+                    continue
+                if not older and not instance.reservation_id and _active(claim, inventory):
+                    continue  # the next description shows the state of the reservation
+                due.append((claim, instance, wanted, inventory))
         return due, doubtful
 
     def _differs(self, claim: NodeClaim, wanted: InstanceLabels) -> bool:

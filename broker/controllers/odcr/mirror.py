@@ -29,6 +29,7 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import set_conditions
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
+from broker.kube.panics import guarded
 from broker.reservations.idle import idle_since
 from broker.reservations.odcr_view import OdcrView, view_of
 from providers.base import AccountFacts
@@ -80,10 +81,12 @@ class MirrorController:
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
         users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
-        views = [
-            view_of(odcr, self._types, account=self._account, since=self._idle_since(odcr, now))
-            for odcr in inventory.odcrs.values()
-        ]
+        views: list[OdcrView] = []
+        for odcr in inventory.odcrs.values():
+            known = self._mirrors.get(odcr.id)
+            with self._mirrors.guard(known) if known else guarded("mirror", odcr=odcr.id):
+                since = self._idle_since(odcr, now)
+                views.append(view_of(odcr, self._types, account=self._account, since=since))
         measure(views, self._types)
         for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved))
         for_each(self._left_over(inventory), self._end)
@@ -96,7 +99,10 @@ class MirrorController:
         return idle_since(odcr, before=status.idle, since=status.idle_since, now=now)
 
     def _reconcile(self, view: OdcrView, users: Collection[str], unresolved: Collection[str]) -> None:
-        known = self._mirrors.get(view.odcr.id) or self._create(view.odcr.id)
+        known = self._mirrors.get(view.odcr.id)
+        if known is None and not self._mirrors.lacks(view.odcr.id):
+            return  # it is left out
+        known = known or self._create(view.odcr.id)
         node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unresolved)})
         stale = self._inventory.snapshot().described if self._inventory.unreadable else None
         wanted = status_of(view, node_classes, stale=stale)

@@ -20,6 +20,7 @@ from broker.controllers.claim_status import replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pending import incomplete
+from broker.controllers.provisioning.usage import LargestMachines
 from broker.placement.affinity import node_affinity
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.disruption_pods import reschedulable
@@ -98,6 +99,13 @@ def existing(
         nominated=_nominated(claims, name_of),
         undetermined={info.name for info in infos if info.undetermined is not None},
     )
+
+
+def read_in_flight(claim: NodeClaim) -> None:
+    """Reads a claim without an initialized node as a joint decision does, so that its guard comes before."""
+    if not is_true(claim, names.INITIALIZED_CONDITION):
+        _in_flight(claim)
+        LargestMachines({}, lambda _: None)(claim)
 
 
 def _arriving(

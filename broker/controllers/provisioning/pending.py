@@ -7,14 +7,19 @@ Unschedulable; it is not bound, evicts no others (`preempting`), and belongs to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool, pods_in
 from broker.apis.koordinator import KoordinatorReservation
+from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.nominations import preempting
+from broker.kube.cache import Guard
+from broker.kube.partial import PartialObject
 from broker.placement.gangs import GroupSizes, gang_of, is_member, waits_for_pods
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
@@ -40,6 +45,41 @@ def provisionable(pod: Pod) -> bool:
     )
 
 
+def waiting_pods(
+    pods: Sequence[Pod],
+    claims: Iterable[NodeClaim],
+    caches: ClaimCaches,
+    report: Callable[[Pod, str], None],
+) -> list[Pod]:
+    """The pods that need room. A pod of a claim that is left out needs no other one: it gets the reason."""
+    nodes = caches.nodes
+    evicting = preempting(pods, nodes.list(), claims, [node.name for node in nodes.left_out])
+    made_for = _made_for(caches)
+    waiting: list[Pod] = []
+    for pod in pods:
+        with caches.pods.guard(pod):
+            if not provisionable(pod) or pod.key in evicting:
+                continue
+            if (claim := made_for.get(pod.key)) is None:
+                waiting.append(pod)
+            else:
+                report(pod, f"NodeClaim {claim.name} is for it, and is left out: {claim.error}")
+    return waiting
+
+
+def _made_for(caches: ClaimCaches) -> dict[str, PartialObject]:
+    """The claims that are left out and have no initialized node, by the pods that they were made for."""
+    return {
+        key: partial
+        for partial in caches.claims.left_out
+        if not any(
+            node.labels.get(names.INITIALIZED) == "true"
+            for node in caches.nodes.by(BY_PROVIDER_ID, partial.provider_id or "-")
+        )
+        for key in pods_in(partial.annotations)
+    }
+
+
 def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
     """The reservations that pods may draw from in these NodePools."""
     named = frozenset(pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "") for pool in pools)
@@ -59,16 +99,17 @@ def pending_pod(pod: Pod, draw: Draw, group_size: GroupSizes, info: PodInfo | No
 
 
 def pending_reservations(
-    reservations: Mapping[str, KoordinatorReservation], draw: Draw, group_size: GroupSizes
+    reservations: Mapping[str, KoordinatorReservation],
+    draw: Draw,
+    group_size: GroupSizes,
+    guard: Guard[KoordinatorReservation] = nullcontext,
 ) -> Iterator[PendingPod]:
     """Reservations for packing: the pods of their templates, under the keys of the reservations."""
     for key, reservation in reservations.items():
-        pod = template_pod(reservation)
-        try:
+        with guard(reservation), suppress(ValueError):  # the scheduler reports it
+            pod = template_pod(reservation)
             info = replace(pod_info(pod), name=key.partition("/")[2])
-        except ValueError:
-            continue  # the scheduler reports it
-        yield replace(pending_pod(pod, draw, group_size, info), priority=priority(reservation))
+            yield replace(pending_pod(pod, draw, group_size, info), priority=priority(reservation))
 
 
 def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: GroupSizes) -> dict[str, str]:

@@ -27,7 +27,7 @@ from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.claim_status import patch
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.nominations import preempting, try_nomination
+from broker.controllers.nominations import try_nomination
 from broker.controllers.provisioning.decide import (
     LaunchState,
     NewClaim,
@@ -38,13 +38,14 @@ from broker.controllers.provisioning.decide import (
     within_limits,
 )
 from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
+from broker.controllers.provisioning.existing import read_in_flight
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
 from broker.controllers.provisioning.pending import (
     drawing_in,
     pending_pod,
     pending_reservations,
-    provisionable,
+    waiting_pods,
 )
 from broker.controllers.provisioning.pool_reasons import PoolFault
 from broker.controllers.provisioning.pools import (
@@ -128,8 +129,8 @@ class Provisioner:
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
             return Result(requeue_after=SOON)  # its pool may have more weight than the others
-        pods, claims = self._caches.pods.list(), self._caches.claims.list()
-        waiting = self._waiting(pods, claims)
+        pods, claims = self._caches.pods.list(), self._caches.claims.readable(read_in_flight)
+        waiting = waiting_pods(pods, claims, self._caches, self._pods.failed)
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
@@ -170,15 +171,10 @@ class Provisioner:
     def _needs_node(self, key: str) -> bool:
         pod = self._caches.pods.find(key)
         if pod is None:
-            return key in self._reads.occupancy.unplaced()
+            return not self._caches.pods.lacks(key) or self._reads.occupancy.may_wait(key)
         return not pod.spec.node_name and not pod.deleting
 
     # ---- observe
-
-    def _waiting(self, pods: Sequence[Pod], claims: Sequence[NodeClaim]) -> list[Pod]:
-        nodes = self._caches.nodes
-        evicting = preempting(pods, nodes.list(), claims, [node.name for node in nodes.left_out])
-        return [pod for pod in pods if provisionable(pod) and pod.key not in evicting]
 
     def _served(self) -> list[ServedPool]:
         """The pools that can be served; writes the conditions of all pools of the broker's group.
@@ -228,7 +224,8 @@ class Provisioner:
         room = self._reads.occupancy.read(self._clock.now(), pods)
         objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
         draw = drawing_in(self._slots.rights(), (pool.pool for pool in pools))
-        others = OtherPools(self._caches.pools.list(), self._ec2.provider.instance_types)
+        types = self._ec2.provider.instance_types
+        others = OtherPools(self._caches.pools.readable(lambda pool: OtherPools([pool], types)), types)
         theirs = {
             key: pool for key, info in room.infos.items() if key in objects and (pool := others.of(info))
         }
@@ -243,7 +240,9 @@ class Provisioner:
         sizes = gpu_sizes(pools, self._ec2.provider.instance_types())
         by_key = {pod.key: pod for pod in waiting}
         pending, too_large = self._reads.elastic().within(pending, by_key, room.pods, claims, sizes)
-        pending += pending_reservations(room.unplaced, draw, self._reads.group_size)
+        pending += pending_reservations(
+            room.unplaced, draw, self._reads.group_size, self._reads.occupancy.guard
+        )
         daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now

@@ -13,6 +13,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.limits import LimitRange
 from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet
+from broker.controllers.elasticquota.reading import declaration
 from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.pod_groups import PodGroupReads
 from broker.controllers.provisioning.elastic_sizes import ElasticRules
@@ -63,7 +64,7 @@ class ProvisioningReads:
 
     def elastic(self) -> ElasticRules:
         """The elastic quotas, as the scheduler applies them."""
-        quotas, served = self.occupancy.quotas()
+        quotas, served = self.occupancy.quotas(declaration)
         return ElasticRules(
             nodes=self._nodes,
             quotas=quotas,

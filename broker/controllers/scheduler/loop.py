@@ -16,7 +16,7 @@ import structlog
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
-from broker.controllers.elasticquota.reading import ElasticPods
+from broker.controllers.elasticquota.reading import ElasticPods, declaration
 from broker.controllers.elasticquota.use import ElasticUse
 from broker.controllers.nodereservation.conditions import INVALID
 from broker.controllers.nodereservation.godel_reading import GodelAnnotations
@@ -183,13 +183,14 @@ class PodScheduler:
         shown = (item for item in reservations if item.uid not in self._assumed)
         placed = (*shown, *self._assumed.reservations)
         lending = (*view.lending.values(), *(item.bound for item in assumed))
-        holds = node_holds(placed, self._kept.reservations(), lending, view.uids, self._rules)
+        kept = self._kept.reservations()
+        holds = node_holds(placed, kept, lending, view.uids, self._rules, self._reads.guard)
         ledger = HoldLedger()
         if holds:
             links = [*view.links.values(), *(link for item in assumed if (link := item.link))]
             ledger = HoldLedger.of(holds, links, self._clock.now())
         self._use = ElasticUse.of(
-            self._reads.all_quotas(),
+            self._reads.all_quotas(declaration),
             (
                 *((pod, pod.spec.node_name) for pod in view.holding.values()),
                 *((item.pod, item.node) for item in assumed),
@@ -213,7 +214,8 @@ class PodScheduler:
             return self._place_pods(unit, state)
         for item in unit.items:
             if not isinstance(item, Pod):
-                state = self._place_reservation(item, state)
+                with self._reads.guard(item):
+                    state = self._place_reservation(item, state)
         return state
 
     def _place_pods(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:

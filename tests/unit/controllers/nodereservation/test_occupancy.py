@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,7 @@ def reader(pods: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> Oc
         koordinator=SimpleNamespace(cache=held),
         godel=SimpleNamespace(cache=Cache(godel.GodelReservation)),
         served_names=frozenset,
+        guard=nullcontext,
         rules=lambda bounds, spaces: RoomRules(bounds, spaces, list, served=lambda: False),
     )
     namespaces: Any = SimpleNamespace(cache=Cache(Namespace), complete=True)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.claim_status import instance_id
+from broker.controllers.odcr import instance_labels
 from broker.kube.errors import Forbidden, NotFound, Unavailable
 from providers.model import Odcr
 from tests.unit.capacity.builders import odcr
@@ -187,3 +190,23 @@ def test_an_unfinished_node_is_written_later_with_a_single_event(world: World) -
     world.labeller.run()
     assert world.labels(world.nodes, "node-a") == OUTSIDE
     assert world.recorded.of("DemotedToOnDemand") == ["a"]
+
+
+@pytest.mark.covers("SAF-50")
+def test_claim_that_cannot_be_compared_is_left_out_and_the_others_are_labelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "bad", "c"):
+        world.claim(name, labels=OUTSIDE)
+    world.described(odcr("cr-1"))
+    world.listed(*(instance(name, "cr-1") for name in ("a", "bad", "c")))
+
+    def failing(claim: NodeClaim) -> str:
+        if claim.name == "bad":
+            raise ZeroDivisionError
+        return instance_id(claim)
+
+    monkeypatch.setattr(instance_labels, "instance_id", failing)
+    world.labeller.run()
+    assert [world.labels(world.claims, name) for name in ("a", "c")] == [inside("cr-1")] * 2
+    assert [*world.claims.broken] == ["bad"]
