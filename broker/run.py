@@ -277,7 +277,7 @@ def lead(
         differing: list[IdentityDiffers] = []
 
         def compare_again() -> None:
-            """In a thread of its own: a slow answer of AWS must not delay the end of the term."""
+            """In its own thread: a slow answer of AWS must not delay the end of the term."""
             while not clock.wait(lost, COMPARE):
                 try:
                     _known(lambda: compare(client, facts()), "not compared")

@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread of its own, for metrics, probes and the webhook.
+"""A small HTTP server in its own thread, for metrics, probes and the webhook.
 
 Invariant: idle or slow clients never keep others out. Each connection carries one request. Its header must
 be complete within `HEADER` seconds, and its answer is sent within `ANSWER` seconds. At most `CONNECTIONS`

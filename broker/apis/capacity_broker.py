@@ -59,7 +59,7 @@ class OnDemandCapacityReservationStatus(Model):
     ] = ""
     idle_since: Annotated[
         Time | None,
-        crd("Since when at least so many slots have been free, while it is active; empty if none is."),
+        crd("Since when at least that many slots have been free, while it is active; empty if none is free."),
     ] = None
     stale_since: Annotated[
         Time | None,

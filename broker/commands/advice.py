@@ -175,7 +175,7 @@ def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
             where = f" -n {obj.namespace}" if obj.namespace else ""
             yield (
                 f"kubectl describe {obj.KIND.plural.removesuffix('s')}{where} {obj.name}",
-                "it has failed: its conditions have the field and the way out",
+                "it has failed: its conditions have the field and the remedy",
             )
 
 

@@ -1,4 +1,4 @@
-"""`capacity-broker explain class|reservation|cluster`: capacity that is short, and the way out, on one page.
+"""`capacity-broker explain class|reservation|cluster`: capacity that is short, and the remedy, on one page.
 
 An on-call person reads it from the top: the state, the shortages and their age, the claims that wait, the
 attempts, the next step of the broker, the cost, and the commands that help. Each part is a list of rows,

@@ -66,7 +66,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @explain_app.command("cluster", cls=Command)
     @options(*CLUSTER)
     def explain_cluster(settings: Settings, output: Output = Format.TABLE) -> None:
-        """Show everything that is short or waits in the cluster, since when, and the way out."""
+        """Show everything that is short or waits in the cluster, since when, and the remedy."""
         _explained(situation(settings), None, output)
 
     @app.command("errors", cls=Command)

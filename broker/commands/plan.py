@@ -1,7 +1,7 @@
 """`capacity-broker plan -f FILES`: a dry run of these classes and claims; changes nothing.
 
 It describes EC2, resolves the classes and plans the claims exactly as the launch loop does, with the same
-ownership of slots. Problems name the field and the way out.
+ownership of slots. Problems name the field and the remedy.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _HIDDEN: Final = "***"
 
 
 class HistoryUnreadable(ValueError):
-    """A sentence that names the option, the reason and the way out."""
+    """A sentence that names the option, the reason and the remedy."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Errors from outside of a command, each as one line with the way out.
+"""Errors from outside of a command, each as one line with the remedy.
 
 Invariant: an error from outside ends in a sentence for a person, never in a traceback; a bug of the program
 keeps its traceback.

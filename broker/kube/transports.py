@@ -238,7 +238,7 @@ class InProcessServer(Protocol):
 
 
 class InProcessTransport:
-    """Calls the embedded API server's own verbs: no socket, no thread of its own."""
+    """Calls the embedded API server's own verbs: no socket, no thread."""
 
     def __init__(self, cluster: InProcessServer) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Sends alerts while this process leads, in a thread of its own: no loop of the broker waits for it.
+"""Sends alerts while this process leads, in its own thread: no loop of the broker waits for it.
 
 Alertmanager gets every alert at each check, as a heartbeat, with an end that comes by itself if this process
 dies. A webhook gets one message when an alert begins and one when it is over. An alert is over once it was

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz on one small server in a thread of its own.
+"""/metrics, /healthz and /readyz on one small server in its own thread.
 
 /healthz reports whether the process works at all; /readyz whether its caches are filled, and names the
 missing ones.

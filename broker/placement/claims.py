@@ -23,7 +23,7 @@ _MOST: Final = 9_999_999_999
 
 
 class BadClaim(Exception):
-    """A claim that cannot be planned: `reason` for the condition, `message` with field and way out."""
+    """A claim that cannot be planned: `reason` for the condition, `message` with field and remedy."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
 """Reads Koordinator reservations, and the pods that may take from one, into the values of holds.
 
-Raises ValueError for text that cannot be read. Its message names the field, the value and the way out.
+Raises ValueError for text that cannot be read. Its message names the field, the value and the remedy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cost and age of idle slots, and those that are idle for so long that they are released.
 
 Invariant: an idle time is never longer than observed. EC2 keeps no history of free slots, so "since" begins
-when at least so many are first seen free. If more become free it begins anew for all; if some are taken it
+when that many slots are first seen free. If more become free it begins anew for all; if some are taken it
 stays.
 
 A free slot costs as much as an On-Demand Instance of its type, platform and tenancy (EC2 User Guide,

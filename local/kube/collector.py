@@ -27,7 +27,7 @@ _AT_ONCE = DeleteOptions(grace=0)
 
 
 class Collector:
-    """Tidies up in a thread of its own from `start` to `stop`, or by a test's call of `collect`."""
+    """Tidies up in its own thread from `start` to `stop`, or by a test's call of `collect`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._state = cluster.state

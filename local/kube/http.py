@@ -1,4 +1,4 @@
-"""The HTTP front: an aiohttp server in a thread of its own over `Cluster.handle`.
+"""The HTTP front: an aiohttp server in its own thread over `Cluster.handle`.
 
 Plain HTTP without authentication, on loopback by default.
 """

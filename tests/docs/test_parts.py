@@ -108,7 +108,7 @@ def test_troubleshooting_is_sorted_by_symptom() -> None:
     symptoms = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert symptoms[0] == "A claim gets no instance" and len(symptoms) > 5
     for section in text.split("\n## ")[1:-1]:
-        assert "| reason or sign | cause and way out |" in section
+        assert "| reason or sign | cause and remedy |" in section
 
 
 @pytest.mark.covers("USR-30")

@@ -35,7 +35,7 @@ _DELETED = Counter(
 
 
 class QueueReader:
-    """Receives from `queue` and gives each message to `take`, in a thread of its own."""
+    """Receives from `queue` and gives each message to `take`, in its own thread."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
 class Unresolved(Exception):
-    """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
+    """A class that cannot launch: `reason` for the condition, `message` with the field and the remedy.
 
     `passing`: it ends in a moment without any action, and is not reported. `cause`: the AWS operation and its
     code, if AWS refused. `resolved`: the resolved class, if only the broker's own launches cannot use it.

@@ -55,7 +55,7 @@ _COST = GaugeTable(
 )
 _SINCE = GaugeTable(
     "capacity_broker_idle_since_timestamp_seconds",
-    "Since when at least so many slots were seen free; none where no slot is.",
+    "Since when at least that many slots were seen free; no value if no slot is free.",
     _LABELS,
 )
 _ALL = GaugeTable(

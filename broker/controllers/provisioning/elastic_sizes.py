@@ -2,7 +2,7 @@
 
 Invariant: no machine is opened for a pod that its quota would refuse on it. Pods are counted one after
 another, a pod without a machine by the largest GPU that it may get. So a machine for a later pod may have to
-wait for the node of an earlier one, but none is bought in vain.
+wait for the node of an earlier one, but none is bought needlessly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """NodePools of the broker's group: the form of their claims, or why the broker serves none of them.
 
-Invariant: a pool with any fault is served not at all, and its conditions name the field and the way out. The
+Invariant: a pool with any fault is not served, and its conditions name the field and the remedy. The
 conditions are Karpenter's (ValidationSucceeded, NodeClassReady, Ready); Karpenter itself writes them on its
 own pools only.
 """
@@ -57,7 +57,7 @@ def class_hashes(pools: Iterable[ServedPool]) -> Mapping[str, str]:
 
 
 class PoolNotServed(Exception):
-    """Why a pool is not served: the condition that is False, its reason, and the field with the way out."""
+    """Why a pool is not served: the condition that is False, its reason, and the field with the remedy."""
 
     def __init__(self, condition: str, reason: str, message: str) -> None:
         super().__init__(message)

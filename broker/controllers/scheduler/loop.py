@@ -261,7 +261,7 @@ class PodScheduler:
     def _bind_all(self, places: Sequence[FoundPlace]) -> None:
         """Raises ApiError if the first pod is not bound. Others that are not are tried again soon.
 
-        Several are tried without effect first: the API server refuses the gang, not the rest of it.
+        Several are tried as a dry run first: the API server refuses the gang, not the rest of it.
         """
         for queued, node, hold in places if len(places) > 1 else ():
             self._writer.try_bind(queued.pod, node, hold)

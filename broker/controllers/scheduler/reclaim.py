@@ -2,7 +2,7 @@
 
 Evictions go through the Eviction API. A pod that a PodDisruptionBudget protects is tried last for a minute.
 
-Invariant: no eviction is in vain. Victims are chosen by the trial that precedes a bind, on the state after
+Invariant: no eviction is needless. Victims are chosen by the trial that precedes a bind, on the state after
 their end: room that returns to a hold, or that stays closed to the pod, frees nothing. Pods that end already
 count as gone, so that no other pod is evicted in their place.
 """
@@ -119,8 +119,8 @@ class ElasticReclaim:
     def evict(self, pods: Sequence[Pod]) -> list[Pod]:
         """Evicts the pods; returns those that a budget protects. Raises ApiError.
 
-        Several pods are tried without effect first, and counted against their budgets together: if one is
-        protected, the others are not evicted in vain.
+        Several pods are tried as a dry run first, and counted against their budgets together: if one is
+        protected, the others are not evicted needlessly.
         """
         if len(pods) > 1 and (kept := self._over_budget(pods) or self._evict(pods, dry_run=True)):
             return kept
