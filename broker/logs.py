@@ -1,4 +1,4 @@
-"""How the process logs: JSON for machines, aligned and coloured on a terminal; never both."""
+"""Configures the process's log: JSON for machines, aligned and coloured on a terminal; never both."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def turn(kept: StoredCertificates, *, names: Sequence[str], now: datetime) -> St
 
 
 def read(data: Data) -> StoredCertificates:
-    """From a Secret's data. Raises Unusable."""
+    """Reads the pair from a Secret's data. Raises Unusable."""
     try:
         held = {name: b64decode(data[name]) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")}
         authorities = _pairs(held["ca.crt"], held["ca.key"])

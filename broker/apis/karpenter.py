@@ -220,7 +220,7 @@ def pods_in(annotations: Mapping[str, str]) -> list[str]:
 
 
 class Budget(Model):
-    """How many nodes may be disrupted at once, and when."""
+    """The number of nodes that may be disrupted at once, and when."""
 
     nodes: Annotated[
         str,

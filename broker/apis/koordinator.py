@@ -91,7 +91,7 @@ class ReservationOwner(Model):
 
 
 class PreAllocationPolicy(Model):
-    """How running pods are chosen."""
+    """The choice of running pods."""
 
     mode: Annotated[
         str,
@@ -157,7 +157,7 @@ class ReservationCondition(Model):
 
 
 class KoordinatorReservationStatus(Model):
-    """Where the room is, and the pods that use it."""
+    """The node with the room, and the pods that use it."""
 
     phase: Annotated[
         str,

@@ -191,7 +191,7 @@ class Object(Model):
 
     @classmethod
     def decode(cls, raw: Mapping[str, Any] | bytes) -> Self:
-        """From the API server's JSON, decoded or not."""
+        """Reads the API server's JSON, decoded or not."""
         return cls.model_validate_json(raw) if isinstance(raw, bytes) else cls.model_validate(raw)
 
     def wire(self) -> dict[str, Any]:

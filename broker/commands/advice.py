@@ -88,7 +88,7 @@ _RECLAIM: Final[Mapping[str, str]] = {
 
 
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
-    """What waits and is not the broker's claim: Karpenter's claims, and pods."""
+    """Yields commands for Karpenter's claims that wait, and for pods."""
     waiters = situation.waiters
     if others := [waiter for waiter in waiters if waiter.kind == KARPENTERS]:
         count = counted(len(others), "claim of Karpenter waits", "claims of Karpenter wait")

@@ -124,7 +124,7 @@ def shortages(forecast: ClaimForecast) -> list[dict[str, Any]]:
 
 
 def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For a person: a scope by its name."""
+    """Formats shortages for a person: a scope by its name."""
     return [{**row, "pool": shortage_name(row)} for row in rows]
 
 
@@ -198,14 +198,14 @@ def headline(claim: NodeClaim) -> list[str]:
 
 
 def _usd_hour(claim: NodeClaim) -> float | None:
-    """Its On-Demand price; None without an instance, for a spot one, and for an unknown type."""
+    """The claim's On-Demand price; None without an instance, for a spot one, and for an unknown type."""
     if claim.labels.get(names.CAPACITY_TYPE) not in ("on-demand", "reserved"):
         return None
     return usd_hour(claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
 
 
 def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For a person: a pool's ARN, EC2's words and its request id need lines of their own."""
+    """Formats attempts for a person: a pool's ARN, EC2's words and its request id get their own lines."""
 
     def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
         return row["outcome"], row["code"], row["class"], row["next"], row["instance"]
@@ -233,7 +233,7 @@ def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def format_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For a person: options that differ in nothing but their name are one line."""
+    """Formats options for a person: options that differ in their name only are one line."""
 
     def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
         return row["verdict"], row["reason"], row["class"], row["capacity_type"]

@@ -1,4 +1,4 @@
-"""How `--help` and wrong options look: plain text in 80 columns, options under their headings.
+"""Formats `--help` and wrong options: plain text in 80 columns, options under their headings.
 
 Invariant: no name is ever cut, since a person copies flags and variables from here. Typer's own boxes cut
 both at 80 columns. A wrong value is reported like that of a setting: option, value and accepted values.

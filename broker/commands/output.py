@@ -1,4 +1,4 @@
-"""How commands print: an aligned table for a person, JSON or YAML for a machine; colour for terminals."""
+"""Prints for commands: an aligned table for a person, JSON or YAML for a machine; colour for terminals."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Situation:
 
     @cached_property
     def waiters(self) -> list[Waiter]:
-        """What waits: the claims without an instance, of either launcher, then the pods."""
+        """The waiters: the claims without an instance, of either launcher, then the pods."""
         rights = draw_rights(self)
         pods = pod_waiters(
             self.pods,

@@ -121,7 +121,7 @@ def _finalizers(obj: Object, finalizers: list[str]) -> Json:
 
 
 def owner_reference(owner: Object, *, controller: bool = True, block: bool = True) -> Json:
-    """For metadata.ownerReferences: the garbage collector deletes dependents when their owner is gone."""
+    """An entry of metadata.ownerReferences: the garbage collector deletes dependents without an owner."""
     return {
         "apiVersion": owner.KIND.api_version,
         "kind": owner.KIND.kind,

@@ -1,4 +1,4 @@
-"""How the API server refuses, as one tree of exceptions.
+"""The API server's refusals, as one tree of exceptions.
 
 Invariant: callers decide by class, never by text; every failure between here and the API server is
 Unavailable, with its cause chained. Status codes and reasons:

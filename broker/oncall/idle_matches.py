@@ -104,7 +104,7 @@ _Obstacle = tuple[str, str]  # the command that helps, empty for the waiter's; a
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a reader may see names. `cluster`: whether classes and NodePools have names."""
+    """The names that a reader may see. `cluster`: whether classes and NodePools have names."""
 
     owner: Callable[[Reserved], str] = str
     cluster: bool = True

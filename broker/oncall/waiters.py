@@ -183,7 +183,7 @@ def _gates(pod: Pod) -> str:
 
 
 def _own(pod: Pod) -> tuple[Requirements, ...]:
-    """What the pod accepts by its selector and affinity; a term with a named node has no new machine."""
+    """The pod's selector and affinity as requirements; a term with a named node has no new machine."""
     selector = [(key, "In", [value]) for key, value in pod.spec.node_selector.items()]
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     required = affinity and affinity.required_during_scheduling_ignored_during_execution

@@ -25,7 +25,7 @@ Amounts = Mapping[str, int]
 
 
 class Consumption(Enum):
-    """How owners take a hold: the first one only, all that fit, one that replaces it whole, or one at a time.
+    """The owners of a hold: the first one only, all that fit, one that replaces it whole, or one at a time.
 
     `TURNS`: the hold is a pod that runs, so it stays for as long as its pod.
     """

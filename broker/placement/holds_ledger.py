@@ -53,7 +53,7 @@ class HoldLedger:
 
     @classmethod
     def of(cls, holds: Iterable[Hold], links: Iterable[HoldLink], now: datetime) -> HoldLedger:
-        """From live holds and the pods that name one.
+        """Builds it from live holds and the pods that name one.
 
         A pod on another node than its hold does not own it, nor does one that the hold is not for: it counts
         as any other pod.
@@ -91,7 +91,7 @@ class HoldLedger:
         return tuple(sorted(matching, key=lambda state: (state.hold.name, state.hold.id)))
 
     def assume(self, id_: str, owner: HoldOwner) -> HoldLedger:
-        """With an owner of a hold that `matching` returned. Raises KeyError for an unknown hold."""
+        """Adds an owner of a hold that `matching` returned. Raises KeyError for an unknown hold."""
         return HoldLedger({**self.states, id_: self.states[id_].with_owner(owner)}, self.by_key)
 
     def left(self, uids: Container[str], kept: Iterable[Hold]) -> HoldLedger:

@@ -76,7 +76,7 @@ class PlacementSnapshot:
         namespaces: Mapping[str, Labels] | None = None,
         storage: Storage | None = None,
     ) -> PlacementSnapshot:
-        """From nodes and bound pods. Pods without a node of the snapshot are left out."""
+        """Builds it from nodes and bound pods. Pods without a node of the snapshot are left out."""
         states = {node.name: NodeState(node) for node in nodes}
         empty = cls(states, namespaces=namespaces or {}, storage=storage or Storage())
         return empty.with_changes(come=pods)
@@ -101,7 +101,7 @@ class PlacementSnapshot:
         return self._shifted(states, (change for change in changes if change[1] in states))
 
     def with_pod(self, pod: PodInfo, node: str) -> PlacementSnapshot:
-        """With an assumed pod. Raises KeyError for an unknown node."""
+        """Adds an assumed pod. Raises KeyError for an unknown node."""
         return self._shifted({**self.states}, ((pod, node, 1),))
 
     def without_pod(self, pod: PodInfo, node: str) -> PlacementSnapshot:
@@ -109,7 +109,7 @@ class PlacementSnapshot:
         return self._shifted({**self.states}, ((pod, node, -1),))
 
     def with_node(self, node: NodeInfo) -> PlacementSnapshot:
-        """With another node, such as a claim that was planned. Raises ValueError for a known name."""
+        """Adds another node, such as a claim that was planned. Raises ValueError for a known name."""
         if node.name in self.states:
             raise ValueError(f"node {node.name!r} is in the snapshot")
         return replace(self, states={**self.states, node.name: NodeState(node)})

@@ -77,7 +77,7 @@ class Storage:
         classes: Iterable[api.StorageClass] = (),
         nodes: Iterable[api.CsiNode] = (),
     ) -> Storage:
-        """From Kubernetes' objects."""
+        """Builds it from Kubernetes' objects."""
         return cls(
             {(claim.namespace, claim.name): _claim(claim) for claim in claims},
             {volume.name: _volume(volume) for volume in volumes},

@@ -86,7 +86,7 @@ class Simulation:
         return self._known[key]
 
     def __call__(self, key: FlavorResource, value: int) -> tuple[Possibility, int]:
-        """For one flavor and resource alone: the possibility, and the distance borrowed afterwards."""
+        """The possibility for one flavor and resource alone, and the distance borrowed afterwards."""
         node = self._ledger.node(self._request.queue)
         victims = self.targets({key: value}, frozenset((key,)))
         if not victims:

@@ -92,7 +92,7 @@ class ElasticTotals:
         return None if id_ is None else self.shares[id_]
 
     def with_usage(self, id_: str, requests: Amounts, sign: int = 1) -> ElasticTotals:
-        """With a pod more in the quota, or one less."""
+        """Adds a pod to the quota, or removes one."""
         share = self.shares[id_]
         used = replace(share, used=added(share.used, requests, sign))
         sums = self.sums and self.sums.with_usage(share, requests, sign)
@@ -114,7 +114,7 @@ class ElasticTotals:
         return None
 
     def missing(self, namespace: str, requests: Amounts) -> dict[str, int]:
-        """How much must come free before a pod may be placed, by resource; empty if it may."""
+        """The amounts that must come free before a pod may be placed, by resource; empty if it may."""
         share = self.share_of(namespace)
         if share is None:
             return {}

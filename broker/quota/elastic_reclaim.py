@@ -49,7 +49,7 @@ def victims(
 
 
 def _part(pod: ElasticPod, missing: Amounts) -> tuple[float, float]:
-    """How much of the missing resources the pod would free, in parts of them: as needed, and in all."""
+    """The share of the missing resources that the pod would free: as needed, and in all."""
     parts = [pod.requests.get(name, 0) / amount for name, amount in missing.items()]
     return sum(min(1.0, part) for part in parts), sum(parts)
 
@@ -93,7 +93,7 @@ def _needed(pods: Sequence[ElasticPod], others: Sequence[ElasticPod], helps: Fit
 
 
 def _missing(totals: ElasticTotals, preemptor: ElasticPod, lacks: Amounts) -> Mapping[str, int]:
-    """What the preemptor lacks of its quota or of the node; its requests, if that is not known."""
+    """The amounts that the preemptor lacks of its quota or of the node; its requests if unknown."""
     quota = totals.missing(preemptor.namespace, preemptor.requests)
     missing = {name: max(quota.get(name, 0), lacks.get(name, 0)) for name in {**quota, **lacks}}
     known = missing or preemptor.requests

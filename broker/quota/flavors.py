@@ -77,7 +77,7 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorRequest:
-    """What a flavor must suit: the amounts by resource, and its pods' tolerations, selector and affinity.
+    """A request for a flavor: the amounts by resource, and its pods' tolerations, selector and affinity.
 
     `affinity`: the required terms, of which one suffices.
     """

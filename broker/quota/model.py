@@ -137,7 +137,7 @@ class PreemptionTarget:
 
 
 class Mode(IntEnum):
-    """How an assignment could be admitted; a whole is as good as its worst part."""
+    """The ways to admit an assignment; a whole is as good as its worst part."""
 
     NO_FIT = 0
     PREEMPT = 1

@@ -27,7 +27,7 @@ class Head:
 
     @property
     def rank(self) -> tuple[int, float, str]:
-        """Its place in its queue: the higher priority, then the longer wait, then by name."""
+        """Sort key in its queue: the higher priority, then the longer wait, then by name."""
         return -self.priority, self.queued, self.name
 
 

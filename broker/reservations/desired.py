@@ -136,7 +136,7 @@ class FlavorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FulfilmentStatus:
-    """How far one reservation is fulfilled. `deletable`: deleted, without remaining work in EC2."""
+    """The fulfilment of one reservation. `deletable`: deleted, without remaining work in EC2."""
 
     counts: Mapping[str, FlavorCount] = field(default_factory=dict)
     problems: tuple[ReservationProblem, ...] = ()

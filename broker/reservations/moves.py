@@ -244,7 +244,7 @@ def _alike(odcrs: Mapping[str, Odcr], held: Iterable[HeldRecord]) -> dict[str, O
 
 
 def _span(lost: Odcr) -> timedelta:
-    """How long the loss may still be a move."""
+    """The time for which the loss may still be a move."""
     return END_SPAN if lost.over else MOVE_SPAN
 
 

@@ -128,7 +128,7 @@ def unreleased(status: OdcrStatus) -> str:
 
 
 def remedies(status: OdcrStatus, reserved: Reserved) -> list[str]:
-    """For a reservation without purchases: the reserved instances, and ways to get more."""
+    """The status of a reservation without purchases: the reserved instances, and ways to get more."""
     if status.managed:
         bought = status.flavors or status.problems
         return [] if bought else ["lower nominalQuota, or add nodes of its flavors"]

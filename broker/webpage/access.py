@@ -103,7 +103,7 @@ class PageAccess:
         self._rights: _Answers[bool] = _Answers(clock)
 
     def person(self, request: web.Request) -> Person | None:
-        """None if the page needs no authentication."""
+        """Authenticates the request; None if the page needs no authentication."""
         rules = self.rules
         if not rules.required:
             return None

@@ -50,7 +50,7 @@ def format_time(at: datetime | None) -> str:
 
 
 def age(at: datetime | None, now: datetime) -> str:
-    """How long ago, in its two largest units."""
+    """The time since then, in its two largest units."""
     if at is None:
         return "unknown"
     seconds = abs(int((now - at).total_seconds()))

@@ -46,7 +46,7 @@ class Reservations:
     """EC2 as a resource group sees it."""
 
     def reservation_state(self, account_id: str, region: str, arn: str) -> str | None:
-        """As the account sees it, which are its own reservations and those shared with it."""
+        """The reservations that the account sees: its own and those shared with it."""
         with LOCK:
             here = world()
             here.ledger.run_due()
@@ -69,7 +69,7 @@ class Reservations:
 
 
 def _digits(size: int = 8) -> str:
-    """From the generator that moto seeds."""
+    """Draws from the generator that moto seeds."""
     return f"{mock_random.getrandbits(4 * size):0{size}x}"
 
 

@@ -23,7 +23,7 @@ class ControlError(ValueError):
 
 class Control:
     def __init__(self, endpoint: str | None = None):
-        """Of the server at `endpoint`, or of moto in this process."""
+        """Controls the server at `endpoint`, or moto in this process."""
         self.endpoint = endpoint.rstrip("/") if endpoint else None
 
     # ---- failures
@@ -44,7 +44,7 @@ class Control:
     def pool(
         self, *, instance_type: str, zone: str, size: int | None, capacity_type: str = "on-demand"
     ) -> None:
-        """How many instances of a type a zone has outside reservations; None: without limit."""
+        """Sets the number of instances of a type in a zone outside reservations; None: without limit."""
         body = {"capacity_type": capacity_type, "instance_type": instance_type, "zone": zone, "size": size}
         self._call("POST", "pools", body)
 
@@ -65,7 +65,7 @@ class Control:
         return list(self._call("GET", "quotas"))
 
     def slot_release(self, seconds: float) -> None:
-        """How long after an instance's end its slot stays taken."""
+        """Sets the time for which a slot stays taken after its instance's end."""
         self._call("POST", "settings", {"slot_release_s": seconds})
 
     def check_offerings(self, enforced: bool = True) -> None:
@@ -82,7 +82,7 @@ class Control:
         return str(self._call("POST", "block-offerings", body)["CapacityBlockOfferingId"])
 
     def payment(self, seconds: float) -> None:
-        """How long after a purchase a Capacity Block is paid; 12 hours are too long."""
+        """Sets the time until a Capacity Block is paid; 12 hours are too long."""
         self._call("POST", "settings", {"payment_s": seconds})
 
     def set_reservation(
@@ -129,15 +129,15 @@ class Control:
         self._call("POST", "settings", {"describe_lag_s": describe_s})
 
     def pending(self, seconds: float) -> None:
-        """How long a new reservation shows as pending."""
+        """Sets the time for which a new reservation is pending."""
         self._call("POST", "settings", {"pending_s": seconds})
 
     def grouping(self, seconds: float) -> None:
-        """How long GroupResources answers `Pending` for a reservation before it is a member."""
+        """Sets the time for which GroupResources answers `Pending` before a reservation is a member."""
         self._call("POST", "settings", {"grouping_s": seconds})
 
     def assessment(self, *, seconds: float | None = None, outcome: str | None = None) -> None:
-        """How long EC2 assesses a future-dated reservation, and how that ends: scheduled or unsupported."""
+        """Sets the time of the assessment of a future-dated reservation, and its outcome."""
         self._call("POST", "settings", {"assessment_s": seconds, "assessment_outcome": outcome})
 
     def code(self, situation: str, code: str) -> None:
@@ -161,7 +161,7 @@ class Control:
     # ---- recorded calls
 
     def calls(self) -> dict[str, int]:
-        """How often each action was called."""
+        """Counts the calls of each action."""
         return dict(self._call("GET", "calls"))
 
     def log(self, action: str | None = None) -> list[dict[str, Any]]:

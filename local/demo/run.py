@@ -121,7 +121,7 @@ def _show_pods(scene: Scene, workloads: Workloads) -> None:
 
 
 def _places(stage: Stage) -> dict[str, str]:
-    """Where EC2 counts each node, by its name."""
+    """The reservation in which EC2 counts each node, by its name."""
     slots = {i.id: i.reservation_id for i in stage.provider.instances()}
     slot_by_node = ((claim.status.node_name, slots.get(instance_id(claim), "")) for claim in _claims(stage))
     return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in slot_by_node if node}

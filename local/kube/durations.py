@@ -1,4 +1,4 @@
-"""How long ago, as people read it: `45s`, `2m5s`, `3h10m`, `7d`.
+"""Formats ages for people: `45s`, `2m5s`, `3h10m`, `7d`.
 
 Rule: k8s.io/apimachinery/pkg/util/duration (HumanDuration).
 """

@@ -1,4 +1,4 @@
-"""From the bytes of a request to an object of the kind that its path names, or to the refusal that it earns.
+"""Decodes the bytes of a request into an object of the kind that its path names, or refuses it.
 
 Rule: k8s.io/apiserver/pkg/endpoints/handlers (create.go, update.go, rest.go) and the decoders that they use.
 """

@@ -51,7 +51,7 @@ class ApiCall:
 
     @property
     def strict(self) -> str:
-        """How unknown fields are met: Strict refuses, Warn warns, Ignore drops."""
+        """The policy for unknown fields: Strict refuses, Warn warns, Ignore drops."""
         return self.request.query.get("fieldValidation") or "Warn"
 
     @property
@@ -106,7 +106,7 @@ class DeleteOptions:
 
 
 def options_of(given: Mapping[str, Any]) -> DeleteOptions:
-    """From the object of that name, or the query, which spells it the same."""
+    """Reads the option from the object of that name, or from the query, which spells it the same."""
     grace, policy, orphan = (
         given.get("gracePeriodSeconds"),
         given.get("propagationPolicy"),

@@ -172,7 +172,7 @@ def _choose(
 
 
 def _place(key: Key, namespace: str) -> str:
-    """Where an object stands in the list of its namespace, or of all."""
+    """The place of an object in the list of its namespace, or of all."""
     return key[1] if namespace or not key[0] else f"{key[0]}/{key[1]}"
 
 

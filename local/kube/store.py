@@ -134,7 +134,7 @@ class Store:
         self._changed: list[Callable[[str, StoreEvent], None]] = []
 
     def begin_with(self, other: Collection, revision: int) -> None:
-        """Of an empty store: holds these objects at their revisions, without the events that led to them."""
+        """Fills an empty store with these objects at their revisions, without the events that led to them."""
         self.revision = revision
         self._collections[other.name] = Collection(
             other.name, dict(other.items), list(other.keys), compacted=revision

@@ -1,4 +1,4 @@
-"""How results are written: as objects, as Tables for people, or as their metadata only.
+"""Writes results: as objects, as Tables for people, or as their metadata only.
 
 Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/#receiving-resources-as-tables
 Objects of built-in kinds in a list do not repeat their kind; custom ones do.

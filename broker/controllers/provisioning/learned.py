@@ -169,7 +169,7 @@ def difference(
 
 
 def _class_of(claim: NodeClaim) -> tuple[str, str]:
-    """Its EC2NodeClass and the hash that the class had at its launch."""
+    """The claim's EC2NodeClass and the hash that the class had at its launch."""
     return claim.spec.node_class_ref.name, claim.annotations.get(names.NODECLASS_HASH, "")
 
 

@@ -27,7 +27,7 @@ class PlacementUnit:
 
     @property
     def needed(self) -> int:
-        """How many of the items must have a place, so that any is bound."""
+        """The number of items that must have a place, so that any is bound."""
         return max(1, self.gang.size - self.started) if self.gang.size else len(self.items)
 
     @property

@@ -39,7 +39,7 @@ OVERDUE: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Where pods will have room, and the pods to evict for it: none if the room comes free anyway."""
+    """The places that pods will have, and the pods to evict for them: none if the room comes free anyway."""
 
     places: tuple[FoundPlace, ...]
     victims: tuple[Pod, ...] = ()

@@ -45,7 +45,7 @@ class SchedulerState:
     def placed(
         self, request: HoldRequest, node: str, hold: Hold | None, elastic: ElasticPod
     ) -> SchedulerState:
-        """With a pod on a node, through a hold or beside all, and in its quota."""
+        """Adds a pod on a node, through a hold or beside all, and in its quota."""
         pod = replace(request.pod, node_name=node)  # by which a later change finds it
         totals = totals_with(self.totals, (elastic,))
         if hold is None:
@@ -56,7 +56,7 @@ class SchedulerState:
         return SchedulerState(snapshot.with_pod(rest, node), ledger, totals)
 
     def lent(self, hold: Hold) -> SchedulerState:
-        """With the hold that a pod of the snapshot is."""
+        """Adds the hold that a pod of the snapshot is."""
         ledger = self.ledger.left((), (hold,))
         snapshot = _without_placeholder(self.snapshot, hold)
         rest = placeholder(ledger.states[hold.id])
@@ -65,7 +65,7 @@ class SchedulerState:
     def without(
         self, pods: Mapping[str, str], kept: Iterable[Hold], elastic: Iterable[ElasticPod] = ()
     ) -> SchedulerState:
-        """With the room that bound pods leave, by uid with their nodes: holds take their part of it back.
+        """Frees the room that bound pods leave, by uid with their nodes: holds take their part of it back.
 
         `kept`: the holds that some of the pods leave behind. `elastic`: the pods as they count in quotas.
         """
@@ -83,7 +83,7 @@ class SchedulerState:
         return SchedulerState(snapshot, ledger, totals_with(self.totals, elastic, -1))
 
     def reserved(self, hold: Hold, now: datetime, owners: Sequence[PodInfo] = ()) -> SchedulerState:
-        """With a new hold, and its owners if it takes the room of pods that run."""
+        """Adds a new hold, and its owners if it takes the room of pods that run."""
         states = [state.hold for state in self.ledger.states.values()]
         links = [
             HoldLink(state.hold.id, state.hold.node, owner)

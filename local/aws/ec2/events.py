@@ -64,7 +64,7 @@ def state_change(notices: Notices, instance: Any, state: str, queue: str | None 
 
 
 def interruption(notices: Notices, occupant: Occupant, ends: datetime, queue: str | None = None) -> Sent:
-    """For an instance of an interruptible reservation or of a Capacity Block; the details differ."""
+    """Announces the end of an instance in an interruptible reservation or a Capacity Block."""
     instance = occupant.instance
     zone_id = instance.placement.availability_zone_id
     detail = {
@@ -121,7 +121,7 @@ def reclaimed(notices: Notices, source: Ec2Reservation, *, count: int, target: i
 
 
 def reservation_state(notices: Notices, reservation: Ec2Reservation, queue: str | None = None) -> Sent:
-    """Of a future-dated reservation: Scheduled, Active, Delayed, Unsupported, Failed or Expired."""
+    """Sends a future-dated reservation's event: Scheduled, Active, Delayed, Unsupported, Failed, Expired."""
     return notices.publish(
         f"EC2 Capacity Reservation {reservation.state.capitalize()}",
         account=reservation.owner_id,

@@ -128,7 +128,7 @@ def _enter(world: AwsWorld, reservation: Ec2Reservation, state: str) -> None:
 
 
 def is_committed(ledger: CapacityLedger, reservation: Ec2Reservation) -> bool:
-    """From the day that EC2 agreed to the end of the commitment; a delay waives it."""
+    """Whether EC2 agreed and the commitment has not ended; a delay waives it."""
     until = reservation.committed_until
     if until is None or reservation.state not in ("scheduled", "active"):
         return False

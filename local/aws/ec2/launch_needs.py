@@ -65,7 +65,7 @@ class CapacityTarget:
         return cls(preference, reservation_id, group)
 
     def shown(self) -> dict[str, Any]:
-        """As DescribeInstances shows it; an instance without a specification shows `open`."""
+        """The specification as DescribeInstances shows it; an instance without one shows `open`."""
         out: dict[str, Any] = {}
         if self.preference or not (self.reservation_id or self.group):
             out["CapacityReservationPreference"] = self.preference or "open"

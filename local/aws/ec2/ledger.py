@@ -148,7 +148,7 @@ class CapacityLedger:
         ]
 
     def free(self, capacity_type: str, instance_type: str, zone: str) -> int | None:
-        """How many more instances a pool takes; None where it is without limit."""
+        """The number of instances that a pool still takes; None if it is without limit."""
         key = PoolKey(capacity_type, instance_type, zone)
         limit = self._limits.get(key)
         if limit is None:
@@ -227,7 +227,7 @@ class CapacityLedger:
         occupant.instance.capacity_reservation_specification = target.shown()
 
     def forget(self, occupant: Occupant) -> None:
-        """As if the instance had never been launched."""
+        """Undoes the launch of an instance."""
         self.move(occupant, None)
         del self.occupants[occupant.instance.id]
 
@@ -255,7 +255,7 @@ class CapacityLedger:
                     self.move(occupant, room)
 
     def would_absorb(self, reservation: Ec2Reservation) -> int:
-        """How many running instances outside would move into a reservation that is not there yet."""
+        """The number of running instances outside that would move into a new reservation."""
         outside = self._pools.get(PoolKey(ON_DEMAND, reservation.instance_type, reservation.zone))
         if outside is None:
             return 0

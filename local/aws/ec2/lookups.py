@@ -139,7 +139,7 @@ class QuickLookups(EC2Backend):
         return self._known(instance_id) or super().get_instance_by_id(instance_id)
 
     def _known(self, instance_id: str) -> Instance | None:
-        """By the index, or in the current launch: moto looks up each instance that it makes."""
+        """Finds an instance by the index, or in the current launch: moto looks up each that it makes."""
         instance = self.instances_by_id.get(instance_id)
         if instance is None and self.reservations:
             newest = next(reversed(self.reservations.values()))

@@ -112,7 +112,7 @@ class VcpuQuotas:
                 yield needs, 1
 
     def left(self, account: str, region: str, instance_type: str, market: str) -> int | None:
-        """How many more instances a quota allows; None without limit."""
+        """The number of instances that a quota still allows; None without limit."""
         quota = quota_of(instance_type, market)
         key = Key(account, region, quota.code) if quota else None
         if key is None or key not in self.limits:

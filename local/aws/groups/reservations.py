@@ -24,7 +24,7 @@ class ReservationSource(Protocol):
     def now(self) -> datetime: ...
 
     def grouping_time(self) -> timedelta:
-        """How long a grouping is pending."""
+        """The time for which a grouping is pending."""
         ...
 
     def membership_changed(self, account_id: str, region: str) -> None:

@@ -71,7 +71,7 @@ def check(response: Any, needs_of: Callable[[Where], Iterable[Need]]) -> None:
 
 
 def install() -> None:
-    """For the services that answer beside EC2."""
+    """Enforces policies for the services that answer beside EC2."""
     for class_, of in _SERVICES.items():
         class_._authenticate_and_authorize_normal_action = _checked(of)
 

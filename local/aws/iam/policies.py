@@ -48,7 +48,7 @@ def _applies(statement: Statement, action: str, resource: str, context: Context)
 
 
 def _either(statement: Statement, element: str, matches: Callable[[str], bool]) -> bool:
-    """By the element, or by the complement of its `Not...` form."""
+    """Matches the element, or the complement of its `Not...` form."""
     if (besides := statement.get(f"Not{element}")) is not None:
         return not any(map(matches, _list(besides)))
     return any(map(matches, _list(statement.get(element))))

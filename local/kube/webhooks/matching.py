@@ -24,7 +24,7 @@ _REVIEWED = frozenset({"", "status"})
 def matching_hooks(
     state: ApiState, call: ApiCall, operation: str, new: Obj | None, old: Obj | None
 ) -> list[Obj]:
-    """In the order of their configurations' names."""
+    """The webhooks in the order of their configurations' names."""
     target = call.target
     if target.subresource not in _REVIEWED or target.resource.storage in _EXEMPT:
         return []
@@ -72,7 +72,7 @@ def _resource(pattern: str, call: ApiCall) -> bool:
 
 
 def _namespace(state: ApiState, hook: Obj, call: ApiCall, new: Obj | None, old: Obj | None) -> bool:
-    """By the namespace's labels; a namespace has its own. An object without a namespace always matches."""
+    """Matches the namespace's labels; a namespace has its own. Others without a namespace match always."""
     selector = hook.get("namespaceSelector") or {}
     resource = call.target.resource
     if resource.storage == "namespaces.":
