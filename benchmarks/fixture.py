@@ -35,8 +35,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from local.kube.wire import ApiRequest, Response
 from providers.aws import AwsProvider

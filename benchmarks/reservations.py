@@ -33,13 +33,13 @@ from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.kube.metrics import REGISTRY
-from broker.kube.transports import InProcessTransport
 from broker.memory import collect_seldom
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from broker.wiring.reservations import add_reservations
 from broker.wiring.term import Signals, Term
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 
 SAMPLE = 10

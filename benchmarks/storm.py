@@ -24,11 +24,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.memory import collect_seldom
 from broker.settings import Settings
 from local.aws import LocalAws
 from local.aws.control import Control
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.aws import AwsProvider
 from tests.cluster import objects

@@ -41,18 +41,13 @@ CONTENT_TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request; the embedded API server takes the same shape."""
+    """One HTTP request."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
-
-    def header(self, name: str) -> str:
-        """A header's value, by its name in any case; empty if it is absent."""
-        lowered = name.lower()
-        return next((value for key, value in self.headers.items() if key.lower() == lowered), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

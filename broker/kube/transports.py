@@ -1,20 +1,19 @@
-"""Two ways to an API server: over HTTP, and by a call into the same process.
+"""The way to an API server over HTTP.
 
-Invariant: both carry the same requests and raise the same errors. The official `kubernetes` package provides
-configuration, credentials (tokens that are re-read, exec plugins) and the connection pool. Its retries are
-off: repeating a write is the caller's decision. Streams and requests through a proxy are urllib3's; other
-requests are `exchange`d over its connections.
+The official `kubernetes` package provides configuration, credentials (tokens that are re-read, exec plugins)
+and the connection pool. Its retries are off: repeating a write is the caller's decision. Streams and requests
+through a proxy are urllib3's; other requests are `exchange`d over its connections.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import structlog
@@ -220,38 +219,3 @@ def _load(where: str, failed: type[ConfigurationError], read: Callable[..., None
         # The package reads the content without checking its shape.
         raise failed(f"{where}: its content is not a kubeconfig") from error
     return configuration
-
-
-class InProcessResponse(Protocol):
-    """A response of the embedded API server: a body, or a stream of bodies."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    stream: Any
-
-
-class InProcessServer(Protocol):
-    """The embedded API server, as far as a client needs to know it."""
-
-    def handle(self, request: Any, /) -> Any: ...
-
-
-class InProcessTransport:
-    """Calls the embedded API server's own verbs: no socket, no thread."""
-
-    def __init__(self, cluster: InProcessServer) -> None:
-        self._cluster = cluster
-
-    def request(self, request: Request, *, timeout: float) -> Reply:
-        del timeout  # a call returns when it is done
-        answer: InProcessResponse = self._cluster.handle(request)
-        return Reply(status=answer.status, headers=answer.headers, body=answer.body)
-
-    def stream(self, request: Request, *, timeout: float) -> Stream:
-        del timeout
-        answer: InProcessResponse = self._cluster.handle(request)
-        if answer.stream is None:
-            raise from_reply(answer.status, answer.body, answer.headers)
-        stream: Stream = answer.stream
-        return stream

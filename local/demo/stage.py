@@ -23,11 +23,11 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import NAMESPACE
 from broker.kube.lease import Elector
-from broker.kube.transports import InProcessTransport
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from local.aws import LocalAws
 from local.demo import account
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from local.kube.collector import Collector
 from providers.aws import AwsProvider

@@ -13,12 +13,12 @@ from rich.console import Console
 from broker.commands.output import console
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
-from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from local.demo.account import ExampleIds
 from local.demo.kubelets import Kubelets
 from local.demo.session import until_interrupted
 from local.demo.stage import Stage, build, hints, line, prepare, servers, until
+from local.in_process import InProcessTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

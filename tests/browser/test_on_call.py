@@ -12,8 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from broker.kube.clock import SystemClock
-from broker.kube.transports import InProcessTransport
 from broker.webpage.assembly import OnCallViews
+from local.in_process import InProcessTransport
 from tests.browser.test_browser import PHONE, shown
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND

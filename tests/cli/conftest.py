@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.support.direct import local_aws_here
 

@@ -26,8 +26,8 @@ from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp
-from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from providers.errors import ErrorClass
 

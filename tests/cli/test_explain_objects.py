@@ -35,8 +35,8 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import Unavailable
-from broker.kube.transports import InProcessTransport
 from broker.oncall.journal import dump
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from providers.errors import ErrorClass
 from providers.model import CapacityType

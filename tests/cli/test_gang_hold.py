@@ -17,8 +17,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands.crds import install
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.text import decode_time, format_time
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 
 from .kit import World, claim, files, node_class, run

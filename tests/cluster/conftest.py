@@ -10,8 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from broker.kube.client import Transport
-from broker.kube.transports import HttpTransport, InProcessTransport
+from broker.kube.transports import HttpTransport
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api

@@ -27,9 +27,9 @@ from broker.controllers.provisioning.pending import provisionable
 from broker.kube.client import Client, Transport
 from broker.kube.conditions import owner_reference
 from broker.kube.errors import AlreadyExists, NotFound
-from broker.kube.transports import InProcessTransport
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.clocks import MovableClock
 from tests.cluster.taps import Tap

@@ -12,7 +12,7 @@ from broker.app import Broker
 from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.identity import cluster_uid
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, A
 from tests.cluster.clocks import HastyClock

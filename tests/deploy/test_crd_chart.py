@@ -12,8 +12,8 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.commands import crd_skew, crds
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.version import version
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.deploy import helm, strict
 from tests.deploy.strict import Json

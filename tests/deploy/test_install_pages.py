@@ -17,7 +17,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.meta import Kind
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.deploy import helm
 from tests.docs.blocks import DOCS, blocks

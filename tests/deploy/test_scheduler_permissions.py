@@ -13,9 +13,9 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.workloads import NativePodGroup, NativeWorkload, SchedulingPodGroup
 from broker.kube.client import Client, Transport
 from broker.kube.identity import NAMESPACE
-from broker.kube.transports import InProcessTransport
 from broker.run import lead_scheduler
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.clocks import MovableClock
 from tests.cluster.rooms import Rooms, rooms

@@ -25,9 +25,9 @@ from broker.apis.names import AWS_REQUESTS, KARPENTER_AWS
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.kube import identity
-from broker.kube.transports import InProcessTransport
 from local.demo import account as demo_account
 from local.demo.kubelets import Kubelets
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Collector
 from tests.cluster import karpenter, objects
 from tests.cluster.account import REGION, A

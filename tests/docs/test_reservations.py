@@ -16,8 +16,8 @@ import yaml
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
 from broker.controllers.capacityreservation.metrics import TABLES
-from broker.kube.transports import InProcessTransport
 from broker.reservations.conditions import REASONS
+from local.in_process import InProcessTransport
 from local.kube import ApiServer
 from tests.cluster.ome.bought import create_reservation, flavored
 from tests.cluster.ome.reserved import flavors_alone, until_state

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
 from local.generators import rules
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.cluster.stack import Stack
 from tests.cluster.test_prometheus import led

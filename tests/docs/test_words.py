@@ -19,10 +19,10 @@ from broker.app import Broker
 from broker.cli import app
 from broker.kube.client import Client
 from broker.kube.lease import RENEW, Elector
-from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.aws import errors
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps

@@ -10,10 +10,10 @@ from unittest.mock import patch
 from broker.app import Broker
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal, Watches
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 

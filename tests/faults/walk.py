@@ -33,9 +33,9 @@ from broker.kube.errors import NotFound, Unavailable
 from broker.kube.identity import NAMESPACE
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
 from local.aws.control import Control
+from local.in_process import InProcessTransport
 from providers.aws import clients
 from providers.model import Odcr
 from tests.cluster import objects

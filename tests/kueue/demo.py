@@ -28,13 +28,13 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.output import console, table
 from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK
 from broker.settings import Settings
 from local.demo import account
 from local.demo.session import session
 from local.demo.story import Scene, open_scene
+from local.in_process import InProcessTransport
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
 

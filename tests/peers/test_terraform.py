@@ -14,8 +14,8 @@ import yaml
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES
 from tests.aws.iam import POLICY

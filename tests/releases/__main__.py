@@ -7,7 +7,7 @@ import os
 import sys
 
 from broker.commands.crds import text
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.stack import Stack
 from tests.releases.world import FOLDER, live, record

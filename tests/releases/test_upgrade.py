@@ -17,8 +17,8 @@ from broker.apis.ome import CapacityReservation
 from broker.commands import crd_skew, crds
 from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.ome.reserved import reservation_status
 from tests.cluster.stack import Stack

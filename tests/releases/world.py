@@ -19,8 +19,8 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.commands.crds import MARK
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from local.aws import LocalAws
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.account import A, Account
 from tests.cluster.ome.reserved import flavors_alone, reserve, until_state

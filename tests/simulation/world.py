@@ -31,11 +31,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from local.aws import LocalAws
 from local.aws.control import Control
 from local.aws.ec2.world import world as aws_world
+from local.in_process import InProcessTransport
 from local.kube.collector import Collector
 from providers.aws import clients
 from providers.names import TAG_CLUSTER

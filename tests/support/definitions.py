@@ -9,7 +9,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.meta import Kind
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 
 

@@ -17,7 +17,8 @@ from broker.kube.controller import Controller, Result
 from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue
-from broker.kube.transports import HttpTransport, InProcessTransport
+from broker.kube.transports import HttpTransport
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.support.clock import FakeClock
 from tests.support.kube_server import Server, Thing, thing

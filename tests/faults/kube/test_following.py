@@ -13,7 +13,8 @@ from broker.apis.core import Node
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.kube.informer import Informer
-from broker.kube.transports import HttpTransport, InProcessTransport
+from broker.kube.transports import HttpTransport
+from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.support.clock import FakeClock
 

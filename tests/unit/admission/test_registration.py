@@ -14,7 +14,7 @@ from broker.admission.registration import NAME, SECRET, Foreign, WebhookRegistra
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.meta import Kind
 from broker.kube.client import Client, Request
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.taps import Tap, writes_of
 from tests.support.clock import FakeClock

@@ -17,8 +17,8 @@ from broker.admission.registration import NAME
 from broker.apis.admission import ValidatingWebhookConfiguration
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 

@@ -25,7 +25,7 @@ from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
 from broker.kube.client import Client
 from broker.kube.errors import Invalid
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.unit.admission.reviews import Json, group, reservation, review

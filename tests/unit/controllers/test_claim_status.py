@@ -14,7 +14,7 @@ from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.claim_status import write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from tests.cluster.objects import RESERVED, claim
 from tests.cluster.taps import Tap, status_of
 from tests.support.definitions import defined

@@ -10,7 +10,7 @@ from broker.apis import crds, names
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.controllers.owned_metadata import OwnedMetadata
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 
 LABEL, FINALIZER = names.COHORT_LABEL, names.RESERVED_FINALIZER

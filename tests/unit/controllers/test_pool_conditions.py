@@ -16,7 +16,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from providers.errors import ErrorClass
 from tests.cluster.objects import claim, node_pool
 from tests.support.caches import claim_caches

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from broker.apis.core import Node
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from local.demo.kubelets import Kubelets
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Instance, InstanceType
 from tests.support.clock import FakeClock

@@ -17,7 +17,8 @@ from broker.kube.errors import AlreadyExists, ApiError, Conflict, Expired, Inval
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.lease import Elector
-from broker.kube.transports import HttpTransport, InProcessTransport
+from broker.kube.transports import HttpTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.controlplane.client import Api
 from tests.support.clock import FakeClock

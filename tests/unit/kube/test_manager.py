@@ -14,8 +14,8 @@ from broker.kube.client import Client
 from broker.kube.events import Recorder
 from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
-from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 

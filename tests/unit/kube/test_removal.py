@@ -9,7 +9,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
 from broker.kube.removal import remove
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube.cluster import Cluster
 
 

@@ -16,7 +16,6 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.notifications import record
 from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST_ALERTS, firing_alerts
 from broker.notifications.delivery import ATTEMPTS
@@ -25,6 +24,7 @@ from broker.options import problems
 from broker.settings import Settings
 from broker.text import decode_time
 from broker.webpage.live import LiveState
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.unit.webpage.world import odcr, state

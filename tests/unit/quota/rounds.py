@@ -32,7 +32,6 @@ from broker.controllers.slots.controller import PreemptionController
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
 from broker.placement.claims import in_gangs, planned
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
@@ -40,6 +39,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock

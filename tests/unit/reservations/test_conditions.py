@@ -21,7 +21,6 @@ from broker.controllers.capacityreservation.related_objects import (
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.quota.hardware import HardwareShare
 from broker.quota.lifecycle import ObstacleKind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
@@ -39,6 +38,7 @@ from broker.reservations.conditions import (
 from broker.reservations.desired import FlavorCount
 from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_failures, remedies
 from broker.reservations.ownership import Ownership, ReservationProblem
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Odcr
 from tests.support.clock import FakeClock

@@ -18,7 +18,6 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, GROUP_NAME_LENGTH, Groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.flavors import FlavorCatalog
@@ -27,6 +26,7 @@ from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
 from broker.reservations.reading import ParsedReservation, read
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, Odcr, ReservationGroup

@@ -20,9 +20,9 @@ from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter,
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.drawing import DrawRights
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 

@@ -19,12 +19,12 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.wiring.reservations import reservation_status
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue

@@ -9,9 +9,9 @@ from broker.controllers.capacityreservation.controller import ReservationControl
 from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 from tests.support.dependencies import dependencies

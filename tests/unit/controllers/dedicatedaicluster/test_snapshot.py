@@ -16,7 +16,6 @@ from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, buil
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, decide
 from broker.quota.model import FlavorResource
@@ -24,6 +23,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock

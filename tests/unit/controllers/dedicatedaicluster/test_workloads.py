@@ -16,13 +16,13 @@ from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.kueue.answers import CheckAnswer, body, parked_body
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import held
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue

@@ -33,7 +33,6 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
@@ -41,6 +40,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Gpu, InstanceType, Odcr
 from providers.names import MANAGED_BY, MANAGER

@@ -34,11 +34,11 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.names import MANAGED_BY, MANAGER
 from tests.cluster.taps import Tap

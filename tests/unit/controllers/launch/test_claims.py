@@ -25,9 +25,9 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.lease_holders import DURATION
-from broker.kube.transports import InProcessTransport
 from broker.placement.claims import BadClaim, planned, priority_of
 from broker.placement.node_settings import template_key
+from local.in_process import InProcessTransport
 from providers.errors import ErrorClass
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock

@@ -18,7 +18,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
 from tests.cluster.taps import Tap, status_of
 from tests.support.caches import claim_caches

@@ -20,7 +20,7 @@ from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.errors import Unavailable
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Image, Odcr, SecurityGroup, Selector, Subnet

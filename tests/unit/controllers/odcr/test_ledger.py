@@ -12,10 +12,10 @@ from broker.apis.core import ConfigMap
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.unit.capacity.builders import NOW, minutes
 

@@ -36,12 +36,12 @@ from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound, Unavailable
-from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, InstanceType, Odcr, OdcrRequest, ReservationGroup
 from providers.names import TAG_CLUSTER

@@ -18,13 +18,13 @@ from broker.controllers.slots.builder import SlotSnapshotBuilder
 from broker.controllers.slots.entitlements import PATIENCE, EntitlementReader
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock

@@ -19,11 +19,11 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
-from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.model import Reason
 from broker.quota.slot_model import CLAIM
+from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 
