@@ -26,6 +26,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.snapshot import Ec2Reads
 from broker.kube.cache import Cache
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
@@ -73,7 +74,11 @@ class World:
         nothing: Any = SimpleNamespace(reservations=list, instance_types=dict)
         inventory = InventoryCache(nothing, clock=clock, groups=list)
         inventory.refresh()
-        self.reads = ReservationReads(client, clock=clock)
+        self.reads = ReservationReads(
+            client,
+            clock=clock,
+            ec2=Ec2Reads(inventory=inventory.snapshot, assumed=inventory.assumed.slots),
+        )
         self.nodes = Informer(client, Node, clock=clock)
         self.claims = Informer(client, NodeClaim, clock=clock)
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})

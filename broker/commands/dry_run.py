@@ -7,7 +7,7 @@ as empty, as if no reservation owned a slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.apis.core import Pod
@@ -24,6 +24,7 @@ from broker.controllers.launch.published import read_odds
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.slots.preemptor import REASONS
+from broker.controllers.snapshot import Ec2Reads
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -40,9 +41,9 @@ from broker.reservations.reading import as_decided
 from broker.settings import Settings
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
-from providers.model import InstanceType, ReservationGroup
+from providers.model import ReservationGroup
 
-Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
+Entitle = Callable[[Mapping[str, NodeClaim], Inventory], Entitlements]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,13 @@ class DryRun:
         self._client = client
         self._provider = provider
         self._settings = settings
-        self._reads = ReservationReads(client, clock=clock, settings=settings)
+        inventory = InventoryCache(provider, clock=clock, groups=tuple)
+        self._reads = ReservationReads(
+            client,
+            clock=clock,
+            settings=settings,
+            ec2=Ec2Reads(types=provider.instance_types, assumed=inventory.assumed.slots),
+        )
         self._cluster = Informers(client, clock=clock)
         read_once(*self._reads.named.values(), self._cluster.claims)
         self._slots = PreemptionController(
@@ -82,7 +89,7 @@ class DryRun:
                     pools=self._cluster.pools.cache,
                     owns=is_brokers,
                 ),
-                inventory=InventoryCache(provider, clock=clock, groups=tuple),
+                inventory=inventory,
                 settings=settings,
                 clock=clock,
                 recorder=Recorder(client, "capacity-broker", clock),
@@ -98,7 +105,7 @@ class DryRun:
     @property
     def rights(self) -> DrawRights:
         """Which pods of the cluster and of the files may draw from which reservation."""
-        return self._slots.rights()
+        return self._reads.snapshot().rights
 
     def pods(self) -> Sequence[Pod]:
         """The pods of the cluster; empty if the caller may not list them. Raises ApiError."""
@@ -113,12 +120,10 @@ class DryRun:
         """The ranks of pools that the running broker published. Raises ApiError."""
         return current_odds(self._client)
 
-    def entitlements(
-        self, waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements:
-        """The entitlements of these claims, by uid."""
+    def entitlements(self, waiting: Mapping[str, NodeClaim], inventory: Inventory) -> Entitlements:
+        """The entitlements of these claims, by uid. Raises ProviderError."""
         snapshot = self._reads.snapshot()
-        flavors = snapshot.flavors.instances(types, self._settings.bought_zones)
+        flavors = snapshot.flavors.instances(snapshot.types, self._settings.bought_zones)
         claimants = [
             as_decided(reservation, snapshot.judged(reservation), flavors)
             for reservation in snapshot.reservations.values()
@@ -133,7 +138,7 @@ class DryRun:
             adopters=ALL_ADOPTERS,
         )
         self._reads.snapshots.publish(OdcrSnapshot(ownership=ownership))
-        return self._slots.entitlements(waiting, inventory, types)
+        return self._slots.entitlements(waiting, replace(self._reads.snapshot(), inventory=inventory))
 
     def evictions(self, plan: Plan, inventory: Inventory) -> list[DryEviction]:
         """The claims that would be evicted for claims of the plan. Raises ApiError, ProviderError."""
@@ -141,7 +146,7 @@ class DryRun:
             return []
         read_once(self._cluster.nodes, self._cluster.pods)  # some claims must not be disrupted
         self._slots.planned(plan)
-        decision = self._slots.decide(inventory)
+        decision = self._slots.decide(replace(self._reads.snapshot(), inventory=inventory))
         evictions = [
             DryEviction(
                 claim=victim.holder.name,

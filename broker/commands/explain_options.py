@@ -89,7 +89,7 @@ def forecast_claim(
     if entitle is not None:
         objects = {claim.name: claim for claim in waiting}
         by_uid = {claim.uid: objects[claim.name] for claim in inputs.waiting}
-        entitlements = entitle(by_uid, inputs.inventory, types)
+        entitlements = entitle(by_uid, inputs.inventory)
     supply = LaunchSupply(
         classes=inputs.classes,
         types=types,

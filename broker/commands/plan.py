@@ -104,7 +104,7 @@ def rows(
         inventory=inputs.inventory,
         shortages=dry_run.shortages(),
         now=now,
-        entitlements=dry_run.entitlements(by_uid, inputs.inventory, types),
+        entitlements=dry_run.entitlements(by_uid, inputs.inventory),
     )
     launched = in_gangs(dry_run.claims)
     result = plan(inputs.waiting, supply, launched=launched, seconds=seconds, timer=timer)

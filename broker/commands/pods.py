@@ -276,7 +276,7 @@ def planned_pods(
                 shortages=published_shortages(client)[0],
                 now=clock.now(),
             ),
-            entitle=lambda requests, supply: dry_run().entitlements(requests, supply.inventory, supply.types),
+            entitle=lambda requests: dry_run().entitlements(requests, pools.inventory),
             owns=is_brokers,
             launching=lambda _: False,
         ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
@@ -125,15 +125,15 @@ class AssumptionTable(Generic[V]):
 class AssumedSlots:
     """The tables about slots, as of one moment; see `AssumptionStore`."""
 
-    launches: Mapping[str, str]
-    nominated_slots: Mapping[str, NominatedSlot]
-    kept: Mapping[str, str]
-    deleted: Collection[str]
-    admitted: Mapping[str, ClusterAdmission]
-    nominated_quota: Mapping[str, ClusterAdmission]
-    evicted: Collection[str]
-    evicted_for: Mapping[str, str]
-    served: Collection[str]
+    launches: Mapping[str, str] = field(default_factory=dict)
+    nominated_slots: Mapping[str, NominatedSlot] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    deleted: Collection[str] = ()
+    admitted: Mapping[str, ClusterAdmission] = field(default_factory=dict)
+    nominated_quota: Mapping[str, ClusterAdmission] = field(default_factory=dict)
+    evicted: Collection[str] = ()
+    evicted_for: Mapping[str, str] = field(default_factory=dict)
+    served: Collection[str] = ()
 
     @property
     def in_slots(self) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from broker.apis.kueue import (
 )
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.snapshot import Snapshot, SnapshotBuilder
+from broker.controllers.snapshot import NO_EC2, Ec2Reads, Snapshot, SnapshotBuilder
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -46,7 +46,14 @@ from broker.settings import Settings
 class ReservationReads:
     """Informers of all these kinds. The reads are complete once each is `synced` or `missing`."""
 
-    def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock,
+        settings: Settings | None = None,
+        ec2: Ec2Reads = NO_EC2,
+    ) -> None:
         given = settings or Settings()
         queues = {BY_QUEUE: by_queue}
         by_owner = {BY_RESERVATION: by_reservation}
@@ -76,10 +83,10 @@ class ReservationReads:
         specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         for informer in (self.reservations, self.cluster_reservations):
             informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
-        self.snapshots = SnapshotBuilder(self, specs)
+        self.snapshots = SnapshotBuilder(self, specs, ec2)
 
     def snapshot(self) -> Snapshot:
-        """Reservations, their specs and their users as the caches have them now."""
+        """Reservations, EC2's description and the users of both, as they are known now."""
         return self.snapshots.take()
 
     def guard(self, reservation: Reservation) -> AbstractContextManager[object]:

@@ -1,8 +1,9 @@
-"""One immutable snapshot of reservations, their ODCRs and their users, for each loop that decides about them.
+"""One immutable snapshot of reservations, EC2 and the users of both, for each loop that decides about them.
 
 Invariant: loops that read snapshots of one version decide by the same reservations, judged specs, quota
-refusals, flavors, owners of ODCRs, workloads and dedicated clusters. A snapshot never changes. The next one
-has a higher version, and is built only after one of these kinds, or the ownership of ODCRs, has changed.
+refusals, flavors, owners of ODCRs, workloads, dedicated clusters, descriptions of EC2 and assumptions about
+slots. A snapshot never changes. The next one has a higher version, and is built only after one of these has
+changed. A pass takes one, and reads none of this beside it.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
+from broker.apis.kueue import ClusterQueue, Cohort, Namespace, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import JudgedSpec
+from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumedSlots
 from broker.kube.cache import Guard
 from broker.kube.informer import Informer
 from broker.quota.hardware import usage
+from broker.quota.model import QuotaCohort
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import queues
 from broker.reservations.claim_holders import claim_holders
@@ -40,6 +44,19 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.slots import why_barred
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.reservations.workloads import WorkloadHolders
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Reads:
+    """The reads of EC2's last description, of its instance types, and of the assumptions about slots."""
+
+    inventory: Callable[[], Inventory] = Inventory
+    types: Callable[[], Mapping[str, InstanceType]] = dict
+    assumed: Callable[[], AssumedSlots] = AssumedSlots
+
+
+NO_EC2: Final = Ec2Reads()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +77,18 @@ class Snapshot:
     workloads: Sequence[Workload] = ()
     queue_problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
     namespaces: Sequence[Namespace] = ()
+    cohorts: Sequence[QuotaCohort] = ()
+    inventory: Inventory = field(default_factory=Inventory)
+    assumed: AssumedSlots = field(default_factory=AssumedSlots)
+    _types: Callable[[], Mapping[str, InstanceType]] = field(default=dict, repr=False)
     _judged: JudgedSpecs = field(default_factory=JudgedSpecs, repr=False)
     _holders: WorkloadHolders = field(default_factory=WorkloadHolders, repr=False)
     _guard: Guard[Workload] = nullcontext
+
+    @cached_property
+    def types(self) -> Mapping[str, InstanceType]:
+        """EC2's instance types, read when a pass first needs them. Raises ProviderError."""
+        return self._types()
 
     @cached_property
     def rights(self) -> DrawRights:
@@ -219,13 +245,17 @@ class SnapshotSources(Protocol):
     @property
     def namespaces(self) -> Informer[Namespace]: ...
 
+    @property
+    def cohorts(self) -> Informer[Cohort]: ...
+
 
 class SnapshotBuilder:
     """Builds snapshots from the informers' caches. Safe to call from any loop."""
 
-    def __init__(self, sources: SnapshotSources, specs: JudgedSpecs) -> None:
+    def __init__(self, sources: SnapshotSources, specs: JudgedSpecs, ec2: Ec2Reads) -> None:
         self._sources = sources
         self._specs = specs
+        self._ec2 = ec2
         self._holders = WorkloadHolders()
         self._lock = threading.Lock()
         # Each informer's thread draws its own number, so that no two states have the same one.
@@ -245,17 +275,24 @@ class SnapshotBuilder:
             sources.clusters,
             sources.cluster_queues,
             sources.workloads,
+            sources.cohorts,
         ):
             informer.on_change(self._changed)
         sources.flavors.on_change(self._flavor_changed)
         sources.namespaces.on_change(self._namespace_changed)
 
     def take(self) -> Snapshot:
-        """The snapshot of the caches' present content."""
+        """The snapshot of the present content of the caches, with the assumptions that they may not show."""
         with self._lock:
+            # First, since an assumption is dropped once the caches show its result.
+            assumed, inventory = self._ec2.assumed(), self._ec2.inventory()
             changes, missing = self._changes, self._sources.flavors.missing
             if self._built is not None and self._built[:2] == (changes, missing):
-                return self._built[2]
+                built = self._built[2]
+                if (built.assumed, built.inventory) != (assumed, inventory):
+                    built = replace(built, version=built.version + 1, assumed=assumed, inventory=inventory)
+                    self._built = changes, missing, built
+                return built
             listed: tuple[Reservation, ...] = (
                 *self._sources.reservations.cache.readable(self._specs.of),
                 *self._sources.cluster_reservations.cache.readable(self._specs.of),
@@ -271,6 +308,13 @@ class SnapshotBuilder:
                 workloads=self._sources.workloads.cache.list(),
                 queue_problems=self._problems,
                 namespaces=self._sources.namespaces.cache.list(),
+                cohorts=[
+                    QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
+                    for cohort in self._sources.cohorts.cache.list()
+                ],
+                inventory=inventory,
+                assumed=assumed,
+                _types=self._ec2.types,
                 _judged=self._specs,
                 _holders=self._holders,
                 _guard=self._sources.workloads.cache.guard,

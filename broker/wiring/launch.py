@@ -79,9 +79,7 @@ def _launcher(
     steps = LaunchSteps(
         losses=LossDetector(term, caches, end=reporter.lost),
         recovery=Recovery(caches, ec2, executor, reporter, clock=clock),
-        planner=Planner(
-            caches.claims, term.inventory, slots, seconds=term.settings.plan_seconds, clock=clock
-        ),
+        planner=Planner(caches.claims, slots, seconds=term.settings.plan_seconds, clock=clock),
         waves=FleetWaves(ec2.view, executor, results, threads=threads),
         results=results,
         published=PublishedShortages(term.client),

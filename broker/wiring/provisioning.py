@@ -115,7 +115,7 @@ def _add_pool_status(term: Term, slots: PreemptionController) -> None:
         term,
         term.caches,
         read.classes.cache,
-        rights=lambda: slots.rights() if reads.synced() else None,
+        rights=lambda: slots.snapshot().rights if reads.synced() else None,
         counts=term.launches_for,
     )
     read.pools.on_change(lambda old, new: forget_object("nodepool", old.name) if old and not new else None)

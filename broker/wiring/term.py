@@ -16,6 +16,7 @@ from broker.controllers.lifecycle.takeover import TakeOver
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.network import NetworkReader
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.snapshot import Ec2Reads
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -79,7 +80,16 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
         provider=provider,
         settings=settings,
         read=read,
-        reads=ReservationReads(client, clock=clock, settings=settings),
+        reads=ReservationReads(
+            client,
+            clock=clock,
+            settings=settings,
+            ec2=Ec2Reads(
+                inventory=inventory.snapshot,
+                types=provider.instance_types,
+                assumed=inventory.assumed.slots,
+            ),
+        ),
         signals=signals,
         describe=signals.describe,
         takeover=takeover,

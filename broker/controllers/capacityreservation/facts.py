@@ -18,6 +18,7 @@ from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.capacityreservation.related_objects import holders_of, queue_state, remaining
 from broker.controllers.capacityreservation.unattributed import IsAttributed, UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.snapshot import Snapshot
 from broker.quota.hardware import (
     EntitledReservation,
     HardwareShare,
@@ -37,7 +38,6 @@ from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
-from broker.reservations.ownership import Ownership
 from broker.reservations.queues import limits, queue
 from broker.reservations.sizing import SOLD, Sizing
 from broker.reservations.spec import Reservation, reserved_of
@@ -61,10 +61,8 @@ class JointFactsBuilder:
     """`build` makes one `JointFacts`. Unchanged parts are reused, and machine counts are steadied."""
 
     def __init__(self, shared: ReservationDependencies, unattributed: UnattributedUsageReader) -> None:
-        self._provider = shared.provider
         self._reads = shared.reads
         self._nodes, self._claims = shared.caches.nodes, shared.caches.claims
-        self._inventory = shared.inventory
         self._hardware = MachineReader(starting_seconds=shared.settings.reservation_creating_seconds)
         self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
@@ -75,20 +73,19 @@ class JointFactsBuilder:
         ] = {}
 
     def build(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
-        claims = self._claims.list()
+        claims, snapshot = self._claims.list(), self._reads.snapshot()
         try:
-            self._types = self._provider.instance_types()
+            self._types = snapshot.types
         except ProviderError as error:
             _log.info("instance types not refreshed", error=str(error))
-        snapshot = self._reads.snapshot()
         ownership = snapshot.odcrs.owned
         judged: dict[Reserved, ReservationFacts] = {}
         for reservation in reservations:
             with self._reads.guard(reservation):
-                judged[reserved_of(reservation)] = self._judge(reservation)
+                judged[reserved_of(reservation)] = self._judge(reservation, snapshot)
         reservations = [reservation for reservation in reservations if reserved_of(reservation) in judged]
         flavors = self._flavors(snapshot.flavors, judged.values())
-        machine_snapshot = self._machine_snapshot(ownership, flavors, claims, now)
+        machine_snapshot = self._machine_snapshot(snapshot, flavors, claims, now)
         steady_seconds = self._unattributed.steady_seconds
         self._steadied, machines = steady(self._steadied, machine_snapshot.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
@@ -180,17 +177,24 @@ class JointFactsBuilder:
         return {name: flavor.spec.node_labels for name, flavor in flavors.items()}
 
     def _machine_snapshot(
-        self, ownership: Ownership, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
+        self, snapshot: Snapshot, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
     ) -> MachineSnapshot:
-        inventory, nodes = self._inventory.snapshot(), self._nodes.list()
-        return self._hardware.read(nodes, claims, inventory, ownership, flavors, self._types, now)
+        return self._hardware.read(
+            self._nodes.list(),
+            claims,
+            snapshot.inventory,
+            snapshot.odcrs.owned,
+            flavors,
+            self._types,
+            now,
+        )
 
-    def _judge(self, reservation: Reservation) -> ReservationFacts:
+    def _judge(self, reservation: Reservation, snapshot: Snapshot) -> ReservationFacts:
         sizing = SIZING.of(reservation)
         version = (reservation.metadata.generation, sizing)
         known = self._judgements.get(reservation.uid)
         if known is None or known[0] != version:
-            quota = _judgement(reservation, self._reads.snapshot().judged(reservation), sizing)
+            quota = _judgement(reservation, snapshot.judged(reservation), sizing)
             known = (version, quota)
             self._judgements[reservation.uid] = known
         return known[1]

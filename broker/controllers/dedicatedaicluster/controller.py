@@ -124,7 +124,7 @@ class ClusterController:
         if not len(self._cache) or (self._shared.reads.kueue and not self._queueing.known):
             return None
         shared, settings = self._shared, self._shared.settings
-        types = shared.provider.instance_types()
+        types = snapshot.types
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
         # Read before and after the claims: meanwhile a claim may be left out or come back.
@@ -158,7 +158,7 @@ class ClusterController:
             owners=snapshot.odcrs.owned.owner,
             launch_limit=max(
                 machines.LAUNCH_LIMIT,
-                sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),
+                sum(odcr.total for odcr in snapshot.inventory.odcrs.values()),
             ),
             left_out={
                 cluster.uid: [claim for claim in partial.values() if machines.claim_of(cluster, claim)]

@@ -23,7 +23,7 @@ from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
-from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -110,7 +110,7 @@ class DisruptionController:
     def _write_conditions(self, snapshot: DisruptionSnapshot) -> list[datetime]:
         """Writes Drifted, Consolidatable, hashes and the last event of pods. Returns when one changes."""
         wakes: list[datetime] = []
-        instances, types = self._sources.instances(), self._sources.types()
+        instances, types = self._sources.instances(), types_of(self._sources.slots.snapshot())
         for node in snapshot.nodes:
             if node.claim.deleting or node.unreadable:
                 continue

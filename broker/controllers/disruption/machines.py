@@ -20,7 +20,7 @@ from broker.capacity.ways import Way, ways
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.replacements import Demand, Pair, planned
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.observe import launchable
 from broker.controllers.provisioning.offers import MachineMaker
@@ -32,6 +32,7 @@ from broker.controllers.provisioning.usage import (
     pool_limits,
     unreadable,
 )
+from broker.controllers.snapshot import Snapshot
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys
@@ -68,11 +69,15 @@ class Fitting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFinder:
-    """Finds the machines for replacements in one pass. `learner` is kept from pass to pass."""
+    """Finds the machines for replacements in one pass. `learner` is kept from pass to pass.
+
+    `observed`: EC2 and the reservations as the pass began.
+    """
 
     caches: ClaimCaches
     sources: DisruptionSources
     snapshot: DisruptionSnapshot
+    observed: Snapshot
     learner: RoomLearner
 
     @cached_property
@@ -96,16 +101,15 @@ class MachineFinder:
     @cached_property
     def supply(self) -> LaunchSupply:
         """What claims that wait, and those of nodes that may be replaced, can have. Raises ProviderError."""
-        inventory, types = self.sources.ec2.inventory.snapshot(), self.sources.ec2.provider.instance_types()
         claims = {node.claim.uid: node.claim for node in self.snapshot.nodes}
         claims |= {claim.uid: claim for claim in self.owned if claim.uid in self.waiting}
         return LaunchSupply(
             classes=self.classes,
-            types=types,
-            inventory=inventory,
+            types=self.observed.types,
+            inventory=self.observed.inventory,
             shortages=self.sources.shortages(),
             now=self.snapshot.now,
-            entitlements=self.sources.slots.entitlements(claims, inventory, types),
+            entitlements=self.sources.slots.entitlements(claims, self.observed),
         )
 
     @cached_property
@@ -227,7 +231,7 @@ class MachineFinder:
 
     @cached_property
     def _largest(self) -> LargestMachines:
-        return LargestMachines(self.sources.types(), self.sources.nodeclasses.plan)
+        return LargestMachines(types_of(self.observed), self.sources.nodeclasses.plan)
 
     @cached_property
     def _daemons(self) -> list[PodInfo]:

@@ -90,11 +90,15 @@ class DisruptionMethods:
         """Starts the disruptions that the budgets allow now."""
         ledger = snapshot.ledger()
         finder = MachineFinder(
-            caches=self._caches, sources=self._sources, snapshot=snapshot, learner=self._learner
+            caches=self._caches,
+            sources=self._sources,
+            snapshot=snapshot,
+            observed=self._sources.slots.snapshot(),
+            learner=self._learner,
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         settled = after_endings(snapshot, self._usable(snapshot))
-        moved, placement = self._move_to_standing(snapshot, settled, free, ledger)
+        moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
@@ -109,7 +113,7 @@ class DisruptionMethods:
 
     def _move_to_standing(
         self,
-        snapshot: DisruptionSnapshot,
+        finder: MachineFinder,
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
         ledger: BudgetLedger,
@@ -118,7 +122,8 @@ class DisruptionMethods:
 
         Returns the uids of these nodes and of reserved nodes that await pods, and the placement after it.
         """
-        standing = StandingNodes(snapshot, placement, free, self._caches, self._sources.slots.rights())
+        snapshot = finder.snapshot
+        standing = StandingNodes(snapshot, placement, free, self._caches, finder.observed.rights)
         # A successor may come some time after the node of its pod is gone.
         self._expecting |= dict.fromkeys(standing.awaiting(), snapshot.now)
         empty = {host.claim.uid for host in standing.reserved if not host.moving}
@@ -311,14 +316,13 @@ class DisruptionMethods:
     ) -> bool:
         id_ = move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
         label = MoveLabel(id=id_, size=len(pairs), cause=cause)
-        rights = self._sources.slots.rights()
         bodies = [
             (
                 needed.node,
                 body(
                     needed,
                     machines,
-                    rights=rights,
+                    rights=finder.observed.rights,
                     name=replacement_name(needed.node, label.id),
                     move=str(label),
                     gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
@@ -353,7 +357,7 @@ class DisruptionMethods:
     def _return(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> None:
         """Moves claims into idle slots, in pools that enable it."""
         snapshot = finder.snapshot
-        inventory = self._sources.ec2.inventory.snapshot()
+        inventory = finder.observed.inventory
         if inventory.described is None:
             return
         self.returns.observe(inventory, snapshot.now)

@@ -5,31 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodePool
 from broker.apis.policy import PodDisruptionBudget
-from broker.capacity.entitlement import Entitlements
-from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.claim_caches import Ec2State
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
-from broker.reservations.drawing import DrawRights
 from providers.errors import ProviderError
 from providers.model import Instance, InstanceType
-
-
-class SlotRights(Protocol):
-    """Entitlements of claims to slots, by uid, without recording anything."""
-
-    def entitlements(
-        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements: ...
-
-    def rights(self) -> DrawRights: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +30,7 @@ class DisruptionSources:
     reads: ProvisioningReads
     nodeclasses: NodeClassController
     ec2: Ec2State
-    slots: SlotRights
+    slots: SlotPolicy
     shortages: Callable[[], Shortages]
     disrupts: Callable[[NodePool], bool]
     creating: Callable[[], AbstractContextManager[object]]
@@ -53,16 +41,17 @@ class DisruptionSources:
         listing = self.ec2.view.listing
         return listing.instances if listing is not None else {}
 
-    def types(self) -> Mapping[str, InstanceType]:
-        """EC2's types; empty if they cannot be read now."""
-        try:
-            return self.ec2.provider.instance_types()
-        except ProviderError:
-            return {}
-
     def launch_class(self, name: str) -> LaunchClass | None:
         """The class as launches use it; None if it cannot launch now."""
         try:
             return self.nodeclasses.ready(name)
         except Unresolved:
             return None
+
+
+def types_of(snapshot: Snapshot) -> Mapping[str, InstanceType]:
+    """EC2's types; empty if they cannot be read now."""
+    try:
+        return snapshot.types
+    except ProviderError:
+        return {}

@@ -37,6 +37,7 @@ from broker.controllers.kueue.answers import (
 from broker.controllers.kueue.promises import Demand, Promise, broken, promises, replaced_demand, turn
 from broker.controllers.kueue.running import running_workloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launchable_instances
+from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_evicted, is_parked, refused
@@ -64,7 +65,6 @@ class AdmissionCheckController:
         self._client, self._clock = shared.client, shared.clock
         self._caches = shared.caches
         self._reads = shared.reads
-        self._provider = shared.provider
         self._unattributed = UnattributedSlots()
         # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
@@ -89,39 +89,31 @@ class AdmissionCheckController:
         )
         parked = workloads.by(PARKED, CHECK)
         instances = launchable_instances(ownership, self._clock.now())
-        held = self._keep_promises(instances, again=bool(parked) or instances != self._settled)
+        held = self._keep_promises(snapshot, instances, again=bool(parked) or instances != self._settled)
         due = RECHECK_SECONDS if self._settled is None else float("inf")
         if requesting or parked:
-            supply = self._supply(unattributed)
+            supply = self._supply(snapshot, unattributed)
             for promise in held:
                 supply.hold(promise.reserved, promise.demand)
             due = min(due, self._answer_all([*requesting, *parked], supply))
         self._forget()
         return Result(requeue_after=due) if due < float("inf") else None
 
-    def _supply(self, unattributed: Mapping[str, int]) -> SupplySnapshot:
-        snapshot = self._reads.snapshot()
-        return SupplySnapshot(
-            self._reads,
-            self._provider,
-            snapshot.odcrs.owned,
-            snapshot.unqueued_clusters,
-            unattributed=unattributed,
-            now=self._clock.now(),
-        )
+    def _supply(self, snapshot: Snapshot, unattributed: Mapping[str, int]) -> SupplySnapshot:
+        return SupplySnapshot(snapshot, unattributed=unattributed, now=self._clock.now())
 
-    def _keep_promises(self, instances: object, *, again: bool) -> list[Promise]:
+    def _keep_promises(self, snapshot: Snapshot, instances: object, *, again: bool) -> list[Promise]:
         """Takes back promises whose instances are gone; returns the others.
 
         Instances that are used by others are not gone: they may be this workload's own, and unknown yet.
         """
-        held = promises(self._reads, self._demands)
+        held = promises(self._reads, snapshot, self._demands)
         gone: set[str] = set()
         if again:
             runs = running_workloads((promise.workload for promise in held), self._caches)
             self._outside = runs.outside
             held = [promise for promise in held if promise.workload.key not in self._outside]
-            lost, fits = broken(held, self._supply({}), runs)
+            lost, fits = broken(held, self._supply(snapshot, {}), runs)
             self._settled = instances if fits and not lost else None
             for promise, short in lost:
                 self._refuse(promise.workload, promise.reserved, promise.demand)

@@ -17,10 +17,10 @@ from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.running import RunningWorkloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_checks import CHECK, entry
 from broker.reservations.kueue_objects import BY_QUEUE, queue_name
-from broker.reservations.spec import reserved_of
 from broker.reservations.workloads import reserves
 
 Demand = Mapping[str, Sequence[PodGroup]]
@@ -46,10 +46,10 @@ class Promise:
         return state is not None and state.state == "Ready"  # Kueue resets it when it evicts
 
 
-def promises(reads: ReservationReads, demands: DemandCache) -> list[Promise]:
+def promises(reads: ReservationReads, snapshot: Snapshot, demands: DemandCache) -> list[Promise]:
     """All promises, of workloads with quota."""
     held: list[Promise] = []
-    for reserved, workloads in _by_reservation(reads):
+    for reserved, workloads in _by_reservation(reads, snapshot):
         for workload in _last_ones(workloads, reads):
             if (promised := _promised(workload, reads)) is not None:
                 with reads.workloads.cache.guard(promised):
@@ -105,9 +105,8 @@ def _hold(held: Sequence[Promise], supply: SupplySnapshot) -> bool:
     return all(enough)
 
 
-def _by_reservation(reads: ReservationReads) -> Iterator[tuple[Reserved, list[Workload]]]:
-    for reservation in reads.snapshot().reservations.values():
-        reserved = reserved_of(reservation)
+def _by_reservation(reads: ReservationReads, snapshot: Snapshot) -> Iterator[tuple[Reserved, list[Workload]]]:
+    for reserved in snapshot.reservations:
         yield (
             reserved,
             [

@@ -27,6 +27,7 @@ from broker.controllers.kueue.render import (
     local_queue,
     skeleton,
 )
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
@@ -34,6 +35,7 @@ from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
+from broker.reservations.drawing import DrawRights
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import (
     BY_RESERVATION,
@@ -102,10 +104,10 @@ class QueueController:
                 yield ReservationProblem(reason=REMOVED, message=_removed(reserved))
             return
         self._was_present = True
-        if reservation is None or reservation.deleting:
-            self._end(reserved, reservation)
-            return
         snapshot = self._reads.snapshot()
+        if reservation is None or reservation.deleting:
+            self._end(reserved, reservation, snapshot)
+            return
         judged = snapshot.judged(reservation)
         if judged.problems or snapshot.refusals.get(reserved):
             # The reservation's own status has the reason. Its earlier quota is neither used nor lent.
@@ -117,13 +119,12 @@ class QueueController:
             if self._check.error is not None:
                 yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
             return
-        yield from self._keep(reservation, judged)
+        yield from self._keep(reservation, judged, snapshot)
 
-    def bound(self, reservation: Reservation) -> tuple[str, ...]:
+    def _bound(self, reservation: Reservation, rights: DrawRights) -> tuple[str, ...]:
         """The namespaces that may use the reservation: its own, or those that name it in an annotation."""
         if reservation.namespace:
             return (reservation.namespace,)
-        rights = self._reads.snapshot().rights
         return tuple(
             sorted(
                 namespace.name
@@ -133,7 +134,7 @@ class QueueController:
         )
 
     def _keep(
-        self, reservation: Reservation, judged: JudgedSpec
+        self, reservation: Reservation, judged: JudgedSpec, snapshot: Snapshot
     ) -> Generator[ReservationProblem, None, None]:
         reserved = reserved_of(reservation)
         _, invalid = ADMISSION.read(reservation)
@@ -151,8 +152,8 @@ class QueueController:
                 message="cohorts are each other's parents, so Kueue admits no workload: "
                 f"{' in '.join(ring)}; change spec.parentName of one of these Cohorts",
             )
-        bound = self.bound(reservation)
-        stop = yield from _stops(reservation, self._reads.snapshot().full.get(reserved, ""))
+        bound = self._bound(reservation, snapshot.rights)
+        stop = yield from _stops(reservation, snapshot.full.get(reserved, ""))
         desired = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
         problem = self._put(self._reads.cluster_queues, desired, reservation)
         if problem is not None:
@@ -258,28 +259,20 @@ class QueueController:
         )
         self._reads.cluster_queues.cache.observe(raw)
 
-    def _end(self, reserved: Reserved, reservation: Reservation | None) -> None:
+    def _end(self, reserved: Reserved, reservation: Reservation | None, snapshot: Snapshot) -> None:
         """Stops admission and deletes the queues. Admitted workloads run to their end, unless the broker is
         to cancel the instances too. With dedicated clusters they always do: the reservation waits for
         these."""
-        drains = reservation is not None and self._gives_back(reservation) and not self._dedicated(reserved)
+        drains = (
+            reservation is not None
+            and _gives_back(reservation, snapshot)
+            and not _dedicated(reserved, snapshot)
+        )
         self._stop(reserved, "HoldAndDrain" if drains else "Hold")
         for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.cluster_queues, queue)
         for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.local_queues, local)
-
-    def _gives_back(self, reservation: Reservation) -> bool:
-        """Whether the instances end with the reservation, by its annotations."""
-        snapshot = self._reads.snapshot()
-        return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
-
-    def _dedicated(self, reserved: Reserved) -> bool:
-        """Whether a dedicated cluster holds quota of the reservation."""
-        return any(
-            cluster.status.admission is not None and cluster.status.admission.reservation == str(reserved)
-            for cluster in self._reads.snapshot().clusters
-        )
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
         namespace = obj.namespace or None
@@ -373,3 +366,16 @@ def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
         node = cohorts.get(name)
         name = node.spec.parent_name if node is not None else ""
     return ()
+
+
+def _gives_back(reservation: Reservation, snapshot: Snapshot) -> bool:
+    """Whether the instances end with the reservation, by its annotations."""
+    return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
+
+
+def _dedicated(reserved: Reserved, snapshot: Snapshot) -> bool:
+    """Whether a dedicated cluster holds quota of the reservation."""
+    return any(
+        cluster.status.admission is not None and cluster.status.admission.reservation == str(reserved)
+        for cluster in snapshot.clusters
+    )

@@ -22,16 +22,15 @@ from broker.apis.units import base
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
-from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
-from broker.quota.model import Queue, QuotaCohort
+from broker.quota.model import Queue
 from broker.quota.tree import Tree
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import owning_cluster
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
-from providers.base import AccountFacts
 
 # Flavors with these problems are not reserved in EC2: no workload waits for them.
 _NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
@@ -80,10 +79,7 @@ class SupplySnapshot:
 
     def __init__(
         self,
-        reads: ReservationReads,
-        provider: AccountFacts,
-        ownership: Ownership,
-        other_holders: Mapping[Reserved, Sequence[ReservationHolder]],
+        snapshot: Snapshot,
         *,
         unattributed: Mapping[str, int],
         now: datetime,
@@ -91,12 +87,11 @@ class SupplySnapshot:
         """`unattributed`: the number of slots with unattributed instances, by ODCR id."""
         self._unattributed = unattributed
         self._now = now
-        self._reads = reads
-        self._types = provider.instance_types()
-        self._ownership = ownership
-        self._other_holders = other_holders
+        self._flavors = snapshot.flavors
+        self._types = snapshot.types
+        self._ownership = snapshot.odcrs.owned
+        self._other_holders = snapshot.unqueued_clusters
         self._rooms: dict[Pool, InstanceRoom] = {}
-        snapshot = reads.snapshot()
         # A barred reservation lends nothing, and borrows nothing new.
         specs = {key: spec for key, spec in snapshot.specs.items() if key not in snapshot.barred}
         self._specs = specs
@@ -104,10 +99,7 @@ class SupplySnapshot:
         self._members = {reserved.queue: reserved for reserved in specs}
         self._tree = Tree(
             [Queue(name=reserved.queue, cohort=spec.cohort) for reserved, spec in specs.items()],
-            [
-                QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
-                for cohort in reads.cohorts.cache.list()
-            ],
+            snapshot.cohorts,
         )
 
     def place(
@@ -197,17 +189,17 @@ class SupplySnapshot:
         return text
 
     def labels(self, flavors: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-        flavors_ = {name: self._reads.flavors.cache.get(name) for name in flavors}
-        return {name: flavor.spec.node_labels for name, flavor in flavors_.items() if flavor is not None}
+        labels = {name: self._flavors.labels(name) for name in flavors}
+        return {name: known for name, known in labels.items() if known is not None}
 
     def _is_waited_for(self, flavor: str, owners: Owners) -> bool:
         """Whether a workload waits for this flavor: it has ODCRs, or could have some."""
         if self._slots(owners, flavor):
             return True
-        resource_flavor = self._reads.flavors.cache.get(flavor)
-        if resource_flavor is None:
+        labels = self._flavors.labels(flavor)
+        if labels is None:
             return False
-        resolved = flavor_of(flavor, resource_flavor.spec.node_labels, self._types)
+        resolved = flavor_of(flavor, labels, self._types)
         return not (isinstance(resolved, FlavorProblem) and resolved.reason in _NOT_RESERVED)
 
     def _slots(self, owners: Owners, flavor: str) -> tuple[InstanceSlots, ...]:

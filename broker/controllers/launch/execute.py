@@ -28,6 +28,7 @@ from broker.controllers.launch.rebuild import CallDiffers, rebuilt
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.template import NodeBootstrap, instance_tags, template
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
@@ -140,15 +141,21 @@ class Executor:
             self._debit(instance, call.odcrs)
         return new.instances
 
-    def differs(self, call: FleetCall, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
+    def differs(
+        self,
+        call: FleetCall,
+        claims: Sequence[Claim],
+        ready: LaunchClass,
+        snapshot: Snapshot,
+        now: datetime,
+    ) -> str:
         """The difference between a recorded call and a launch of its claims now; empty if there is none.
 
         `claims` have no instance yet, `ready` is their class. A call that differs must not be sent. Raises
         ProviderError.
         """
-        types, inventory = self._provider.instance_types(), self._inventory.snapshot()
         try:
-            group = rebuilt(call, claims, ready, types, inventory, now)
+            group = rebuilt(call, claims, ready, snapshot.types, snapshot.inventory, now)
             first = self._claims.get(claims[0].name)
             if call.request is None or first is None:
                 return "its record cannot be read"

@@ -9,9 +9,9 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, RefusedAssignment
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.controllers.snapshot import Snapshot
 from providers.errors import ErrorClass
 from providers.launch import LaunchError
-from providers.model import InstanceType
 
 GANG_INCOMPLETE = LaunchError(
     code="GangIncomplete",
@@ -70,9 +70,9 @@ class PendingBind:
 
 @dataclass(slots=True, kw_only=True)
 class LaunchPass:
-    """The claims and classes of one pass, as they were when it began."""
+    """The claims and classes of one pass, as they were when it began; `snapshot` is that of the last plan."""
 
-    types: Mapping[str, InstanceType]
+    snapshot: Snapshot
     classes: dict[str, LaunchClass] = field(default_factory=dict)
     plans: dict[str, NodeClass] = field(default_factory=dict)
     waiting: dict[str, Claim] = field(default_factory=dict)  # still to be launched

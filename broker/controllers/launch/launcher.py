@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.answers import answer
-from broker.capacity.model import Claim, Plan, Unplaced
+from broker.capacity.model import Claim, Inventory, Plan, Unplaced
 from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.execute import NOT_RECORDED, Executor
@@ -26,7 +26,7 @@ from broker.controllers.launch.published import PublishedShortages
 from broker.controllers.launch.recovery import Recovery
 from broker.controllers.launch.report import Reporter
 from broker.controllers.launch.results import RETRY, LaunchResults
-from broker.controllers.launch.unchanged import NoClass, UnchangedInputs
+from broker.controllers.launch.unchanged import NoClass, PassInputs, UnchangedInputs
 from broker.controllers.launch.waves import FleetWaves
 from broker.controllers.lifecycle.losses import LossDetector
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -39,7 +39,6 @@ from broker.placement.claims import BadClaim, planned
 from broker.placement.waiting import waiting_since
 from broker.text import format_time
 from providers.errors import ErrorClass, ProviderError
-from providers.model import InstanceType
 
 ROUNDS = 64
 LONGEST_WAIT = 60.0
@@ -74,7 +73,7 @@ class Launcher:
         clock: Clock,
     ) -> None:
         self._claims, self._pods, self._owns = caches.claims, caches.pods, caches.owns
-        self._provider, self._inventory, self._view = ec2.provider, ec2.inventory, ec2.view
+        self._inventory, self._view = ec2.inventory, ec2.view
         self._nodeclasses = nodeclasses
         self._executor = executor
         self._reporter = reporter
@@ -136,23 +135,17 @@ class Launcher:
             self._steps.losses.end_lost(self._view.missing(claims), claims)
             # Any claim may own an instance, also one of another launcher that was taken over.
             orphans = self._view.orphans(self._claims.list())
-            types = self._provider.instance_types()
+            inputs = self._inputs(waiting)
         except ProviderError as error:
             self._report_unreadable(waiting, error)
             raise
-        self._restore_shortages()
-        self._results.shortages = self.shortages.observed(self._inventory.snapshot(), self._clock.now())
-        self._record_announced()
-        self._results.holds.keep({claim.uid for claim in waiting})
-        classes = {name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})}
-        inputs = self._planner.inputs({claim.uid: claim for claim in waiting}, classes, types, self.shortages)
         if not orphans and not open_calls and (until := self._unchanged.until(inputs, self._clock.now())):
             if self._recovery.finish():
                 self._executor.tidy(self._claims.list())
             return self._again([until])
         self._unchanged.forget()
         self._unreported = False
-        work = self._observe(waiting, classes, types)
+        work = self._observe(inputs)
         self._recovery.recover(work, orphans, self._results)
         self._unsure = self._waits_for_call()
         retry_at = self._launch(work)
@@ -163,6 +156,17 @@ class Launcher:
         if not self._unreported:
             self._unchanged.record_pass(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
+
+    def _inputs(self, waiting: Sequence[NodeClaim]) -> PassInputs:
+        """All inputs of the pass's decisions. Raises ProviderError."""
+        self._restore_shortages()
+        snapshot = self._planner.slots.snapshot()
+        self._results.shortages = self.shortages.observed(snapshot.inventory, self._clock.now())
+        self._record_announced(snapshot.inventory)
+        self._results.holds.keep({claim.uid for claim in waiting})
+        classes = {name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})}
+        by_uid = {claim.uid: claim for claim in waiting}
+        return self._planner.inputs(by_uid, classes, snapshot, self.shortages)
 
     def _created(self) -> list[NodeClaim]:
         """The claims; those that are created together are all among them, or none is."""
@@ -197,9 +201,8 @@ class Launcher:
             self._results.shortages = self._steps.published.restored(self._clock.now())
             self._restored = True
 
-    def _record_announced(self) -> None:
+    def _record_announced(self, inventory: Inventory) -> None:
         """Records the shortages that EC2 announced since the last pass."""
-        inventory = self._inventory.snapshot()
         while self._announced:
             scope, code, message = self._announced.popleft()
             self._results.shortages = self.shortages.record(
@@ -220,20 +223,15 @@ class Launcher:
                 claim, reason=answer(error.class_, code=error.code).reason, message=str(error)
             )
 
-    def _observe(
-        self,
-        waiting: Sequence[NodeClaim],
-        classes: Mapping[str, LaunchClass | NoClass],
-        types: Mapping[str, InstanceType],
-    ) -> LaunchPass:
+    def _observe(self, inputs: PassInputs) -> LaunchPass:
         """The claims that can be planned; each other claim gets the reason in its status.
 
         Each class was read once: a class that gets ready meanwhile is used for all of its claims or for none.
         """
-        work = LaunchPass(types=types)
+        work = LaunchPass(snapshot=inputs.snapshot)
         now = self._clock.now()
-        for claim in waiting:
-            ready = classes[claim.spec.node_class_ref.name]
+        for claim in inputs.waiting.values():
+            ready = inputs.classes[claim.spec.node_class_ref.name]
             planned_claim = self._translated(claim, ready)
             if planned_claim is None or isinstance(ready, NoClass):
                 continue
@@ -244,9 +242,8 @@ class Launcher:
             work.waiting[claim.uid] = planned_claim
             work.objects[claim.uid] = claim
         launched = self._executor.calls.by_claim()
-        for claim in waiting:
-            if claim.uid not in work.waiting:
-                work.held |= launched.get(claim.uid, frozenset())
+        for uid in inputs.waiting.keys() - work.waiting.keys():
+            work.held |= launched.get(uid, frozenset())
         return work
 
     def _translated(self, claim: NodeClaim, ready: LaunchClass | NoClass) -> Claim | None:
@@ -289,15 +286,15 @@ class Launcher:
             if not work.waiting:
                 self._planner.slots.planned(Plan())  # no claim waits for a slot any more
                 break
-            now, inventory = self._clock.now(), self._inventory.snapshot()
-            result = self._planner.plan(work, self.shortages, inventory, now)
+            now = self._clock.now()
+            result = self._planner.plan(work, self.shortages, now)
             waits = _set_aside(result, work)
             aside |= waits
             if not result.assignments and not waits:
                 break
             work.skipped = result.skipped
             if result.assignments:
-                self._steps.waves.run(result, work, inventory, now)
+                self._steps.waves.run(result, work, now)
         work.waiting |= {uid: unplaced.claim for uid, unplaced in aside.items()}
         return replace(result, unplaced=(*result.unplaced, *aside.values()))
 

@@ -14,20 +14,19 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.domains import LaunchedGangs
-from broker.capacity.model import Inventory, Plan
+from broker.capacity.model import Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
-from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.unchanged import NoClass, PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import in_gangs
-from providers.model import InstanceType
 
 _SECONDS = prometheus_client.Histogram(
     "capacity_broker_plan_solve_seconds",
@@ -55,7 +54,6 @@ class Planner:
     def __init__(
         self,
         claims: Cache[NodeClaim],
-        inventory: InventoryCache,
         slots: SlotPolicy,
         *,
         seconds: float,
@@ -63,20 +61,20 @@ class Planner:
     ) -> None:
         self.slots = slots
         self._claims = claims
-        self._inventory = inventory
         self._seconds = seconds
         self._clock = clock
 
-    def plan(self, work: LaunchPass, shortages: Shortages, inventory: Inventory, now: datetime) -> Plan:
+    def plan(self, work: LaunchPass, shortages: Shortages, now: datetime) -> Plan:
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
+            work.snapshot = snapshot = self.slots.snapshot()
             supply = LaunchSupply(
                 classes=work.plans,
-                types=work.types,
-                inventory=inventory,
+                types=snapshot.types,
+                inventory=snapshot.inventory,
                 shortages=shortages,
                 now=now,
-                entitlements=self.slots.entitlements(waiting, inventory, work.types),
+                entitlements=self.slots.entitlements(waiting, snapshot),
             )
             result = plan(
                 [*work.waiting.values()],
@@ -93,19 +91,17 @@ class Planner:
         self,
         waiting: Mapping[str, NodeClaim],
         classes: Mapping[str, LaunchClass | NoClass],
-        types: Mapping[str, InstanceType],
+        snapshot: Snapshot,
         shortages: Shortages,
     ) -> PassInputs:
         """All inputs of a pass's decisions."""
-        inventory = self._inventory.snapshot()
         return PassInputs(
             waiting=waiting,
             classes=classes,
-            types=types,
-            inventory=inventory,
+            snapshot=snapshot,
             shortages=shortages,
             gangs=self.gangs(),
-            entitlements=self.slots.entitlements(waiting, inventory, types),
+            entitlements=self.slots.entitlements(waiting, snapshot),
         )
 
     def gangs(self) -> LaunchedGangs:

@@ -56,7 +56,7 @@ class Recovery:
     ) -> None:
         self._caches = caches
         self._claims, self._nodes = caches.claims, caches.nodes
-        self._inventory, self._view = ec2.inventory, ec2.view
+        self._view = ec2.view
         self._executor = executor
         self._calls = executor.calls
         self._reporter = reporter
@@ -160,7 +160,7 @@ class Recovery:
             message="an instance of this cluster that had no claim",
         )
         self._reporter.limit(attempt)
-        return binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt])
+        return binder.bind(claim.name, claim.uid, instance, ready, work.snapshot.types, [attempt])
 
     def _node_ending(self, instance: Instance, owners: Collection[str]) -> bool:
         """Whether a Node of the instance is being deleted, or may be.
@@ -214,8 +214,8 @@ class Recovery:
                 ],
                 [claim for claim in candidates if claim.uid not in paired],
                 work.plans,
-                work.types,
-                odcrs=self._inventory.snapshot().odcrs,
+                work.snapshot.types,
+                odcrs=work.snapshot.inventory.odcrs,
                 class_tag=TAG_NODECLASS,
                 guard=lambda claim: guards[claim.uid],
             )
@@ -297,7 +297,7 @@ class Recovery:
             return f"its claims do not launch with EC2NodeClass {call.node_class}"
         if ready.source.metadata.generation != call.generation:
             return f"EC2NodeClass {call.node_class} has changed"
-        return self._executor.differs(call, waiting, ready, self._clock.now())
+        return self._executor.differs(call, waiting, ready, work.snapshot, self._clock.now())
 
     def _repeat(
         self, call: FleetCall, request: LaunchRequest, work: LaunchPass, results: LaunchResults

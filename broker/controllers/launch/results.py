@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from broker.apis import names
 from broker.capacity.answers import answer, foremost, full, learn
 from broker.capacity.launches import LaunchGroup, RefusedAssignment
-from broker.capacity.model import Attempt, Inventory
+from broker.capacity.model import Attempt
 from broker.capacity.shortages import Shortages
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.bind import Binder
@@ -101,9 +101,7 @@ class LaunchResults:
         self.shortages = Shortages()
         self.holds = ClaimHolds()
 
-    def apply(
-        self, requested: LaunchGroup, result: FleetResult, work: LaunchPass, inventory: Inventory
-    ) -> None:
+    def apply(self, requested: LaunchGroup, result: FleetResult, work: LaunchPass) -> None:
         """Records the result, reports it, and decides which claims continue in this pass."""
         group, distribution, now = result.group, result.distribution, self._clock.now()
         ready = work.classes[group.node_class]
@@ -115,6 +113,7 @@ class LaunchResults:
             self._hooks.template_limit()
         if distribution.pairs:
             self._hooks.launched(ready)
+        inventory = work.snapshot.inventory
         self.shortages = learn(
             self.shortages, group, distribution, result.errors, inventory=inventory, now=now
         )
@@ -125,7 +124,7 @@ class LaunchResults:
         attempts, wait = self._binder.bind_all(
             result,
             ready,
-            work.types,
+            work.snapshot.types,
             skipped=work.skipped,
             before=work.attempts,
             begin=self._writers.begin,

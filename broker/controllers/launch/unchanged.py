@@ -17,7 +17,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclass.resolve import LaunchClass
-from providers.model import InstanceType
+from broker.controllers.snapshot import Snapshot
 
 LONGEST_REST = timedelta(minutes=10)
 
@@ -37,8 +37,7 @@ class PassInputs:
 
     waiting: Mapping[str, NodeClaim]  # by uid
     classes: Mapping[str, LaunchClass | NoClass]
-    types: Mapping[str, InstanceType]
-    inventory: Inventory
+    snapshot: Snapshot
     shortages: Shortages
     gangs: LaunchedGangs
     entitlements: Entitlements
@@ -46,12 +45,12 @@ class PassInputs:
     def same(self, other: PassInputs) -> bool:
         """Whether a pass would decide the same; the time of EC2's description does not count."""
         return (
-            self.types is other.types
+            self.snapshot.types is other.snapshot.types
             and self.waiting.keys() == other.waiting.keys()
             and all(claim is other.waiting[uid] for uid, claim in self.waiting.items())
             and self.gangs == other.gangs
             and self.shortages == other.shortages
-            and _counts(self.inventory) == _counts(other.inventory)
+            and _counts(self.snapshot.inventory) == _counts(other.snapshot.inventory)
             and self.classes == other.classes
             and self.entitlements == other.entitlements
         )

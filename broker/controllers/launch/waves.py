@@ -16,7 +16,7 @@ import structlog
 
 from broker.capacity import launches
 from broker.capacity.launches import LaunchGroup
-from broker.capacity.model import Inventory, Plan
+from broker.capacity.model import Plan
 from broker.controllers.instances import InstanceView
 from broker.controllers.launch.execute import Executor
 from broker.controllers.launch.launch_pass import GANG_INCOMPLETE, FleetResult, LaunchPass
@@ -54,7 +54,7 @@ class FleetWaves:
     def finish(self) -> None:
         self.launching = frozenset()
 
-    def run(self, plan: Plan, work: LaunchPass, inventory: Inventory, now: datetime) -> None:
+    def run(self, plan: Plan, work: LaunchPass, now: datetime) -> None:
         """Makes the calls of one plan.
 
         If a wave leaves a claim over, later waves are planned again: the slots meant for them may serve that
@@ -64,7 +64,7 @@ class FleetWaves:
         groups = launches.group(
             plan.assignments,
             node_classes=work.plans,
-            types=work.types,
+            types=work.snapshot.types,
             shortages=self._results.shortages,
             now=now,
         )
@@ -80,8 +80,8 @@ class FleetWaves:
                     gangs.append((group, result))
                     stopped = stopped or bool(result.distribution.refused)
                 else:
-                    stopped = self._apply([(group, result)], work, inventory) or stopped
-        self._apply(gangs, work, inventory)
+                    stopped = self._apply([(group, result)], work) or stopped
+        self._apply(gangs, work)
 
     def _call_all(
         self, wave: Sequence[LaunchGroup], work: LaunchPass
@@ -96,13 +96,11 @@ class FleetWaves:
         for call in calls if few else as_completed(calls):
             yield calls[call], call.result()
 
-    def _apply(
-        self, answers: Sequence[tuple[LaunchGroup, FleetResult]], work: LaunchPass, inventory: Inventory
-    ) -> bool:
+    def _apply(self, answers: Sequence[tuple[LaunchGroup, FleetResult]], work: LaunchPass) -> bool:
         """Applies the results. True if a claim is left over."""
         kept = self._give_back([result for _, result in answers])
         for (group, _), result in zip(answers, kept, strict=True):
-            self._results.apply(group, result, work, inventory)
+            self._results.apply(group, result, work)
         return any(result.distribution.refused for result in kept)
 
     def _call(self, group: LaunchGroup, ready: LaunchClass) -> FleetResult:

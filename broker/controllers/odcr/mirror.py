@@ -88,7 +88,8 @@ class MirrorController:
                 since = self._idle_since(odcr, now)
                 views.append(view_of(odcr, self._types, account=self._account, since=since))
         measure(views, self._types)
-        for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved))
+        stale = inventory.described if self._inventory.unreadable else None
+        for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved, stale))
         for_each(self._left_over(inventory), self._end)
         return None
 
@@ -98,13 +99,14 @@ class MirrorController:
         status = known.status if known else OnDemandCapacityReservationStatus()
         return idle_since(odcr, before=status.idle, since=status.idle_since, now=now)
 
-    def _reconcile(self, view: OdcrView, users: Collection[str], unresolved: Collection[str]) -> None:
+    def _reconcile(
+        self, view: OdcrView, users: Collection[str], unresolved: Collection[str], stale: datetime | None
+    ) -> None:
         known = self._mirrors.get(view.odcr.id)
         if known is None and not self._mirrors.lacks(view.odcr.id):
             return  # it is left out
         known = known or self._create(view.odcr.id)
         node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unresolved)})
-        stale = self._inventory.snapshot().described if self._inventory.unreadable else None
         wanted = status_of(view, node_classes, stale=stale)
         if known.status != wanted:
             self._write(known, wanted)

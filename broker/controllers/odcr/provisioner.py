@@ -22,6 +22,7 @@ from broker.controllers.odcr.events import DeletionNotices, StopEvents
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups, group_arn_of
 from broker.controllers.odcr.ledger import PurchaseLedger
+from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
@@ -61,7 +62,7 @@ class ProvisioningState:
     described: Inventory
     inventory: Inventory
     readings: Mapping[Reserved, ParsedReservation]
-    types: Mapping[str, InstanceType]
+    snapshot: Snapshot
     ownership: Ownership
     plan: ProcurementPlan
     groups: Mapping[str, ReservationGroup]
@@ -100,16 +101,15 @@ class OdcrProvisioner:
 
     def run(self) -> Result | None:
         """Raises ApiError and ProviderError, after everything else had its turn."""
-        inventory = self._inventory.snapshot()
         self._ledger.load(refresh=self._refresh_ledger)
-        if not self._reads.snapshot().reservations and not self._ledger.intents and not self._ledger.held:
+        snapshot = self._reads.snapshot()
+        if not snapshot.reservations and not self._ledger.intents and not self._ledger.held:
             self._expose(OdcrSnapshot(ownership=Ownership()))
             return None
-        if inventory.described is None:
-            self._publish_undescribed()
+        if snapshot.inventory.described is None:
+            self._publish_undescribed(snapshot)
             return Result(requeue_after=NOT_YET)
-        types = self._provider.instance_types()
-        state = self._observe(inventory, types)
+        state = self._observe(snapshot, snapshot.inventory)
         error: Exception | None = self._ledger.problem()
         if error is not None:  # ownership is known all the same
             self._publish(state)
@@ -117,8 +117,8 @@ class OdcrProvisioner:
         if self._due(state.plan):
             began = self._clock.now()
             odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
-            fresh = replace(inventory, odcrs=odcrs, described=began)
-            state, error = self._act(self._observe(fresh, types))
+            fresh = replace(snapshot.inventory, odcrs=odcrs, described=began)
+            state, error = self._act(self._observe(self._reads.snapshot(), fresh))
             self._describe()
         self._publish(state)
         self._release(state)
@@ -131,9 +131,10 @@ class OdcrProvisioner:
 
     # ---- observe
 
-    def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, ParsedReservation]:
+    def _readings(
+        self, snapshot: Snapshot, types: Mapping[str, InstanceType]
+    ) -> dict[Reserved, ParsedReservation]:
         """An object is read again when it, or any flavor, has changed."""
-        snapshot = self._reads.snapshot()
         if self._read_with != (snapshot.flavors, types):
             self._read_with, self._read = (snapshot.flavors, types), {}
         flavors = snapshot.flavors.instances(types, self._zones)
@@ -147,7 +148,8 @@ class OdcrProvisioner:
         self._read = parsed
         return {reading.reserved: reading for reading in parsed.values()}
 
-    def _observe(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> ProvisioningState:
+    def _observe(self, snapshot: Snapshot, inventory: Inventory) -> ProvisioningState:
+        """`inventory`: EC2's description, which may be newer than that of the snapshot."""
         described = self._inventory.assumed.shown(inventory).odcrs
         moves = detect_moves(
             self._ledger.moves,
@@ -156,13 +158,14 @@ class OdcrProvisioner:
             self._ledger.intents.values(),
             self._clock.now(),
         )
-        return self._decide(inventory, self._readings(types), types, moves, described)
+        readings = self._readings(snapshot, snapshot.types)
+        return self._decide(snapshot, inventory, readings, moves, described)
 
     def _decide(
         self,
+        snapshot: Snapshot,
         inventory: Inventory,
         readings: Mapping[Reserved, ParsedReservation],
-        types: Mapping[str, InstanceType],
         moves: MoveSnapshot,
         observed: Mapping[str, Odcr],
     ) -> ProvisioningState:
@@ -178,14 +181,13 @@ class OdcrProvisioner:
             adopters=self._settings.adopters,
             holders={id_: record.reserved for id_, record in self._ledger.held.items()},
         )
-        refusals = self._reads.snapshot().refusals
         self._ungrouped = {}
         sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
         readings = {
             reserved: replace(
                 reading,
                 desired=self._desired(
-                    reading, sample_arn, now, groups=groups, refusals=refusals.get(reserved, ())
+                    reading, sample_arn, now, groups=groups, refusals=snapshot.refusals.get(reserved, ())
                 ),
             )
             if reading.managed
@@ -202,9 +204,9 @@ class OdcrProvisioner:
             described=described,
             inventory=inventory,
             readings=readings,
-            types=types,
+            snapshot=snapshot,
             ownership=ownership,
-            plan=self._plan(readings.values(), inventory, ownership, types, now, undecided),
+            plan=self._plan(readings.values(), inventory, ownership, snapshot.types, now, undecided),
             groups=groups,
             moves=moves,
             observed=observed,
@@ -231,7 +233,7 @@ class OdcrProvisioner:
 
     def _replan(self, state: ProvisioningState) -> ProvisioningState:
         """Plans again for the same objects and description, with the changes made since."""
-        return self._decide(state.described, state.readings, state.types, state.moves, state.observed)
+        return self._decide(state.snapshot, state.described, state.readings, state.moves, state.observed)
 
     def _plan(
         self,
@@ -367,11 +369,11 @@ class OdcrProvisioner:
 
     # ---- publish
 
-    def _publish_undescribed(self) -> None:
+    def _publish_undescribed(self, snapshot: Snapshot) -> None:
         """Before EC2 was described, lets deleted reservations go that need no work in EC2."""
         free = {
             reading.reserved: reading.reservation.uid
-            for reading in self._readings({}).values()
+            for reading in self._readings(snapshot, {}).values()
             if reading.reservation.deleting and not (reading.managed and reading.desired.cancels)
         }
         self._expose(replace(self._published, deletable=free))
@@ -384,7 +386,7 @@ class OdcrProvisioner:
             fulfilment = state.plan.statuses.get(reserved)
             problems = [*reading.problems, *state.ownership.problems.get(reserved, ())]
             if fulfilment is None:
-                counts = observed(reading.desired, state.ownership, types=state.types)
+                counts = observed(reading.desired, state.ownership, types=state.snapshot.types)
             else:
                 counts = fulfilment.counts
                 problems += [*fulfilment.problems, *self._executor.problems(reserved, now)]
@@ -398,7 +400,9 @@ class OdcrProvisioner:
             self._stops.report(reading.reservation, problems)
             if reading.reservation.deleting and (fulfilment is None or fulfilment.deletable):
                 deletable[reserved] = reading.reservation.uid
-                self._deletion_notices.publish(reading, state.inventory, state.ownership, state.types)
+                self._deletion_notices.publish(
+                    reading, state.inventory, state.ownership, state.snapshot.types
+                )
         self._stops.end_pass()
         self._deletion_notices.forget(deletable.values())
         self._expose(OdcrSnapshot(ownership=state.ownership, statuses=states, deletable=deletable))

@@ -41,7 +41,7 @@ from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 from broker.placement.waiting import waiting_since
 
-Entitle = Callable[[Mapping[str, NodeClaim], LaunchSupply], Entitlements]
+Entitle = Callable[[Mapping[str, NodeClaim]], Entitlements]
 
 MOST_NAMED: Final = 3  # of the machines that are too small for a pod
 ROUNDS: Final = 3  # of the search for claims that may give way
@@ -79,7 +79,7 @@ class LaunchState:
 
     def supply_for(self, claims: Mapping[str, NodeClaim]) -> LaunchSupply:
         """The supply with the entitlements of these claims, by uid."""
-        return replace(self.supply, entitlements=self.entitle(claims, self.supply))
+        return replace(self.supply, entitlements=self.entitle(claims))
 
     @property
     def largest(self) -> LargestMachines:

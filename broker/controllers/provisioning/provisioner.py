@@ -21,7 +21,6 @@ from prometheus_client import Histogram
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
-from broker.capacity.entitlement import Entitlements
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.claim_status import patch
@@ -63,7 +62,8 @@ from broker.controllers.provisioning.report import PodReporter, PoolReporter, Wa
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
-from broker.controllers.slots.policy import PodSlotPolicy
+from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
@@ -102,7 +102,7 @@ class Provisioner:
         ec2: Ec2State,
         nodeclasses: NodeClassController,
         reads: ProvisioningReads,
-        slots: PodSlotPolicy,
+        slots: SlotPolicy,
         *,
         launches: LaunchProgress,
         seconds: float,
@@ -223,9 +223,10 @@ class Provisioner:
         """The nodes and claims that pods wait for."""
         room = self._reads.occupancy.read(self._clock.now(), pods)
         objects: dict[str, Waiting] = {**{pod.key: pod for pod in waiting}, **room.unplaced}
-        draw = drawing_in(self._slots.rights(), (pool.pool for pool in pools))
-        types = self._ec2.provider.instance_types
-        others = OtherPools(self._caches.pools.readable(lambda pool: OtherPools([pool], types)), types)
+        snapshot = self._slots.snapshot()
+        draw = drawing_in(snapshot.rights, (pool.pool for pool in pools))
+        every = self._caches.pools.readable(lambda pool: OtherPools([pool], lambda: snapshot.types))
+        others = OtherPools(every, lambda: snapshot.types)
         theirs = {
             key: pool for key, info in room.infos.items() if key in objects and (pool := others.of(info))
         }
@@ -237,7 +238,7 @@ class Provisioner:
             if pod.key in room.infos and pod.key not in theirs:
                 with self._caches.pods.guard(pod):
                     pending.append(pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key]))
-        sizes = gpu_sizes(pools, self._ec2.provider.instance_types())
+        sizes = gpu_sizes(pools, snapshot.types)
         by_key = {pod.key: pod for pod in waiting}
         pending, too_large = self._reads.elastic().within(pending, by_key, room.pods, claims, sizes)
         pending += pending_reservations(
@@ -259,7 +260,7 @@ class Provisioner:
                 storage=self._reads.storage(),
                 group_size=self._reads.group_size,
             ),
-            launches=lambda: self._launch_state(pools, claims),
+            launches=lambda: self._launch_state(snapshot, pools, claims),
             now=now,
             seconds=self._seconds,
             timer=self._clock.monotonic,
@@ -270,10 +271,12 @@ class Provisioner:
         log_packing(decision.packing, len(decision.assigned.unassigned))
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))
         packed = [item.packed for item in decision.created]
-        refused = refusals(pending, packed, decision.reasons, pools, self._slots.rights())
+        refused = refusals(pending, packed, decision.reasons, pools, snapshot.rights)
         return self._act(decision, refused, pending, objects)
 
-    def _launch_state(self, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]) -> LaunchState:
+    def _launch_state(
+        self, snapshot: Snapshot, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]
+    ) -> LaunchState:
         classes = {pool.node_class.name: pool.node_class for pool in pools}
         waiting = [c for c in claims if c.waits and self._caches.owns(c)]
         for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
@@ -282,19 +285,14 @@ class Provisioner:
 
         supply = LaunchSupply(
             classes=classes,
-            types=self._ec2.provider.instance_types(),
-            inventory=self._ec2.inventory.snapshot(),
+            types=snapshot.types,
+            inventory=snapshot.inventory,
             shortages=self._launches.shortages,
             now=self._clock.now(),
         )
-
-        def entitle(by_uid: Mapping[str, NodeClaim], supply: LaunchSupply) -> Entitlements:
-            with self._slots.exclusive():
-                return self._slots.entitlements(by_uid, supply.inventory, supply.types)
-
         return LaunchState(
             supply=supply,
-            entitle=entitle,
+            entitle=lambda by_uid: self._slots.entitlements(by_uid, snapshot),
             owns=self._caches.owns,
             launching=self._launches.launching,
         )
@@ -372,7 +370,7 @@ class Provisioner:
     def _limits(self) -> Mapping[str, Mapping[str, int]]:
         """The remaining amounts of all pools as the caches are now, and not as the run began."""
         pools = [pool for pool in self._caches.pools.list() if of_broker(pool) and not unreadable(pool)]
-        largest = LargestMachines(self._ec2.provider.instance_types(), self._nodeclasses.plan)
+        largest = LargestMachines(self._slots.snapshot().types, self._nodeclasses.plan)
         return pool_limits(pools, self._caches.claims.list(), self._caches.nodes.list(), largest)
 
     def _shrink(self, gangs: Set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Builds `SlotSnapshot` from the caches and the assumptions: for plans, preemption and dry runs alike.
+"""Builds `SlotSnapshot` from a snapshot and the claims: for plans, preemption and dry runs alike.
 
 Invariant: it makes no call and writes nothing.
 """
@@ -14,7 +14,6 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import SlotPool
-from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
@@ -31,7 +30,7 @@ from broker.kube.cache import Guard
 from broker.kube.clock import Clock
 from broker.placement.claims import priority_of
 from broker.quota.joint import SlotState
-from broker.quota.model import Preemption, QuotaCohort
+from broker.quota.model import Preemption
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.quota.usage import Reserved
@@ -47,7 +46,6 @@ from broker.reservations.slots import (
     without_ended,
 )
 from broker.settings import Settings
-from providers.model import InstanceType
 
 # How long the slots of a tagged ODCR are kept for a CapacityReservation that does not exist.
 KEPT_FOR_OWNER: Final = timedelta(minutes=10)
@@ -79,16 +77,15 @@ class SlotSnapshotBuilder:
     def build(
         self,
         snapshot: Snapshot,
-        inventory: Inventory,
-        types: Mapping[str, InstanceType],
         *,
         planning: Collection[str],
         assumed: AssumedSlots,
     ) -> SlotSnapshot | None:
         """None if no reservation owns a slot, or will. `planning`: claims (by uid) that are considered by
-        themselves, and not as part of their cluster.
+        themselves, and not as part of their cluster. `assumed`: those of the snapshot that still count.
         """
-        missing = self._missing_owners(snapshot, inventory)
+        inventory = snapshot.inventory
+        missing = self._missing_owners(snapshot)
         if not snapshot.reservations and not missing:
             return None
         now = self.clock.now()
@@ -97,7 +94,7 @@ class SlotSnapshotBuilder:
             snapshot.judged,
             snapshot.barred,
             snapshot.flavors,
-            types,
+            snapshot.types,
             self._settings.bought_zones,
         )
         slot_pools = slot_pools_of(
@@ -109,15 +106,12 @@ class SlotSnapshotBuilder:
         rules = {slots.member.name: slots.member.preemption for slots in reservations}
         holders = without_ended(self._holders(snapshot, slot_pools, assumed, rules), inventory)
         unattributed, freed = self._unheld(unheld(slot_pools, holders, inventory), now)
-        clusters = self._clusters(snapshot, types, assumed, requesting={*planning} - assumed.in_slots.keys())
+        clusters = self._clusters(snapshot, assumed, requesting={*planning} - assumed.in_slots.keys())
         kueue = self.reads.kueue
         state = SlotState(
             owned_slots=owned_slots(reservations, slot_pools, inventory, unattributed, now),
             members=[slots.member for slots in reservations],
-            cohorts=[
-                QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
-                for cohort in self.reads.cohorts.cache.list()
-            ],
+            cohorts=snapshot.cohorts,
             holders=holders,
             nominated=self._nominated(snapshot, planning, assumed, slot_pools),
             pending_slots=lambda usage, evicted: pending_slots(
@@ -138,7 +132,7 @@ class SlotSnapshotBuilder:
             stuck={claim.name for claim in self._caches.claims.list() if _stuck(claim, now)},
         )
 
-    def _missing_owners(self, snapshot: Snapshot, inventory: Inventory) -> frozenset[Reserved]:
+    def _missing_owners(self, snapshot: Snapshot) -> frozenset[Reserved]:
         """The reservations that tags of ODCRs name, and that do not exist, for a bounded time.
 
         Infrastructure code makes an ODCR before its CapacityReservation, or replaces the object.
@@ -147,7 +141,7 @@ class SlotSnapshotBuilder:
             return frozenset()
         named = {
             odcr.id: reserved
-            for odcr in inventory.odcrs.values()
+            for odcr in snapshot.inventory.odcrs.values()
             if odcr.id not in snapshot.odcrs.owned.owner
             and (reserved := tagged_owner(odcr, self._settings.cluster_name)) is not None
             and reserved not in snapshot.reservations
@@ -188,7 +182,6 @@ class SlotSnapshotBuilder:
     def _clusters(
         self,
         snapshot: Snapshot,
-        types: Mapping[str, InstanceType],
         assumed: AssumedSlots,
         *,
         requesting: Collection[str],
@@ -205,7 +198,7 @@ class SlotSnapshotBuilder:
             by_name=ReservationNames(known),
             demand=lambda cluster: cluster_demand(cluster, profiles.get(cluster.spec.profile)),
             flavors=[*flavors.values()],
-            sizes=sizes(flavors, known, types, self._settings.bought_zones),
+            sizes=sizes(flavors, known, snapshot.types, self._settings.bought_zones),
             counted_claims={*requesting, *assumed.in_slots},
             requesting=requesting,
             admitted=assumed.admitted,

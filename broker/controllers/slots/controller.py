@@ -33,7 +33,6 @@ from broker.quota.slot_model import CLAIM
 from broker.reservations.claim_holders import share
 from broker.reservations.claims import nominated, slot_request
 from broker.reservations.cluster_admission import ClusterAdmission
-from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
@@ -52,7 +51,6 @@ class PreemptionController:
         self._assumed = assumed = shared.inventory.assumed
         self.reader = EntitlementReader(
             SlotSnapshotBuilder(shared.reads, shared.caches, settings=shared.settings, assumed=assumed),
-            assumed,
             held_back=self._held_back,
         )
         self._preemptor = Preemptor(
@@ -69,17 +67,17 @@ class PreemptionController:
         self._assumed.begin_pass({claim.uid for claim in claims if not claim.status.provider_id})
         return self.reader.known()
 
-    def rights(self) -> DrawRights:
-        """Which pods may draw from which reservation."""
-        return self._shared.reads.snapshot().rights
+    def snapshot(self) -> Snapshot:
+        """Everything but claims that one plan decides by."""
+        return self._shared.reads.snapshot()
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
         with self._assumed.exclusive():
             waiting_claims = self._preemptor.waiting()
-            snapshot = self._shared.reads.snapshot()
+            snapshot = self.snapshot()
             observed = self.clusters.observe(snapshot)
-            decided = self._decide(snapshot, observed, waiting_claims, self._shared.inventory.snapshot())
+            decided = self._decide(snapshot, observed, waiting_claims)
             self._assume(snapshot, observed, decided)
         waits = [RECHECK_SECONDS] if waiting_claims else []
         if self.clusters.waits_for_kueue:
@@ -126,39 +124,33 @@ class PreemptionController:
             )
             self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - present)
 
-    def _nominated_clusters(self, snapshot: Snapshot) -> Collection[str]:
-        """The names of the clusters nominated in the last decision."""
-        uids = self._assumed.nominated_quota.values()
-        return {cluster.name for cluster in snapshot.clusters if cluster.uid in uids}
-
-    def decide(self, inventory: Inventory) -> JointDecision:
+    def decide(self, snapshot: Snapshot) -> JointDecision:
         """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
-        snapshot = self._shared.reads.snapshot()
-        return self._decide(snapshot, self.clusters.observe(snapshot), self._preemptor.waiting(), inventory)
+        return self._decide(snapshot, self.clusters.observe(snapshot), self._preemptor.waiting())
 
     def _decide(
         self,
         snapshot: Snapshot,
         observed: ClusterPass | None,
         waiting_claims: Sequence[tuple[NodeClaim, NominatedSlot]],
-        inventory: Inventory,
     ) -> JointDecision:
         if not waiting_claims and (observed is None or self._shared.reads.kueue):
             return JointDecision()
-        if inventory.described is None:
+        if snapshot.inventory.described is None:
             quota = None if observed is None else self.clusters.quota(observed, ())
             return decide(quota, None, ())
         waiting_uids = {claim.uid for claim, _ in waiting_claims}
-        types = self._shared.provider.instance_types()
-        slots = self.reader.slot_state(snapshot, inventory, types, requesting=waiting_uids)
-        shares = _Shares(observed, slots, inventory)
+        slots = self.reader.slot_state(snapshot, requesting=waiting_uids)
+        shares = _Shares(observed, slots, snapshot.inventory)
         quota = None if observed is None else self.clusters.quota(observed, self._launching(slots, shares))
         waiting = []
         for claim, slot in waiting_claims:
             usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
             request = slot_request(claim, slot.queue, slot.odcr_ids)
             waiting.append(WaitingClaim(request=request, usage=usage, nominated=nominated(claim)))
-        return decide(quota, slots, waiting, nominated=self._nominated_clusters(snapshot))
+        uids = snapshot.assumed.nominated_quota
+        nominated_clusters = {cluster.name for cluster in snapshot.clusters if cluster.uid in uids}
+        return decide(quota, slots, waiting, nominated=nominated_clusters)
 
     def _held_back(
         self,

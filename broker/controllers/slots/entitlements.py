@@ -16,15 +16,12 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
-from broker.capacity.model import Inventory
-from broker.controllers.assumed import AssumptionStore
 from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
 from broker.reservations.claims import cluster_of, nominated
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.slots import entitlements
-from providers.model import InstanceType
 
 # The longest time that a plan waits for kinds that the API server refuses to show.
 PATIENCE: Final = timedelta(seconds=30)
@@ -37,18 +34,13 @@ _log = structlog.get_logger("preemption")
 
 
 class EntitlementReader:
-    """Reads entitlements from caches and assumptions. Safe to call from any loop. It makes no call and
-    writes nothing.
-    """
+    """Reads entitlements from snapshots. Safe to call from any loop. It makes no call and writes nothing."""
 
-    def __init__(
-        self, slots: SlotSnapshotBuilder, assumed: AssumptionStore, *, held_back: HeldBack = lambda *_: ()
-    ) -> None:
+    def __init__(self, slots: SlotSnapshotBuilder, *, held_back: HeldBack = lambda *_: ()) -> None:
         """`held_back`: of the given claims (by uid, with their queues), those that would take quota of
         nominated clusters.
         """
         self._slots = slots
-        self._assumed = assumed
         self._began = slots.clock.monotonic()
         self._logged: set[str] = set()
         self._held_back = held_back
@@ -83,15 +75,11 @@ class EntitlementReader:
             advice="the broker's role must let it list and watch these kinds",
         )
 
-    def entitlements(
-        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements:
+    def entitlements(self, claims: Mapping[str, NodeClaim], snapshot: Snapshot) -> Entitlements:
         """For a plan of these claims, by uid. Other claims planned in this pass keep their assigned slots."""
-        assumed = self._assumed.slots()
-        launches = {uid: odcr_id for uid, odcr_id in assumed.launches.items() if uid not in claims}
-        assumed = replace(assumed, launches=launches)
-        snapshot = self._slots.reads.snapshot()
-        slots = self._slots.build(snapshot, inventory, types, planning=claims.keys(), assumed=assumed)
+        launches = {uid: id_ for uid, id_ in snapshot.assumed.launches.items() if uid not in claims}
+        assumed = replace(snapshot.assumed, launches=launches)
+        slots = self._slots.build(snapshot, planning=claims.keys(), assumed=assumed)
         if slots is None:
             return NO_ENTITLEMENTS
         draws, barred, written_names = drawn(claims.values(), snapshot, self._slots.claims.guard)
@@ -118,15 +106,8 @@ class EntitlementReader:
             nominated={uid: slot_pools.get(uid) for uid in first},
         )
 
-    def slot_state(
-        self,
-        snapshot: Snapshot,
-        inventory: Inventory,
-        types: Mapping[str, InstanceType],
-        *,
-        requesting: Collection[str],
-    ) -> SlotState | None:
+    def slot_state(self, snapshot: Snapshot, *, requesting: Collection[str]) -> SlotState | None:
         """None if no reservation exists. `requesting`: claims (by uid) that request a slot by themselves."""
-        assumed = replace(self._assumed.slots(), nominated_quota={})  # decided again here
-        slots = self._slots.build(snapshot, inventory, types, planning=requesting, assumed=assumed)
+        assumed = replace(snapshot.assumed, nominated_quota={})  # decided again here
+        slots = self._slots.build(snapshot, planning=requesting, assumed=assumed)
         return None if slots is None else slots.state

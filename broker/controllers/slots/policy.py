@@ -8,9 +8,8 @@ from typing import Protocol
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
-from broker.capacity.model import Inventory, Plan
-from broker.reservations.drawing import DrawRights
-from providers.model import InstanceType
+from broker.capacity.model import Plan
+from broker.controllers.snapshot import Snapshot
 
 
 class SlotPolicy(Protocol):
@@ -22,17 +21,11 @@ class SlotPolicy(Protocol):
     def exclusive(self) -> AbstractContextManager[None]:
         """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
 
-    def entitlements(
-        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements:
+    def snapshot(self) -> Snapshot:
+        """Everything but claims that one plan decides by."""
+
+    def entitlements(self, claims: Mapping[str, NodeClaim], snapshot: Snapshot) -> Entitlements:
         """The entitlements for a plan of these claims, by uid."""
 
     def planned(self, plan_: Plan) -> None:
         """Records the plan's launches and nominations."""
-
-
-class PodSlotPolicy(SlotPolicy, Protocol):
-    """Decides about slots for pods, too."""
-
-    def rights(self) -> DrawRights:
-        """Which pods may draw from which reservation."""

@@ -29,6 +29,7 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
+from broker.controllers.snapshot import Ec2Reads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
@@ -257,7 +258,11 @@ class World:
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()})
         self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
-        self.reads = Reads(self.store, clock=self.clock)
+        self.reads = Reads(
+            self.store,
+            clock=self.clock,
+            ec2=Ec2Reads(inventory=self.inventory, types=lambda: TYPES, assumed=lambda: self.assumed.slots()),
+        )
         self.reads.flavors.missing = True
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
@@ -271,7 +276,7 @@ class World:
         world = self.inventory()
         self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
         self.start()
-        entitlements = self.slots.entitlements({}, world, TYPES)
+        entitlements = self.slots.entitlements({}, self.slots.snapshot())
         if entitlements.barred:
             raise AssertionError(f"a reservation of this world is not valid: {entitlements.barred}")
 
@@ -403,17 +408,17 @@ class World:
         result = Plan()
         for _ in range(4):
             objects = {claim.uid: claim for claim in self.waiting}
-            world = self.inventory()
             with self.slots.exclusive():
+                snapshot = self.slots.snapshot()
                 result = plan(
                     [planned(claim) for claim in objects.values()],
                     LaunchSupply(
                         classes={CLASS: self.node_class},
                         types=TYPES,
-                        inventory=world,
+                        inventory=snapshot.inventory,
                         shortages=self.shortages,
                         now=self.clock.now(),
-                        entitlements=self.slots.entitlements(objects, world, TYPES),
+                        entitlements=self.slots.entitlements(objects, snapshot),
                     ),
                     launched=in_gangs(self.claims.list()),
                 )

@@ -15,7 +15,7 @@ from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.claims import slot_request
 from broker.reservations.cluster_admission import held
-from tests.unit.quota.rounds import GPU, TYPES, Drain, World
+from tests.unit.quota.rounds import GPU, Drain, World
 from tests.unit.quota.worlds import LAST, setting
 
 QUIET = 6  # rounds without a change that are rest
@@ -186,13 +186,11 @@ def _policy_differences(world: World) -> Iterator[str]:
     waiting = {claim.uid: claim for claim in world.waiting}
     slots = {uid: slot for uid, slot in world.plan.nominated.items() if uid in waiting}
     slot_requests = [slot_request(waiting[uid], slot.queue, slot.odcr_ids) for uid, slot in slots.items()]
-    draws = world.slots.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
+    draws = world.slots.entitlements(waiting, world.slots.snapshot()).draws if waiting else {}
     for claim in waiting.values():
         if names.DEDICATED in claim.labels or names.GANG in claim.annotations or draws[claim.uid] == KEPT:
             continue
-        state = world.slots.reader.slot_state(
-            world.reads.snapshot(), world.inventory(), TYPES, requesting={*slots, claim.uid}
-        )
+        state = world.slots.reader.slot_state(world.slots.snapshot(), requesting={*slots, claim.uid})
         if state is None:
             return
         tree = state.slots()

@@ -16,6 +16,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.snapshot import Ec2Reads
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
@@ -60,7 +61,7 @@ class World:
         inventory.refresh()
         self.claims = Informer(self.client, NodeClaim, clock=clock)
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
-        self.reads = ReservationReads(self.client, clock=clock)
+        self.reads = ReservationReads(self.client, clock=clock, ec2=Ec2Reads(inventory=inventory.snapshot))
         self.throttle, _ = reservation_status(
             dependencies(
                 Client(transport),

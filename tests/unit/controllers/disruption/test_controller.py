@@ -12,6 +12,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.controller import DisruptionController
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
@@ -34,7 +35,7 @@ def test_a_claim_that_fails_is_left_out_and_the_others_are_written(monkeypatch: 
         budgets=Cache(NodePool),
         disrupts=lambda _: True,
         instances=dict,
-        types=dict,
+        slots=SimpleNamespace(snapshot=lambda: Snapshot(version=1, reservations={})),
         launch_class=lambda _: None,
     )
     monkeypatch.setattr(

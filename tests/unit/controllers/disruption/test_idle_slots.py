@@ -12,8 +12,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
-from broker.reservations.drawing import DrawRights
 from providers.model import Odcr
 from tests.support.clock import FakeClock
 
@@ -34,13 +34,14 @@ def described(free: int) -> Inventory:
 
 def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     inventories = iter([described(1), described(0), described(1)])
-    ec2 = SimpleNamespace(inventory=SimpleNamespace(snapshot=lambda: next(inventories)))
     pods = Cache(Pod)
     pods.apply("ADDED", pending(NOW))
     unused: Any = SimpleNamespace(client=None, clock=FakeClock())
     caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node))
-    slots = SimpleNamespace(rights=lambda: DrawRights({}))
-    sources: Any = SimpleNamespace(ec2=ec2, slots=slots)
+    slots = SimpleNamespace(
+        snapshot=lambda: Snapshot(version=1, reservations={}, inventory=next(inventories))
+    )
+    sources: Any = SimpleNamespace(slots=slots)
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
     for seconds in (0, 30, 45):
         methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))

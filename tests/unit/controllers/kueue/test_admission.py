@@ -28,7 +28,7 @@ from broker.apis.meta import Kind
 from broker.controllers.kueue import answers, supply
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.reservation_reads import ReservationReads
-from broker.controllers.snapshot import SnapshotBuilder
+from broker.controllers.snapshot import Ec2Reads, SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.conditions import timestamp
@@ -64,13 +64,6 @@ P5 = InstanceType(
 A, B = Reserved("team", "a"), Reserved("team", "b")
 
 
-class Types:
-    """The only EC2 call that the controller makes."""
-
-    def instance_types(self) -> Mapping[str, InstanceType]:
-        return {TYPE: P5}
-
-
 class World:
     """Reservations a and b of one cohort, with queues, on the embedded API server."""
 
@@ -97,14 +90,15 @@ class World:
     def leads(self, settings: Settings | None = None) -> None:
         """Starts a broker that has only the API server's state."""
         self.reads.snapshots = SnapshotBuilder(
-            self.reads, JudgedSpecs(strict=settings is not None and settings.strict)
+            self.reads,
+            JudgedSpecs(strict=settings is not None and settings.strict),
+            Ec2Reads(types=lambda: {TYPE: P5}),
         )
         self.controller = AdmissionCheckController(
             dependencies(
                 Client(self.transport),
                 self.clock,
                 reads=self.reads,
-                provider=Types(),
                 caches=claim_caches(self.claims, self.nodes, self.pods),
             )
         )

@@ -16,6 +16,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.shortages import Shortages
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.planning import Planner
+from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.oncall.metrics import REGISTRY
 from tests.support.clock import FakeClock
@@ -34,6 +35,12 @@ def _every_level() -> Iterator[None]:
 class AllSlots:
     """Any claim may take any slot."""
 
+    def __init__(self, stock: Inventory) -> None:
+        self._stock = stock
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(version=1, reservations={}, inventory=self._stock, _types=lambda: TYPES)
+
     def begin(self) -> bool:
         return True
 
@@ -50,15 +57,15 @@ class AllSlots:
 def plan_and_log(seconds: float, claims: Sequence[Claim], stock: Inventory) -> tuple[Plan, Mapping[str, Any]]:
     launch_class: NodeClass = node_class(Selection(preference="open"), stock)
     unused: Any = None
-    planner = Planner(Cache(NodeClaim), unused, AllSlots(), seconds=seconds, clock=FakeClock())
+    planner = Planner(Cache(NodeClaim), AllSlots(stock), seconds=seconds, clock=FakeClock())
     work = LaunchPass(
-        types=TYPES,
+        snapshot=unused,
         plans={launch_class.name: launch_class},
         waiting={waiting.uid: waiting for waiting in claims},
         objects={waiting.uid: unused for waiting in claims},
     )
     with capture_logs() as logs:
-        plan = planner.plan(work, Shortages(), stock, NOW)
+        plan = planner.plan(work, Shortages(), NOW)
     (line,) = logs
     return plan, line
 

@@ -189,7 +189,14 @@ class Ec2:
 class Reads:
     """The API server's present state in place of watches."""
 
-    def __init__(self, client: Client, publish: Callable[[OdcrSnapshot], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        publish: Callable[[OdcrSnapshot], None],
+        ec2: Ec2,
+        inventory: Callable[[], Inventory],
+    ) -> None:
+        self._ec2, self._inventory = ec2, inventory
         self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
         self.snapshots = SimpleNamespace(publish=publish)
         self.guard = nullcontext
@@ -205,6 +212,8 @@ class Reads:
             version=1,
             reservations={reserved_of(reservation): reservation for reservation in reservations},
             flavors=self._flavors,
+            inventory=self._inventory(),
+            _types=self._ec2.instance_types,
             _judged=self._specs,
         )
 
@@ -249,7 +258,7 @@ class Purchases(RuleBasedStateMachine):
                 cast("Any", self),
                 recorder=SimpleNamespace(event=lambda *_, **__: None),
                 provider=self.ec2,
-                reads=Reads(self.client, self.publish),
+                reads=Reads(self.client, self.publish, self.ec2, self.snapshot),
                 inventory=self,
                 settings=self.settings,
             )

@@ -248,10 +248,10 @@ class World:
         finder = MachineFinder(
             caches=SimpleNamespace(claims=every, nodes=SimpleNamespace(list=list)),  # type: ignore[arg-type]
             sources=SimpleNamespace(  # type: ignore[arg-type]
-                types=lambda: TYPES,
                 nodeclasses=SimpleNamespace(plan=lambda _: CLASS),
             ),
             snapshot=SimpleNamespace(pools={"web": self.pool}),  # type: ignore[arg-type]
+            observed=SimpleNamespace(types=TYPES),  # type: ignore[arg-type]
             learner=SimpleNamespace(),  # type: ignore[arg-type]
         )
         needed = Demand(node=ManagedNode(claim=old, pool=self.pool), pods=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.model import Inventory
 from broker.controllers.assumed import CONVERGENCE, AssumptionStore
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.builder import SlotSnapshotBuilder
 from broker.controllers.slots.entitlements import PATIENCE, EntitlementReader
+from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.quota.model import FlavorResource
@@ -44,7 +47,11 @@ class World:
         self.reads = ReservationReads(self.client, clock=self.clock)
         self.assumed = assumed = AssumptionStore(self.clock)
         self.slots = SlotSnapshotBuilder(self.reads, claim_caches(), settings=Settings(), assumed=assumed)
-        self.reader = EntitlementReader(self.slots, assumed)
+        self.reader = EntitlementReader(self.slots)
+
+    def snapshot(self, stock: Inventory) -> Snapshot:
+        """The present one, with these ODCRs."""
+        return replace(self.reads.snapshot(), inventory=stock, assumed=self.assumed.slots())
 
     def read(self, kinds: Iterable[str]) -> None:
         for name in kinds:
@@ -133,9 +140,9 @@ def test_slots_of_a_tagged_reservation_are_kept_for_its_owner_for_a_time(
     world = World(installed=installed)
     world.read(RESERVATIONS)
     tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
-    assert world.reader.entitlements({}, tagged, {}).owned is installed
+    assert world.reader.entitlements({}, world.snapshot(tagged)).owned is installed
     world.clock.advance(60 * minutes)
-    entitled = world.reader.entitlements({}, tagged, {})
+    entitled = world.reader.entitlements({}, world.snapshot(tagged))
     assert entitled.owned is kept
     assert (entitled.right("", "cr-1") is None) is kept
 
@@ -150,7 +157,7 @@ def test_denial_says_whether_the_owner_exists(exists: bool) -> None:
     world.read(world.reads.named)
     world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
     tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
-    denial = world.reader.entitlements({}, tagged, {}).denial("", "cr-1")
+    denial = world.reader.entitlements({}, world.snapshot(tagged)).denial("", "cr-1")
     assert denial.startswith("reservation cr-1 belongs to team/gpu")
     assert ("does not exist" in denial) is not exists
 
@@ -169,9 +176,7 @@ def test_no_claim_waits_for_more_slots_than_ended_claims_still_hold(
     tagged = inventory(odcr("cr-1", total=2, free=1, tags={names.TAG_RESERVATION: "team/gpu"}))
 
     def freed_slots() -> int:
-        built = world.slots.build(
-            world.reads.snapshot(), tagged, {}, planning=(), assumed=world.assumed.slots()
-        )
+        built = world.slots.build(world.snapshot(tagged), planning=(), assumed=world.assumed.slots())
         assert built is not None
         return built.freed.get("cr-1", 0)
 
@@ -199,8 +204,6 @@ def test_waiting_claims_of_an_evicted_cluster_have_no_held_quota(evicted: bool) 
     world.assumed.admitted.assume(body["metadata"]["uid"], admission)
     if evicted:
         world.assumed.evicted.assume("serving", None)
-    built = world.slots.build(
-        world.reads.snapshot(), inventory(), {}, planning=(), assumed=world.assumed.slots()
-    )
+    built = world.slots.build(world.snapshot(inventory()), planning=(), assumed=world.assumed.slots())
     assert built is not None
     assert built.holding == (set() if evicted else {"serving"})
