@@ -34,7 +34,7 @@ from broker.kube.informer import Informer
 from broker.oncall.waiters import is_brokers
 from broker.quota.slot_model import CLAIM
 from broker.reservations.claims import cluster_of
-from broker.reservations.drawing import DrawRights
+from broker.reservations.drawing import DrawRequest, DrawRights
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
@@ -120,8 +120,10 @@ class DryRun:
         """The ranks of pools that the running broker published. Raises ApiError."""
         return current_odds(self._client)
 
-    def entitlements(self, waiting: Mapping[str, NodeClaim], inventory: Inventory) -> Entitlements:
-        """The entitlements of these claims, by uid. Raises ProviderError."""
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, machines: Mapping[str, DrawRequest] = {}
+    ) -> Entitlements:
+        """The entitlements as in `EntitlementReader`. Raises ProviderError."""
         snapshot = self._reads.snapshot()
         flavors = snapshot.flavors.instances(snapshot.types, self._settings.bought_zones)
         claimants = [
@@ -138,7 +140,8 @@ class DryRun:
             adopters=ALL_ADOPTERS,
         )
         self._reads.snapshots.publish(OdcrSnapshot(ownership=ownership))
-        return self._slots.entitlements(waiting, replace(self._reads.snapshot(), inventory=inventory))
+        snapshot = replace(self._reads.snapshot(), inventory=inventory)
+        return self._slots.entitlements(claims, snapshot, machines)
 
     def evictions(self, plan: Plan, inventory: Inventory) -> list[DryEviction]:
         """The claims that would be evicted for claims of the plan. Raises ApiError, ProviderError."""

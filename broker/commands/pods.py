@@ -276,7 +276,7 @@ def planned_pods(
                 shortages=published_shortages(client)[0],
                 now=clock.now(),
             ),
-            entitle=lambda requests: dry_run().entitlements(requests, pools.inventory),
+            entitle=lambda claims, machines: dry_run().entitlements(claims, pools.inventory, machines),
             owns=is_brokers,
             launching=lambda _: False,
         ),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
@@ -57,6 +57,13 @@ def _is_name(text: str) -> bool:
     return _NAMESPACE.fullmatch(text) is not None
 
 
+class DrawRequest(NamedTuple):
+    """The reservation that is named for pods, as written, and the namespaces of these pods."""
+
+    named: str
+    namespaces: Collection[str]
+
+
 def namespaces_of(claim: NodeClaim) -> frozenset[str]:
     """The namespaces of the pods that a claim was made for, and of Koordinator's reservations.
 
@@ -64,6 +71,10 @@ def namespaces_of(claim: NodeClaim) -> frozenset[str]:
     """
     parts = (key.partition("/") for key in pods_of(claim))
     return frozenset(namespace if slash else "" for namespace, slash, _ in parts)
+
+
+def draw_request(claim: NodeClaim) -> DrawRequest:
+    return DrawRequest(claim.annotations.get(names.DRAWS_FROM, ""), namespaces_of(claim))
 
 
 class DrawRights:
@@ -85,8 +96,8 @@ class DrawRights:
 
     def of_claim(self, claim: NodeClaim) -> Reserved | UnresolvedName | None:
         """The reservation that the claim draws from, or why it may draw from none; None if it names none."""
-        named = claim.annotations.get(names.DRAWS_FROM, "")
-        return self.decide(named, namespaces_of(claim)) if named else None
+        request = draw_request(claim)
+        return self.decide(*request) if request.named else None
 
     def of_namespace(self, namespace: Namespace) -> Reserved | UnresolvedName | None:
         """The reservation that the pods of the namespace draw from by its annotation."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.slots.builder import drawn, held_odcr
+from broker.controllers.slots.builder import draw_requests, drawn, held_odcr
 from broker.controllers.snapshot import Snapshot
 from broker.webpage.render import reservation_url
 
@@ -37,7 +37,7 @@ def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
     """The loans, by owner, borrower and flavor."""
     owned = snapshot.odcrs.owned
     held = [(claim, odcr) for claim in claims if (odcr := held_odcr(claim)) in owned.owner]
-    draws, _, _ = drawn([claim for claim, _ in held], snapshot)
+    draws, _, _ = drawn(draw_requests(claim for claim, _ in held), snapshot.rights)
     by_queue = {reserved.queue: reserved for reserved in snapshot.reservations}
 
     def parties(item: tuple[NodeClaim, str]) -> tuple[str, str, str]:

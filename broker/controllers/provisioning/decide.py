@@ -10,7 +10,7 @@ refuses is kept while nothing else could be launched, and each step to another m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -26,8 +26,8 @@ from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
 from broker.controllers.provisioning.existing import PodAssignment, assign, existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
-from broker.controllers.provisioning.observe import LaunchForecast, forecast, placeholder_claims
-from broker.controllers.provisioning.offers import Offers, offers
+from broker.controllers.provisioning.observe import LaunchForecast, forecast
+from broker.controllers.provisioning.offers import Offers, machine_draws, offers
 from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
@@ -40,8 +40,9 @@ from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
 from broker.placement.storage import Storage
 from broker.placement.waiting import waiting_since
+from broker.reservations.drawing import DrawRequest
 
-Entitle = Callable[[Mapping[str, NodeClaim]], Entitlements]
+Entitle = Callable[[Mapping[str, NodeClaim], Mapping[str, DrawRequest]], Entitlements]
 
 MOST_NAMED: Final = 3  # of the machines that are too small for a pod
 ROUNDS: Final = 3  # of the search for claims that may give way
@@ -77,9 +78,12 @@ class LaunchState:
     owns: Callable[[NodeClaim], bool]
     launching: Callable[[str], bool]
 
-    def supply_for(self, claims: Mapping[str, NodeClaim]) -> LaunchSupply:
-        """The supply with the entitlements of these claims, by uid."""
-        return replace(self.supply, entitlements=self.entitle(claims))
+    def supply_for(
+        self, claims: Iterable[NodeClaim], machines: Mapping[str, DrawRequest] = {}
+    ) -> LaunchSupply:
+        """The supply with the entitlements of these claims, and of machines that may be opened, by uid."""
+        by_uid = {claim.uid: claim for claim in claims}
+        return replace(self.supply, entitlements=self.entitle(by_uid, machines))
 
     @property
     def largest(self) -> LargestMachines:
@@ -227,7 +231,7 @@ class ProvisioningPlanner:
         state = self._state
         return forecast(
             self._waiting,
-            state.supply_for({claim.uid: claim for claim in self._waiting}),
+            state.supply_for(self._waiting),
             launched=in_gangs(self.cluster.claims),
             pod=self._pods.get,
             seconds=self.seconds,
@@ -235,12 +239,11 @@ class ProvisioningPlanner:
         )
 
     def _offers(self, pods: Sequence[PendingPod]) -> Offers:
-        claims = {claim.uid: claim for claim in self._waiting} | placeholder_claims(self.pools, pods)
         return offers(
             self.pools,
             pods,
             self.cluster.daemons,
-            self._state.supply_for(claims),
+            self._state.supply_for(self._waiting, machine_draws(self.pools, pods)),
             taken=self._forecast.taken,
             reclaimed=self._forecast.reclaimed,
             learned=self.cluster.learned,

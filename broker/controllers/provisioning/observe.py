@@ -7,42 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodeClaimSpec
-from broker.apis.meta import ObjectMeta
+from broker.apis.karpenter import NodeClaim
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import RECLAIMING, SlotPool
 from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
 from broker.capacity.supply import LaunchSupply
-from broker.controllers.provisioning.offers import placeholder_uid
-from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.claims import BadClaim, planned
-from broker.placement.packing_model import PendingPod
 from broker.placement.waiting import waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
 _WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})
-
-
-def placeholder_claims(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
-    """A claim for each pool and a pod of each drawing, to read entitlements with."""
-    by_uid: dict[str, NodeClaim] = {}
-    examples = {pod.drawing: pod.key for pod in pods}
-    for pool in pools:
-        for drawing, key in examples.items():
-            uid = placeholder_uid(pool, drawing)
-            meta = ObjectMeta(
-                name=uid.replace("/", "-"),
-                uid=uid,
-                labels={names.NODEPOOL: pool.pool.name},
-                annotations={names.PODS: key, names.DRAWS_FROM: drawing.named or pool.draws_from},
-            )
-            spec = NodeClaimSpec(node_class_ref=pool.pool.spec.template.spec.node_class_ref)
-            by_uid[uid] = NodeClaim(metadata=meta, spec=spec)
-    return by_uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, PendingPod
 from broker.placement.reading import node_taints
 from broker.placement.selectors import IN
+from broker.reservations.drawing import DrawRequest
 from providers.model import InstanceType
 
 # A slot is paid for already: its cost only makes packing prefer the smaller instance.
@@ -77,9 +78,22 @@ class SmallerMachine:
     node: str
 
 
-def placeholder_uid(pool: ServedPool, drawing: Drawing) -> str:
-    """The uid of the claim that stands for the pool's claims when entitlements are read."""
+def machine_uid(pool: ServedPool, drawing: Drawing) -> str:
+    """The uid of the machines that the pool may open for the pods of a drawing."""
     return f"pool/{pool.pool.name}/{drawing.named}/{','.join(drawing.admitted)}"
+
+
+def machine_draws(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, DrawRequest]:
+    """The reservation that the machines of each pool and drawing, by uid, draw from.
+
+    The last pod of a drawing stands for the others: the same reservations serve them.
+    """
+    examples = {pod.drawing: (pod.key.partition("/")[0],) for pod in pods}
+    return {
+        machine_uid(pool, drawing): DrawRequest(drawing.named or pool.draws_from, namespaces)
+        for pool in pools
+        for drawing, namespaces in examples.items()
+    }
 
 
 def offers(
@@ -108,7 +122,7 @@ def offers(
         for drawing in sorted({pod.drawing for pod in pods}):
             claim = Claim(
                 name=pool.pool.name,
-                uid=placeholder_uid(pool, drawing),
+                uid=machine_uid(pool, drawing),
                 node_class=pool.node_class.name,
                 requirements=pool.requirements,
                 priority=max(pod.priority for pod in pods if pod.drawing == drawing),
@@ -139,7 +153,7 @@ def offers(
         room[id_] += count
         if (slot_pool := entitlements.slot_pools.get(id_)) is not None:
             lent_pools[slot_pool] += count
-    uids = {placeholder_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
+    uids = {machine_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
     _within_quota(room, entitlements, uids, lent_pools)
     return Offers(options=tuple(options), room=room, smaller=smaller, empty=empty)
 

@@ -292,7 +292,7 @@ class Provisioner:
         )
         return LaunchState(
             supply=supply,
-            entitle=lambda by_uid: self._slots.entitlements(by_uid, snapshot),
+            entitle=lambda claims, machines: self._slots.entitlements(claims, snapshot, machines),
             owns=self._caches.owns,
             launching=self._launches.launching,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,7 +25,6 @@ from broker.controllers.slots.cluster_slots import (
     pending_slots,
 )
 from broker.controllers.snapshot import Snapshot
-from broker.kube.cache import Guard
 from broker.kube.clock import Clock
 from broker.placement.claims import priority_of
 from broker.quota.joint import SlotState
@@ -36,6 +34,7 @@ from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.quota.usage import Reserved
 from broker.reservations.claims import cluster_of, nominated_requests
 from broker.reservations.cluster_sizes import sizes
+from broker.reservations.drawing import DrawRequest, DrawRights, draw_request
 from broker.reservations.slots import (
     SlotQuotaReader,
     SlotSnapshot,
@@ -175,7 +174,7 @@ class SlotSnapshotBuilder:
                 [claim for claim in self._caches.claims.list() if claim.uid in planning],
                 assumed.nominated_slots,
                 {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in slot_pools},
-                queue=lambda claim: drawn((claim,), snapshot)[0].get(claim.uid, ""),
+                queue=lambda claim: drawn(draw_requests((claim,)), snapshot.rights)[0].get(claim.uid, ""),
             )
         ]
 
@@ -224,7 +223,7 @@ class SlotSnapshotBuilder:
                 elif not claim.status.provider_id:
                     top = max(top, priority)
         claims = [claim for claim, _ in held.values()]
-        draws, _, _ = drawn(claims, snapshot, self._caches.claims.guard)
+        draws, _, _ = drawn(draw_requests(claims), snapshot.rights)
         holders = []
         for claim, odcr_id in held.values():
             launched = since(claim, names.LAUNCHED)
@@ -261,26 +260,27 @@ class SlotSnapshotBuilder:
         return self._caches.non_preemptible(claim)
 
 
+def draw_requests(claims: Iterable[NodeClaim]) -> dict[str, DrawRequest]:
+    return {claim.uid: draw_request(claim) for claim in claims}
+
+
 def drawn(
-    waiting: Iterable[NodeClaim], snapshot: Snapshot, guard: Guard[NodeClaim] = nullcontext
+    requests: Mapping[str, DrawRequest], rights: DrawRights
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The queue of each claim by uid; for names that give no right also the reason, and the name as written,
-    by queue.
+    """The queue of each request by uid; for names that give no right also the reason, and the name as
+    written, by queue.
     """
     draws: dict[str, str] = {}
     barred: dict[str, str] = {}
     written: dict[str, str] = {}
-    for claim in waiting:
-        reserved: Reserved | UnresolvedName | None = None
-        with guard(claim):
-            reserved = snapshot.rights.of_claim(claim)
+    for uid, request in requests.items():
+        reserved = rights.decide(*request) if request.named else None
         if isinstance(reserved, UnresolvedName):
-            name = claim.annotations[names.DRAWS_FROM]
-            # One name may be refused for several reasons: each is that of the claim's own pods.
-            draws[claim.uid] = queue = f"?{name}: {reserved.message}"
-            barred[queue], written[queue] = reserved.message, name
+            # One name may be refused for several reasons: each is that of the request's own pods.
+            draws[uid] = queue = f"?{request.named}: {reserved.message}"
+            barred[queue], written[queue] = reserved.message, request.named
         elif reserved is not None:
-            draws[claim.uid] = reserved.queue
+            draws[uid] = reserved.queue
     return draws, barred, written
 
 

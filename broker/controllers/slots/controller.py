@@ -174,7 +174,10 @@ class PreemptionController:
             for uid, claim in claims.items()
             if names.DEDICATED not in claim.labels and uid in draws
         ]
-        return without_room(quota, named, waiting, flavors=observed.snapshot.flavors, types=observed.types)
+        machines = {uid: queue for uid, queue in draws.items() if uid not in claims}
+        return without_room(
+            quota, named, waiting, machines, flavors=observed.snapshot.flavors, types=observed.types
+        )
 
     def _launching(self, slots: SlotState | None, shares: _Shares) -> Iterable[AdmittedWorkload]:
         """Claims of no cluster that have a slot and no instance yet. They are non-preemptible."""

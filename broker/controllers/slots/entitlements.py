@@ -16,11 +16,12 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
-from broker.controllers.slots.builder import SlotSnapshotBuilder, drawn
+from broker.controllers.slots.builder import SlotSnapshotBuilder, draw_requests, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
 from broker.reservations.claims import cluster_of, nominated
 from broker.reservations.cluster_admission import ClusterAdmission
+from broker.reservations.drawing import DrawRequest
 from broker.reservations.slots import entitlements
 
 # The longest time that a plan waits for kinds that the API server refuses to show.
@@ -75,14 +76,20 @@ class EntitlementReader:
             advice="the broker's role must let it list and watch these kinds",
         )
 
-    def entitlements(self, claims: Mapping[str, NodeClaim], snapshot: Snapshot) -> Entitlements:
-        """For a plan of these claims, by uid. Other claims planned in this pass keep their assigned slots."""
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], snapshot: Snapshot, machines: Mapping[str, DrawRequest] = {}
+    ) -> Entitlements:
+        """For a plan of these claims, by uid. Other claims planned in this pass keep their assigned slots.
+
+        `machines`, by uid: those that may be opened for pods.
+        """
         launches = {uid: id_ for uid, id_ in snapshot.assumed.launches.items() if uid not in claims}
         assumed = replace(snapshot.assumed, launches=launches)
         slots = self._slots.build(snapshot, planning=claims.keys(), assumed=assumed)
         if slots is None:
             return NO_ENTITLEMENTS
-        draws, barred, written_names = drawn(claims.values(), snapshot, self._slots.claims.guard)
+        requests = {**draw_requests(claims.values()), **machines}
+        draws, barred, written_names = drawn(requests, snapshot.rights)
         by_queue = entitlements(slots)
         owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
         slot_pools = {

@@ -7,7 +7,7 @@ it would be drained at once, or a victim would return before the cluster starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -29,12 +29,14 @@ def without_room(
     quota: QuotaState,
     nominated_quota: Mapping[str, ClusterAdmission],
     claims: Iterable[tuple[NodeClaim, str]],
+    machines: Mapping[str, str],
     *,
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
 ) -> frozenset[str]:
     """The uids of claims that would take quota for which clusters are nominated. `nominated_quota`: the total
-    future quota of each nominated cluster, by name; `claims`: the waiting claims with their queues."""
+    future quota of each nominated cluster, by name; `claims`: the waiting claims with their queues;
+    `machines`: the queues of machines that may be opened, by uid, after all claims."""
     tree = Tree(quota.queues, quota.cohorts)
     for holder in quota.holders:
         # The future quota of a nominated cluster includes its present quota.
@@ -58,13 +60,19 @@ def without_room(
         if node is None or node.root() not in roots:
             continue
         fitting = True
-        for usage in _usages(claim, node, made_for, flavors, types):
+        for usage in _usages(_allowed(claim), node, made_for, flavors, types):
             if fits(node, usage, borrow=True):
                 node.add(usage)
             else:
                 fitting = False
         if not fitting and not first(claim):
             held_back.add(claim.uid)
+    for uid, queue in machines.items():
+        node = tree.queues.get(queue)
+        if node is not None and node.root() in roots:
+            usages = _usages({}, node, made_for, flavors, types)
+            if not all(fits(node, usage, borrow=True) for usage in usages):
+                held_back.add(uid)
     return frozenset(held_back)
 
 
@@ -77,21 +85,21 @@ def _order(claim: NodeClaim) -> tuple[int, float, str]:
     )
 
 
+def _allowed(claim: NodeClaim) -> Mapping[str, Collection[str]]:
+    """The values that the claim requires, by label."""
+    return {item.key: item.values for item in claim.spec.requirements if item.operator == "In"}
+
+
 def _usages(
-    claim: NodeClaim,
+    allowed: Mapping[str, Collection[str]],
     node: QuotaNode,
     made_for: Set[str],
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
 ) -> Iterator[Amounts]:
-    """The claim's usage in each flavor that it could run in."""
+    """The usage of one instance in each flavor that the labels allow."""
     if node.queue is None:
         return
-    allowed = {
-        requirement.key: requirement.values
-        for requirement in claim.spec.requirements
-        if requirement.operator == "In"
-    }
     for name in sorted({key.flavor for key in node.queue.quotas} & made_for & flavors.keys()):
         labels = flavors[name].spec.node_labels
         kind = types.get(labels.get(names.INSTANCE_TYPE, ""))

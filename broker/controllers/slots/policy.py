@@ -10,6 +10,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Plan
 from broker.controllers.snapshot import Snapshot
+from broker.reservations.drawing import DrawRequest
 
 
 class SlotPolicy(Protocol):
@@ -24,8 +25,10 @@ class SlotPolicy(Protocol):
     def snapshot(self) -> Snapshot:
         """Everything but claims that one plan decides by."""
 
-    def entitlements(self, claims: Mapping[str, NodeClaim], snapshot: Snapshot) -> Entitlements:
-        """The entitlements for a plan of these claims, by uid."""
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], snapshot: Snapshot, machines: Mapping[str, DrawRequest] = {}
+    ) -> Entitlements:
+        """The entitlements for a plan of these claims, and of machines that may be opened, by uid."""
 
     def planned(self, plan_: Plan) -> None:
         """Records the plan's launches and nominations."""

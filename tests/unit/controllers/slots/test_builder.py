@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
-from broker.controllers.slots.builder import drawn
+from broker.controllers.slots.builder import draw_requests, drawn
 from broker.quota.usage import Reserved
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.drawing import DrawRights
@@ -135,7 +134,7 @@ def test_claim_waits_for_the_reason_of_its_own_pods() -> None:
 
     rights = DrawRights({Reserved("team", "gpus"): reservation_of()})
     claims = [claim("r", "red/p"), claim("b", "blue/p"), claim("o", "team/p")]
-    draws, barred, written = drawn(claims, SimpleNamespace(rights=rights))  # type: ignore[arg-type]
+    draws, barred, written = drawn(draw_requests(claims), rights)
     assert "namespace red:" in barred[draws["r"]] and "namespace blue:" in barred[draws["b"]]
     assert written[draws["r"]] == written[draws["b"]] == "team/gpus"
     assert draws["o"] == Reserved("team", "gpus").queue
