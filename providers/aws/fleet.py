@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
+from providers.aws.instances import Instances
+from providers.aws.launch_templates import LaunchTemplates
+from providers.aws.profiles import Profiles
 from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchRequest, LaunchResult, Override
@@ -47,17 +51,37 @@ CAPACITY_TYPES = {
 }
 
 
-def launch(aws: Aws, request: LaunchRequest, *, cluster: Owner) -> LaunchResult:
-    """Launches, then describes the launched instances."""
-    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster))
-    refused = tuple(_error(item, request) for item in answer.get("Errors", []))
-    if any(error.class_ is ErrorClass.THROTTLING for error in refused):
-        aws.throttled_inside("CreateFleet")
-    launched = _launched(aws, answer, cluster)
-    if request.minimum and len(launched) < request.minimum and launched:
-        instances.terminate(aws, [instance.id for instance in launched])
-        launched = ()
-    return LaunchResult(instances=launched, errors=refused, request_id=request_id(answer))
+class Fleets(LaunchTemplates, Profiles, Instances):
+    """Launches by CreateFleet."""
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        """Launches, then describes the launched instances."""
+        try:
+            result = self._launch(request)
+        except ProviderError as error:
+            self._forget({error.class_}, request)
+            raise
+        self._forget({error.class_ for error in result.errors}, request)
+        return result
+
+    def _launch(self, request: LaunchRequest) -> LaunchResult:
+        aws = self._aws
+        answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=self._owner))
+        refused = tuple(_error(item, request) for item in answer.get("Errors", []))
+        if any(error.class_ is ErrorClass.THROTTLING for error in refused):
+            aws.throttled_inside("CreateFleet")
+        launched = _launched(aws, answer, self._owner)
+        if request.minimum and len(launched) < request.minimum and launched:
+            self.terminate([instance.id for instance in launched])
+            launched = ()
+        return LaunchResult(instances=launched, errors=refused, request_id=request_id(answer))
+
+    def _forget(self, refused: Collection[ErrorClass], request: LaunchRequest) -> None:
+        """Forgets objects that EC2 does not know: the next caller reads or creates them."""
+        if ErrorClass.TEMPLATE_GONE in refused:
+            self._forget_template(request.template)
+        if ErrorClass.PROFILE_UNKNOWN in refused:
+            self._forget_profiles()
 
 
 def fleet_request(request: LaunchRequest, *, cluster: Owner) -> CreateFleetRequestTypeDef:

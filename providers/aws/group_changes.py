@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from providers.aws import errors, filters, tags
+from providers.aws import errors, filters
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.groups import group
 from providers.aws.groups import tags as group_tags
+from providers.aws.tags import Owner, checked
 from providers.errors import ErrorClass, ProviderError
 from providers.model import ReservationGroup
 
@@ -36,51 +38,51 @@ CONFIGURATION: Sequence[GroupConfigurationItemUnionTypeDef] = (
 BROKER_TAG_PREFIX = "capacity-broker.io/"
 
 
-def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner) -> ReservationGroup:
-    """The group of that name, made if it is not there."""
-    labels = tags.checked({**tags_, **cluster.labels()})
-    adopted = _adopted(aws, name, labels)
-    if adopted is not None:
-        return adopted
-    try:
-        created = aws.call(
-            aws.groups.create_group, Name=name, Configuration=list(CONFIGURATION), Tags=dict(labels)
-        )
-    except ProviderError as error:
-        # "Cannot create group: group already exists" has no code of its own.
-        adopted = _adopted(aws, name, labels) if error.class_ is ErrorClass.CONFIGURATION else None
-        if adopted is None:
-            raise
-        return adopted
-    return ReservationGroup(arn=created["Group"]["GroupArn"], name=name)
+class GroupChanges(AwsAccount):
+    """Creates, fills and deletes groups."""
 
+    def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
+        """The group of that name, made if it is not there."""
+        labels = checked({**tags, **self._owner.labels()})
+        adopted = _adopted(self._aws, name, labels)
+        if adopted is not None:
+            return adopted
+        try:
+            created = self._aws.call(
+                self._aws.groups.create_group, Name=name, Configuration=list(CONFIGURATION), Tags=dict(labels)
+            )
+        except ProviderError as error:
+            # "Cannot create group: group already exists" has no code of its own.
+            adopted = _adopted(self._aws, name, labels) if error.class_ is ErrorClass.CONFIGURATION else None
+            if adopted is None:
+                raise
+            return adopted
+        return ReservationGroup(arn=created["Group"]["GroupArn"], name=name)
 
-def add(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
-    """Makes all of them members."""
-    if arns:
-        _require_owned(aws, arn, cluster, operation="GroupResources")
-        _change(aws, arn, arns, aws.groups.group_resources, member=True)
-
-
-def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
-    """Makes none of them a member."""
-    try:
+    def add_to_group(self, arn: str, arns: Collection[str]) -> None:
+        """Makes all of them members."""
         if arns:
-            _require_owned(aws, arn, cluster, operation="UngroupResources")
-            _change(aws, arn, arns, aws.groups.ungroup_resources, member=False)
-    except ProviderError as error:
-        if error.class_ is not ErrorClass.NOT_FOUND or _exists(aws, arn):
-            raise
+            _require_owned(self._aws, arn, self._owner, operation="GroupResources")
+            _change(self._aws, arn, arns, self._aws.groups.group_resources, member=True)
 
+    def remove_from_group(self, arn: str, arns: Collection[str]) -> None:
+        """Makes none of them a member."""
+        try:
+            if arns:
+                _require_owned(self._aws, arn, self._owner, operation="UngroupResources")
+                _change(self._aws, arn, arns, self._aws.groups.ungroup_resources, member=False)
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.NOT_FOUND or _exists(self._aws, arn):
+                raise
 
-def delete(aws: Aws, arn: str, *, cluster: tags.Owner) -> None:
-    """Deletes the group; its members stay as they are."""
-    try:
-        _require_owned(aws, arn, cluster, operation="DeleteGroup")
-        aws.call(aws.groups.delete_group, Group=arn)
-    except ProviderError as error:
-        if error.class_ is not ErrorClass.NOT_FOUND:
-            raise
+    def delete_group(self, arn: str) -> None:
+        """Deletes the group; its members stay as they are."""
+        try:
+            _require_owned(self._aws, arn, self._owner, operation="DeleteGroup")
+            self._aws.call(self._aws.groups.delete_group, Group=arn)
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.NOT_FOUND:
+                raise
 
 
 def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any], *, member: bool) -> None:
@@ -121,7 +123,7 @@ def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup
     return group(aws, arn)
 
 
-def _require_owned(aws: Aws, arn: str, cluster: tags.Owner, *, operation: str) -> None:
+def _require_owned(aws: Aws, arn: str, cluster: Owner, *, operation: str) -> None:
     carried = group_tags(aws, arn)
     if cluster.ownership_of(carried) != "owned":
         _require_tags(arn, carried, cluster.labels(), operation=operation)

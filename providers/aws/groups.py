@@ -7,13 +7,26 @@ ARN. So a reservation that is added to a group is seen by the next read. Members
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from providers.aws import errors
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.model import ReservationGroup
 
 PAGE = 50
 MEMBER = ":capacity-reservation/"
+
+
+class Groups(AwsAccount):
+    """Reads groups."""
+
+    def group(self, arn: str) -> ReservationGroup:
+        return group(self._aws, arn, self.account_id)
+
+    def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
+        carried = tags(self._aws, group.arn)
+        return replace(group, tags=carried, ownership=self._owner.ownership_of(carried))
 
 
 def group(aws: Aws, arn: str, account: Callable[[], str] = str) -> ReservationGroup:

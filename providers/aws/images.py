@@ -16,8 +16,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from providers.aws import errors, filters
+from providers.aws.account import AwsAccount
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
+from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Accelerator, Image, Selector
 
@@ -107,35 +109,36 @@ def _bad_alias(alias: str, why: str) -> ProviderError:
     )
 
 
-class Images:
+class Images(AwsAccount):
     """Finds images; ids that SSM publishes are remembered, for an hour where they may change.
 
-    `kubernetes_version` is read each time: the cluster may have been upgraded.
+    `_version`, that of Kubernetes, is read each time: the cluster may have been upgraded.
     """
 
-    def __init__(self, aws: Aws, *, kubernetes_version: Callable[[], str]) -> None:
-        self._aws = aws
-        self._version = kubernetes_version
+    _version: Callable[[], str]
+
+    def __init__(self, aws: Aws, owner: Owner) -> None:
+        super().__init__(aws, owner)
         self._parameters: TtlCache[tuple[str, ...], dict[str, str]] = TtlCache(
             ttl=3600, monotonic=aws.clock.monotonic
         )
 
-    def find(self, terms: Sequence[Selector]) -> list[Image]:
+    def images(self, terms: Sequence[Selector]) -> list[Image]:
         """Images that any term selects: those in use first, then newest first."""
-        images: dict[str, Image] = {}
+        found: dict[str, Image] = {}
         plain: list[Selector] = []
         for term in terms:
             if term.alias:
                 for image in self._of_alias(term.alias):
-                    images.setdefault(image.id, image)
+                    found.setdefault(image.id, image)
             elif term.ssm_parameter:
                 plain.append(Selector(id=self._of_parameter(term.ssm_parameter)))
             else:
                 plain.append(term)
         for owners, chosen in _queries(plain):
             for image in self._describe(chosen, owners=owners):
-                images.setdefault(image.id, image)
-        newest = sorted(images.values(), key=lambda image: image.id)
+                found.setdefault(image.id, image)
+        newest = sorted(found.values(), key=lambda image: image.id)
         newest.sort(key=lambda image: image.created.timestamp() if image.created else 0.0, reverse=True)
         return sorted(newest, key=lambda image: image.deprecated)
 

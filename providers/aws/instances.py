@@ -10,11 +10,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from providers.aws import errors, filters, tags
+from providers.aws import errors, filters
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
-from providers.aws.tags import NO_OWNER, Owner
+from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, to_ec2
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Instance
 from providers.names import TAG_CLUSTER
@@ -56,7 +57,7 @@ def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instanc
 
 
 def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Instance]:
-    """The listing that `of_cluster` reads."""
+    """The listing that `Instances.instances` reads."""
     listed = ListOperation(
         aws,
         "DescribeInstances",
@@ -68,37 +69,57 @@ def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Instance]:
     return listed
 
 
-def of_cluster(listed: ListOperation[Instance], cluster: str) -> list[Instance]:
-    """Every instance with the cluster's name, in every state that EC2 still shows, by id; none that carries
-    the UID of another."""
-    chosen = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [cluster]}]
-    instances = listed.read(Filters=chosen, MaxResults=PAGE)
-    return sorted(
-        (instance for instance in instances if instance.ownership != "foreign"),
-        key=lambda instance: instance.id,
-    )
+class Instances(AwsAccount):
+    """Reads, ends and tags instances; tags resources of any kind."""
 
+    def __init__(self, aws: Aws, owner: Owner) -> None:
+        super().__init__(aws, owner)
+        self._instances = listing(aws, owner)
 
-def terminate(aws: Aws, ids: Collection[str]) -> None:
-    """Ends instances; one that is gone already is success.
+    def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
+        """Those of the ids, or all with the cluster's name except those with the UID of another; by id."""
+        if ids is None:
+            chosen = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [self._owner.name]}]
+            listed = self._instances.read(Filters=chosen, MaxResults=PAGE)
+            found = [instance for instance in listed if instance.ownership != "foreign"]
+        else:
+            found = [*described(self._aws, ids, self._owner).values()]
+        return sorted(found, key=lambda instance: instance.id)
 
-    After the rest has ended, raises ProviderError for those that EC2 rejects (`refused`).
-    """
-    refused: dict[str, ProviderError] = {}
-    for batch in filters.batches(sorted(set(ids)), BATCH):
-        refused |= _end(aws, batch)
-    if not refused:
-        return
-    first = next(iter(refused.values()))
-    error = ProviderError(
-        first.code,
-        "; ".join(f"{id_}: {error.code}: {error.message}" for id_, error in refused.items()),
-        class_=first.class_,
-        request_id=first.request_id,
-        operation="TerminateInstances",
-    )
-    error.refused = refused
-    raise error
+    def terminate(self, ids: Collection[str]) -> None:
+        """Ends instances; one that is gone already is success.
+
+        After the rest has ended, raises ProviderError for those that EC2 rejects (`refused`).
+        """
+        refused: dict[str, ProviderError] = {}
+        for batch in filters.batches(sorted(set(ids)), BATCH):
+            refused |= _end(self._aws, batch)
+        if not refused:
+            return
+        first = next(iter(refused.values()))
+        error = ProviderError(
+            first.code,
+            "; ".join(f"{id_}: {error.code}: {error.message}" for id_, error in refused.items()),
+            class_=first.class_,
+            request_id=first.request_id,
+            operation="TerminateInstances",
+        )
+        error.refused = refused
+        raise error
+
+    def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
+        """Adds tags to resources of any kind."""
+        listed = to_ec2(checked(tags))
+        for batch in filters.batches(sorted(set(ids)), BATCH):
+            if listed:
+                self._aws.call(self._aws.ec2.create_tags, Resources=list(batch), Tags=listed)
+
+    def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
+        """Removes tags of resources of any kind by key."""
+        listed: list[TagTypeDef] = [{"Key": key} for key in sorted(keys)]
+        for batch in filters.batches(sorted(set(ids)), BATCH):
+            if listed:
+                self._aws.call(self._aws.ec2.delete_tags, Resources=list(batch), Tags=listed)
 
 
 def _end(aws: Aws, batch: Sequence[str]) -> dict[str, ProviderError]:
@@ -132,22 +153,6 @@ def _gone(aws: Aws, id_: str, error: ProviderError) -> bool:
     return all(instance.state in ENDED for instance in _pages(aws, chosen, NO_OWNER))
 
 
-def add_tags(aws: Aws, ids: Collection[str], new: Mapping[str, str]) -> None:
-    """Adds tags to resources of any kind."""
-    listed = tags.to_ec2(tags.checked(new))
-    for batch in filters.batches(sorted(set(ids)), BATCH):
-        if listed:
-            aws.call(aws.ec2.create_tags, Resources=list(batch), Tags=listed)
-
-
-def remove_tags(aws: Aws, ids: Collection[str], keys: Collection[str]) -> None:
-    """Removes tags of resources of any kind by key."""
-    listed: list[TagTypeDef] = [{"Key": key} for key in sorted(keys)]
-    for batch in filters.batches(sorted(set(ids)), BATCH):
-        if listed:
-            aws.call(aws.ec2.delete_tags, Resources=list(batch), Tags=listed)
-
-
 def _pages(aws: Aws, chosen: Sequence[FilterTypeDef], owner: Owner) -> list[Instance]:
     return [
         _instance(item, owner)
@@ -158,7 +163,7 @@ def _pages(aws: Aws, chosen: Sequence[FilterTypeDef], owner: Owner) -> list[Inst
 
 
 def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
-    carried = tags.from_ec2(item.get("Tags", []))
+    carried = from_ec2(item.get("Tags", []))
     placement = item.get("Placement", {})
     return Instance(
         id=item["InstanceId"],

@@ -21,6 +21,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from providers.aws import errors, tags
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.errors import ErrorClass, ProviderError
@@ -213,18 +214,17 @@ def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingReques
     }
 
 
-class LaunchTemplates:
+class LaunchTemplates(AwsAccount):
     """This cluster's templates in EC2, remembered until EC2 reports that they are gone."""
 
-    def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
-        self._aws = aws
-        self._cluster = cluster
+    def __init__(self, aws: Aws, owner: tags.Owner) -> None:
+        super().__init__(aws, owner)
         self._known: dict[str, TemplateRef] = {}
         self._lock = threading.Lock()
 
-    def ensure(self, template: Template, *, owner: str) -> TemplateRef:
+    def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         """The template that holds exactly this."""
-        cluster = self._cluster
+        cluster = self._owner
         name = template_name(template, owner=owner, cluster=cluster.name, uid=cluster.uid)
         with self._lock:
             if name in self._known:
@@ -234,21 +234,21 @@ class LaunchTemplates:
             self._known[name] = ref
         return ref
 
-    def all(self) -> list[TemplateRef]:
+    def templates(self) -> list[TemplateRef]:
         """Those with this cluster's tags and the broker's prefix, oldest first."""
         refs = []
-        cluster_filter = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [self._cluster.name]}]
+        cluster_filter = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [self._owner.name]}]
         for page in self._aws.pages(
             self._aws.ec2.describe_launch_templates, Filters=_choice(cluster_filter), MaxResults=PAGE
         ):
             refs += [_ref(item) for item in page["LaunchTemplates"] if self._is_owned(item)]
         return sorted(refs, key=lambda ref: (ref.created is not None, ref.created, ref.name))
 
-    def delete(self, ref: TemplateRef) -> None:
+    def delete_template(self, ref: TemplateRef) -> None:
         """Deletes one of the broker's templates; one that is gone already is success."""
         if not ref.name.startswith(PREFIX):
             raise ValueError(f"launch template {ref.name} is not the broker's: its names start with {PREFIX}")
-        self.forget(ref)
+        self._forget_template(ref)
         try:
             if ref.id:
                 self._aws.call(self._aws.ec2.delete_launch_template, LaunchTemplateId=ref.id)
@@ -258,13 +258,13 @@ class LaunchTemplates:
             if error.class_ is not ErrorClass.TEMPLATE_GONE:
                 raise
 
-    def forget(self, ref: TemplateRef) -> None:
-        """Forgets a template that EC2 reports gone: the next `ensure` makes it again."""
+    def _forget_template(self, ref: TemplateRef) -> None:
+        """Forgets a template that EC2 reports gone: the next `ensure_template` makes it again."""
         with self._lock:
             self._known.pop(ref.name, None)
 
     def _create(self, name: str, template: Template, *, owner: str) -> TemplateRef:
-        own = {**self._cluster.labels(), TAG_NODECLASS: owner, "Name": name}
+        own = {**self._owner.labels(), TAG_NODECLASS: owner, "Name": name}
         labels = {**tags.checked(template.tags), **own}
         try:
             answer = self._aws.call(
@@ -288,14 +288,14 @@ class LaunchTemplates:
                 return _ref(item)
         raise errors.misconfigured(
             "ForeignTemplate",
-            f"launch template {name} exists without the tags {self._cluster.labels()}: "
+            f"launch template {name} exists without the tags {self._owner.labels()}: "
             "give it back its tags or delete it",
             operation="CreateLaunchTemplate",
         )
 
     def _is_owned(self, item: LaunchTemplateTypeDef) -> bool:
         named = item.get("LaunchTemplateName", "").startswith(PREFIX)
-        return named and self._cluster.ownership_of(tags.from_ec2(item.get("Tags", []))) == "owned"
+        return named and self._owner.ownership_of(tags.from_ec2(item.get("Tags", []))) == "owned"
 
 
 def _ref(item: LaunchTemplateTypeDef) -> TemplateRef:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from providers.aws import groups
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.errors import ErrorClass, ProviderError
 from providers.model import ReservationGroup
@@ -23,25 +24,30 @@ PAGE = 1000
 GROUPS = 50
 
 
-def tagged(aws: Aws) -> dict[str, dict[str, str]]:
-    """The broker's tags on EC2 resources, by resource id, of every cluster."""
-    by_resource: dict[str, dict[str, str]] = {}
-    chosen: list[FilterTypeDef] = [{"Name": "key", "Values": [f"{PREFIX}.io/*"]}]
-    for page in aws.pages(aws.ec2.describe_tags, Filters=chosen, MaxResults=PAGE):
-        for tag in page["Tags"]:
-            by_resource.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
-    return by_resource
+class Leftovers(AwsAccount):
+    """Reads resources with the broker's tags."""
 
+    def broker_tags(self) -> dict[str, dict[str, str]]:
+        """The broker's tags on EC2 resources, by resource id, of every self._owner."""
+        by_resource: dict[str, dict[str, str]] = {}
+        chosen: list[FilterTypeDef] = [{"Name": "key", "Values": [f"{PREFIX}.io/*"]}]
+        for page in self._aws.pages(self._aws.ec2.describe_tags, Filters=chosen, MaxResults=PAGE):
+            for tag in page["Tags"]:
+                by_resource.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+        return by_resource
 
-def groups_of(aws: Aws, uid: str) -> list[ReservationGroup]:
-    """The groups with the UID's tag, by name, without their members."""
-    groups = []
-    for page in aws.pages(aws.groups.list_groups, MaxResults=GROUPS):
-        for listed in page["GroupIdentifiers"]:
-            name, arn = listed["GroupName"], listed["GroupArn"]
-            if name.startswith(f"{PREFIX}.") and (carried := _tags(aws, arn)).get(TAG_CLUSTER_UID) == uid:
-                groups.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="owned"))
-    return sorted(groups, key=lambda group: group.name)
+    def groups_of(self, cluster_uid: str) -> list[ReservationGroup]:
+        """The groups with the UID's tag, by name, without their members."""
+        groups = []
+        for page in self._aws.pages(self._aws.groups.list_groups, MaxResults=GROUPS):
+            for listed in page["GroupIdentifiers"]:
+                name, arn = listed["GroupName"], listed["GroupArn"]
+                if (
+                    name.startswith(f"{PREFIX}.")
+                    and (carried := _tags(self._aws, arn)).get(TAG_CLUSTER_UID) == cluster_uid
+                ):
+                    groups.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="owned"))
+        return sorted(groups, key=lambda group: group.name)
 
 
 def _tags(aws: Aws, arn: str) -> Mapping[str, str]:

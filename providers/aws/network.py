@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from providers.aws import filters
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.errors import ErrorClass, ProviderError
 from providers.model import PlacementGroup, SecurityGroup, Selector, Subnet
@@ -16,54 +17,62 @@ from providers.model import PlacementGroup, SecurityGroup, Selector, Subnet
 PAGE = 1000
 
 
-def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
-    """Sorts by zone, most free addresses first."""
-    subnets_: dict[str, Subnet] = {}
-    for chosen in filters.of_terms(terms, field="subnetSelectorTerms", id_name="subnet-id", name=""):
-        for page in aws.pages(aws.ec2.describe_subnets, Filters=chosen, MaxResults=PAGE):
-            for item in page["Subnets"]:
-                subnets_[item["SubnetId"]] = Subnet(
-                    id=item["SubnetId"],
-                    zone=item.get("AvailabilityZone", ""),
-                    zone_id=item.get("AvailabilityZoneId", ""),
-                    vpc_id=item.get("VpcId", ""),
-                    available_addresses=item.get("AvailableIpAddressCount", 0),
-                    outpost_arn=item.get("OutpostArn", ""),
-                )
-    return sorted(subnets_.values(), key=lambda subnet: (subnet.zone, -subnet.available_addresses, subnet.id))
+class Network(AwsAccount):
+    """Reads the places of instances, and their security groups."""
 
-
-def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
-    """Finds the groups that the terms select, sorted by id."""
-    groups: dict[str, SecurityGroup] = {}
-    for chosen in filters.of_terms(
-        terms, field="securityGroupSelectorTerms", id_name="group-id", name="group-name"
-    ):
-        for page in aws.pages(aws.ec2.describe_security_groups, Filters=chosen, MaxResults=PAGE):
-            for item in page["SecurityGroups"]:
-                groups[item["GroupId"]] = SecurityGroup(id=item["GroupId"], name=item.get("GroupName", ""))
-    return sorted(groups.values(), key=lambda group: group.id)
-
-
-def placement_group(aws: Aws, *, name: str, id_: str) -> PlacementGroup:
-    """The placement group of that name in the account, or of that id anywhere."""
-    name_or_id, field = (id_, "GroupId") if id_ else (name, "GroupName")
-    try:
-        answer = (
-            aws.call(aws.ec2.describe_placement_groups, GroupIds=[id_])
-            if id_
-            else aws.call(
-                aws.ec2.describe_placement_groups, Filters=[{"Name": "group-name", "Values": [name]}]
-            )
+    def subnets(self, terms: Sequence[Selector]) -> list[Subnet]:
+        """Sorts by zone, most free addresses first."""
+        subnets_: dict[str, Subnet] = {}
+        for chosen in filters.of_terms(terms, field="subnetSelectorTerms", id_name="subnet-id", name=""):
+            for page in self._aws.pages(self._aws.ec2.describe_subnets, Filters=chosen, MaxResults=PAGE):
+                for item in page["Subnets"]:
+                    subnets_[item["SubnetId"]] = Subnet(
+                        id=item["SubnetId"],
+                        zone=item.get("AvailabilityZone", ""),
+                        zone_id=item.get("AvailabilityZoneId", ""),
+                        vpc_id=item.get("VpcId", ""),
+                        available_addresses=item.get("AvailableIpAddressCount", 0),
+                        outpost_arn=item.get("OutpostArn", ""),
+                    )
+        return sorted(
+            subnets_.values(), key=lambda subnet: (subnet.zone, -subnet.available_addresses, subnet.id)
         )
-    except ProviderError as error:
-        if error.class_ is not ErrorClass.NOT_FOUND:
-            raise
-        raise _no_group(aws, name_or_id, request_id=error.request_id) from error
-    for item in answer["PlacementGroups"]:
-        if item.get(field) == name_or_id:
-            return PlacementGroup(arn=item.get("GroupArn", ""), strategy=item.get("Strategy", ""))
-    raise _no_group(aws, name_or_id)
+
+    def security_groups(self, terms: Sequence[Selector]) -> list[SecurityGroup]:
+        """Finds the groups that the terms select, sorted by id."""
+        groups: dict[str, SecurityGroup] = {}
+        for chosen in filters.of_terms(
+            terms, field="securityGroupSelectorTerms", id_name="group-id", name="group-name"
+        ):
+            for page in self._aws.pages(
+                self._aws.ec2.describe_security_groups, Filters=chosen, MaxResults=PAGE
+            ):
+                for item in page["SecurityGroups"]:
+                    groups[item["GroupId"]] = SecurityGroup(
+                        id=item["GroupId"], name=item.get("GroupName", "")
+                    )
+        return sorted(groups.values(), key=lambda group: group.id)
+
+    def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
+        """The placement group of that name in the account, or of that id anywhere."""
+        name_or_id, field = (id_, "GroupId") if id_ else (name, "GroupName")
+        try:
+            answer = (
+                self._aws.call(self._aws.ec2.describe_placement_groups, GroupIds=[id_])
+                if id_
+                else self._aws.call(
+                    self._aws.ec2.describe_placement_groups,
+                    Filters=[{"Name": "group-name", "Values": [name]}],
+                )
+            )
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.NOT_FOUND:
+                raise
+            raise _no_group(self._aws, name_or_id, request_id=error.request_id) from error
+        for item in answer["PlacementGroups"]:
+            if item.get(field) == name_or_id:
+                return PlacementGroup(arn=item.get("GroupArn", ""), strategy=item.get("Strategy", ""))
+        raise _no_group(self._aws, name_or_id)
 
 
 def _no_group(aws: Aws, name_or_id: str, *, request_id: str = "") -> ProviderError:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from providers.aws import errors, tags
+from providers.aws.account import AwsAccount
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.errors import ErrorClass, ProviderError
@@ -29,16 +30,15 @@ PAGE = 1000
 _Key = tuple[str, tuple[tuple[str, str], ...]]  # role, tags
 
 
-class Profiles:
+class Profiles(AwsAccount):
     """Finds or makes a profile, and remembers it for a quarter of an hour."""
 
-    def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
-        self._aws = aws
-        self._cluster = cluster
+    def __init__(self, aws: Aws, owner: tags.Owner) -> None:
+        super().__init__(aws, owner)
         self._found: TtlCache[_Key, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
         self._emptied: dict[str, str] = {}  # to be deleted, and without its role by now: name -> role
 
-    def resolve(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
+    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
         """The profile's name (or ARN, as given). `labels`: the class's tags, for a profile of a role."""
         if profile:
             return profile
@@ -52,11 +52,11 @@ class Profiles:
         given = tuple(sorted(tags.checked(labels).items()))
         return self._found.get((name, given), lambda: self._of_role(name, labels))
 
-    def forget(self) -> None:
+    def _forget_profiles(self) -> None:
         """EC2 does not know one of the profiles: each is read again."""
         self._found.clear()
 
-    def managed(self) -> list[ProfileRef]:
+    def instance_profiles(self) -> list[ProfileRef]:
         """The profiles that have the name derived from the role in them, by name."""
         by_name = dict(self._emptied)
         for item in self._listed():
@@ -76,7 +76,7 @@ class Profiles:
                 return
             more = {"Marker": page["Marker"]}
 
-    def delete(self, ref: ProfileRef) -> bool:
+    def delete_instance_profile(self, ref: ProfileRef) -> bool:
         """False while an instance runs with it. Raises ProviderError if it has not the cluster's tags."""
         try:
             profile = self._read(ref.name)
@@ -84,8 +84,8 @@ class Profiles:
             self._emptied.pop(ref.name, None)
             return _gone(error)
         marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
-        if self._cluster.ownership_of(marks) != "owned":
-            labels = ", ".join(f"{key}={value}" for key, value in self._cluster.labels().items())
+        if self._owner.ownership_of(marks) != "owned":
+            labels = ", ".join(f"{key}={value}" for key, value in self._owner.labels().items())
             raise errors.misconfigured(
                 "ForeignInstanceProfile",
                 f"instance profile {ref.name} is without the tags {labels}: give it its tags or delete it",
@@ -138,20 +138,20 @@ class Profiles:
                 self._aws.iam.tag_instance_profile,
                 InstanceProfileName=held["InstanceProfileName"],
                 # A policy may allow the call for the cluster's own tag only.
-                Tags=_listed({**missing, **self._cluster.labels()}),
+                Tags=_listed({**missing, **self._owner.labels()}),
             )
 
     def _name(self, role: str) -> str:
-        uid = self._cluster.uid
-        unique = "/".join((self._cluster.name, self._aws.region, role, *((uid,) if uid else ())))
-        return owned_prefix(self._cluster.name) + hashlib.sha256(unique.encode()).hexdigest()[:10]
+        uid = self._owner.uid
+        unique = "/".join((self._owner.name, self._aws.region, role, *((uid,) if uid else ())))
+        return owned_prefix(self._owner.name) + hashlib.sha256(unique.encode()).hexdigest()[:10]
 
     def _make(self, name: str, *, role: str, labels: Mapping[str, str]) -> str:
         try:
             self._aws.call(
                 self._aws.iam.create_instance_profile,
                 InstanceProfileName=name,
-                Tags=_listed({**labels, **self._cluster.labels()}),
+                Tags=_listed({**labels, **self._owner.labels()}),
             )
         except ProviderError as error:
             if not errors.already_exists(error):

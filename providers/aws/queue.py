@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import structlog
 
 from providers.aws import filters
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.notices import parse
+from providers.aws.tags import Owner
 from providers.notices import QueueMessage
 
 _log = structlog.get_logger("aws.queue")
@@ -23,11 +25,11 @@ BATCH = 10
 LONGEST_POLL = 20
 
 
-class Queues:
+class Queues(AwsAccount):
     """Queues by name or URL; the URL of a name is read once."""
 
-    def __init__(self, aws: Aws) -> None:
-        self._aws = aws
+    def __init__(self, aws: Aws, owner: Owner) -> None:
+        super().__init__(aws, owner)
         self._urls: dict[str, str] = {}
 
     def receive(self, queue: str, *, wait: int) -> list[QueueMessage]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from providers.aws import errors, tags
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
 from providers.aws.tags import Owner
@@ -29,69 +30,75 @@ if TYPE_CHECKING:
 _ZONE_ID = re.compile(r"-az[0-9]+$")
 
 
-def create(aws: Aws, request: OdcrRequest, *, cluster: Owner) -> Odcr:
-    """The reservation of the request's token, made if missing."""
-    labels = tags.checked({**request.tags, **cluster.labels()})
-    parameters: CreateCapacityReservationRequestTypeDef = {
-        "ClientToken": request.token,
-        "InstanceType": request.instance_type,
-        "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 checks it
-        "InstanceCount": request.count,
-        "InstanceMatchCriteria": request.match_criteria,
-        "Tenancy": request.tenancy,
-        "EbsOptimized": request.ebs_optimized,
-        "EndDateType": "limited" if request.end else "unlimited",
-        "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
-    }
-    if _ZONE_ID.search(request.zone):
-        parameters["AvailabilityZoneId"] = request.zone
-    else:
-        parameters["AvailabilityZone"] = request.zone
-    if request.end:
-        parameters["EndDate"] = request.end
-    return odcr(aws.call(aws.ec2.create_capacity_reservation, **parameters)["CapacityReservation"], cluster)
+class ReservationChanges(AwsAccount):
+    """Creates, resizes and cancels reservations."""
 
-
-def resize(aws: Aws, id_: str, *, cluster: Owner, count: int, end: datetime | Unchanged | None) -> None:
-    """Makes count and end so; never fewer than run in it."""
-    seen = _describe(aws, id_, cluster)
-    if seen is None:
-        raise ProviderError(
-            "InvalidCapacityReservationId.NotFound",
-            f"there is no reservation {id_} to change",
-            class_=ErrorClass.RESERVATION_GONE,
-            operation="ModifyCapacityReservation",
+    def create_reservation(self, request: OdcrRequest) -> Odcr:
+        """The reservation of the request's token, made if missing."""
+        labels = tags.checked({**request.tags, **self._owner.labels()})
+        parameters: CreateCapacityReservationRequestTypeDef = {
+            "ClientToken": request.token,
+            "InstanceType": request.instance_type,
+            "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 checks it
+            "InstanceCount": request.count,
+            "InstanceMatchCriteria": request.match_criteria,
+            "Tenancy": request.tenancy,
+            "EbsOptimized": request.ebs_optimized,
+            "EndDateType": "limited" if request.end else "unlimited",
+            "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
+        }
+        if _ZONE_ID.search(request.zone):
+            parameters["AvailabilityZoneId"] = request.zone
+        else:
+            parameters["AvailabilityZone"] = request.zone
+        if request.end:
+            parameters["EndDate"] = request.end
+        return odcr(
+            self._aws.call(self._aws.ec2.create_capacity_reservation, **parameters)["CapacityReservation"],
+            self._owner,
         )
-    _require_owned(seen, cluster, operation="ModifyCapacityReservation")
-    _require_unused(seen, count, operation="ModifyCapacityReservation")
-    # Called even if the description has these values: descriptions lag behind changes.
-    parameters: ModifyCapacityReservationRequestTypeDef = {
-        "CapacityReservationId": id_,
-        "InstanceCount": count,
-    }
-    if end is not UNCHANGED:
-        parameters["EndDateType"] = "limited" if end else "unlimited"
-        if end:
-            parameters["EndDate"] = end
-    aws.call(aws.ec2.modify_capacity_reservation, **parameters)
 
+    def resize_reservation(
+        self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
+    ) -> None:
+        """Makes count and end so; never fewer than run in it."""
+        seen = _describe(self._aws, id_, self._owner)
+        if seen is None:
+            raise ProviderError(
+                "InvalidCapacityReservationId.NotFound",
+                f"there is no reservation {id_} to change",
+                class_=ErrorClass.RESERVATION_GONE,
+                operation="ModifyCapacityReservation",
+            )
+        _require_owned(seen, self._owner, operation="ModifyCapacityReservation")
+        _require_unused(seen, count, operation="ModifyCapacityReservation")
+        # Called even if the description has these values: descriptions lag behind changes.
+        parameters: ModifyCapacityReservationRequestTypeDef = {
+            "CapacityReservationId": id_,
+            "InstanceCount": count,
+        }
+        if end is not UNCHANGED:
+            parameters["EndDateType"] = "limited" if end else "unlimited"
+            if end:
+                parameters["EndDate"] = end
+        self._aws.call(self._aws.ec2.modify_capacity_reservation, **parameters)
 
-def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
-    """Ends it, unless it has ended, or something runs in it."""
-    seen = _describe(aws, id_, cluster)
-    if seen is None or seen.over:
-        return
-    _require_owned(seen, cluster, operation="CancelCapacityReservation")
-    _require_unused(seen, 0, operation="CancelCapacityReservation")
-    try:
-        aws.call(aws.ec2.cancel_capacity_reservation, CapacityReservationId=id_)
-    except ProviderError as error:
-        if error.class_ is not ErrorClass.RESERVATION_GONE:
-            raise
-        # An earlier call with a lost response did it, or another caller was faster.
-        seen = _describe(aws, id_, cluster)
-        if seen is not None and not seen.over:
-            raise
+    def cancel_reservation(self, id_: str) -> None:
+        """Ends it, unless it has ended, or something runs in it."""
+        seen = _describe(self._aws, id_, self._owner)
+        if seen is None or seen.over:
+            return
+        _require_owned(seen, self._owner, operation="CancelCapacityReservation")
+        _require_unused(seen, 0, operation="CancelCapacityReservation")
+        try:
+            self._aws.call(self._aws.ec2.cancel_capacity_reservation, CapacityReservationId=id_)
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.RESERVATION_GONE:
+                raise
+            # An earlier call with a lost response did it, or another caller was faster.
+            seen = _describe(self._aws, id_, self._owner)
+            if seen is not None and not seen.over:
+                raise
 
 
 def _describe(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:

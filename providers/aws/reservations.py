@@ -7,9 +7,11 @@ elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from providers.aws import tags
+from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
@@ -37,9 +39,16 @@ def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Odcr]:
     return listed
 
 
-def reservations(listed: ListOperation[Odcr]) -> list[Odcr]:
-    """Every reservation that the account owns or was given to share, by id."""
-    return sorted(listed.read(MaxResults=PAGE), key=lambda reservation: reservation.id)
+class Reservations(AwsAccount):
+    """Reads reservations."""
+
+    def __init__(self, aws: Aws, owner: Owner) -> None:
+        super().__init__(aws, owner)
+        self._reservations = listing(aws, owner)
+
+    def reservations(self) -> Sequence[Odcr]:
+        """Every reservation that the account owns or was given to share, by id."""
+        return sorted(self._reservations.read(MaxResults=PAGE), key=lambda reservation: reservation.id)
 
 
 def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:

@@ -14,58 +14,68 @@ from typing import Any
 
 import structlog
 
-from providers.aws import errors, fleet, tags
-from providers.aws.clients import Aws
+from providers.aws import errors, fleet
 from providers.aws.launch_templates import LaunchTemplates, template_data
+from providers.aws.tags import to_ec2
 from providers.errors import ProviderError
-from providers.launch import LaunchRequest, Override, Template
+from providers.launch import LaunchRequest, Override, Template, TemplateRef
 from providers.model import Market
 
 _log = structlog.get_logger("aws.trial")
 
 
-def try_launch(
-    aws: Aws,
-    templates: LaunchTemplates,
-    template: Template,
-    *,
-    owner: str,
-    overrides: Sequence[Override],
-    market: Market,
-    labels: Mapping[str, str],
-    cluster: tags.Owner,
-) -> str:
-    """Tries one override after another, with a launch's tags, until one is allowed: then empty. If a policy
-    denies all of them: the denial of the first, the action in front. Raises ProviderError for any other
-    refusal."""
-    try:
-        ref = templates.ensure(template, owner=owner)
-    except ProviderError as error:
-        return _denial(error)
-    first = ""
-    try:
-        for override in overrides:
-            request = LaunchRequest(
-                token=uuid.uuid4().hex,
-                template=ref,
-                overrides=(override,),
-                count=1,
-                market=market,
-                tags=labels,
-            )
-            fleet_parameters: Any = fleet.fleet_request(request, cluster=cluster)
-            instance = _instance(template, ref.name, override, {**labels, **cluster.labels()})
-            try:
-                _dry(partial(aws.call, aws.ec2.create_fleet, **fleet_parameters, DryRun=True))
-                _dry(partial(aws.call, aws.ec2.run_instances, **instance, DryRun=True))
-            except ProviderError as error:
-                denial = _denial(error)
-                first = first or denial
-                continue
-            return ""
-    finally:
-        _delete(templates, ref)
-    return first
+class Trials(LaunchTemplates):
+    """Launches as dry runs."""
+
+    def try_launch(
+        self,
+        template: Template,
+        *,
+        owner: str,
+        overrides: Sequence[Override],
+        market: Market,
+        tags: Mapping[str, str],
+    ) -> str:
+        """Tries one override after another, with a launch's tags, until one is allowed (empty).
+
+        If a policy denies all of them: the denial of the first, the action in front. Raises ProviderError for
+        any other refusal.
+        """
+        try:
+            ref = self.ensure_template(template, owner=owner)
+        except ProviderError as error:
+            return _denial(error)
+        first = ""
+        try:
+            for override in overrides:
+                request = LaunchRequest(
+                    token=uuid.uuid4().hex,
+                    template=ref,
+                    overrides=(override,),
+                    count=1,
+                    market=market,
+                    tags=tags,
+                )
+                fleet_parameters: Any = fleet.fleet_request(request, cluster=self._owner)
+                instance = _instance(template, ref.name, override, {**tags, **self._owner.labels()})
+                try:
+                    _dry(partial(self._aws.call, self._aws.ec2.create_fleet, **fleet_parameters, DryRun=True))
+                    _dry(partial(self._aws.call, self._aws.ec2.run_instances, **instance, DryRun=True))
+                except ProviderError as error:
+                    denial = _denial(error)
+                    first = first or denial
+                    continue
+                return ""
+        finally:
+            self._delete_tried(ref)
+        return first
+
+    def _delete_tried(self, ref: TemplateRef) -> None:
+        try:
+            self.delete_template(ref)
+        except ProviderError as error:
+            # Launches do not need it; the sweep deletes what is left.
+            _log.warning("template of a trial not deleted", template=ref.name, error=str(error))
 
 
 def _denial(error: ProviderError) -> str:
@@ -91,7 +101,7 @@ def _instance(template: Template, name: str, override: Override, labels: Mapping
         "MinCount": 1,
         "MaxCount": 1,
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": tags.to_ec2(labels)} for kind in ("instance", "volume")
+            {"ResourceType": kind, "Tags": to_ec2(labels)} for kind in ("instance", "volume")
         ],
     }
     interfaces: Any = template_data(template).get("NetworkInterfaces")
@@ -101,11 +111,3 @@ def _instance(template: Template, name: str, override: Override, labels: Mapping
         **parameters,
         "NetworkInterfaces": [{**interface, "SubnetId": override.subnet_id} for interface in interfaces],
     }
-
-
-def _delete(templates: LaunchTemplates, ref: Any) -> None:
-    try:
-        templates.delete(ref)
-    except ProviderError as error:
-        # Launches do not need it; the sweep deletes what is left.
-        _log.warning("template of a trial not deleted", template=ref.name, error=str(error))
