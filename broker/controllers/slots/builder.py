@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -25,6 +26,7 @@ from broker.controllers.slots.cluster_slots import (
     pending_slots,
 )
 from broker.controllers.snapshot import Snapshot
+from broker.kube.cache import Guard
 from broker.kube.clock import Clock
 from broker.placement.claims import priority_of
 from broker.quota.joint import SlotState
@@ -223,7 +225,7 @@ class SlotSnapshotBuilder:
                 elif not claim.status.provider_id:
                     top = max(top, priority)
         claims = [claim for claim, _ in held.values()]
-        draws, _, _ = drawn(draw_requests(claims), snapshot.rights)
+        draws, _, _ = drawn(draw_requests(claims, self._caches.claims.guard), snapshot.rights)
         holders = []
         for claim, odcr_id in held.values():
             launched = since(claim, names.LAUNCHED)
@@ -260,8 +262,14 @@ class SlotSnapshotBuilder:
         return self._caches.non_preemptible(claim)
 
 
-def draw_requests(claims: Iterable[NodeClaim]) -> dict[str, DrawRequest]:
-    return {claim.uid: draw_request(claim) for claim in claims}
+def draw_requests(
+    claims: Iterable[NodeClaim], guard: Guard[NodeClaim] = nullcontext
+) -> dict[str, DrawRequest]:
+    requests = {}
+    for claim in claims:
+        with guard(claim):
+            requests[claim.uid] = draw_request(claim)
+    return requests
 
 
 def drawn(

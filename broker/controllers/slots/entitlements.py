@@ -88,7 +88,7 @@ class EntitlementReader:
         slots = self._slots.build(snapshot, planning=claims.keys(), assumed=assumed)
         if slots is None:
             return NO_ENTITLEMENTS
-        requests = {**draw_requests(claims.values()), **machines}
+        requests = {**draw_requests(claims.values(), self._slots.claims.guard), **machines}
         draws, barred, written_names = drawn(requests, snapshot.rights)
         by_queue = entitlements(slots)
         owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
