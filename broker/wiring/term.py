@@ -86,7 +86,7 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
             settings=settings,
             ec2=Ec2Reads(
                 inventory=inventory.snapshot,
-                types=provider.instance_types,
+                types=lambda: provider.instance_types(),
                 assumed=inventory.assumed.slots,
             ),
         ),
