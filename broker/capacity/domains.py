@@ -16,12 +16,11 @@ from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.demand import gangs_of, order
 from broker.capacity.model import Claim, NodeClass, Plan
 from broker.capacity.options import tenancy
-from broker.capacity.reasons import GANG_INCOMPLETE
+from broker.capacity.reasons import GANG_INCOMPLETE, UNKNOWN_DOMAIN
 from broker.capacity.requirements import Requirements
 
 # The labels of a node by which the claims of a gang may be kept together; the narrower last.
 DOMAINS: Final = (ZONE, RESERVATION_ID)
-UNKNOWN: Final = "not-known-yet"  # in which reservation EC2 counts an instance
 
 Labels = Mapping[str, str]
 LaunchedGangs = Mapping[str, Sequence[Labels]]  # the labels of their claims that have an instance
@@ -45,7 +44,7 @@ def in_domains(
         if not key:
             continue
         before = [claim for claim in by_uid.values() if claim.gang != name and order(claim) < order(gang[0])]
-        settled = {labels.get(key, UNKNOWN) for labels in launched.get(name, ())}
+        settled = {labels.get(key, UNKNOWN_DOMAIN) for labels in launched.get(name, ())}
         values = sorted(settled or _values(key, gang, node_classes))
         trials = [[_within(claim, key, [value]) for claim in gang] for value in values]
         if not trials and key == RESERVATION_ID:

@@ -25,6 +25,8 @@ from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
+# The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
+UNKNOWN_DOMAIN: Final = "not-known-yet"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
@@ -208,6 +210,14 @@ def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
     return any(odcr_id in hold.slots for option in options for odcr_id in option.odcr_ids)
 
 
+def _kept_in(key: str, value: str) -> str:
+    """Why the claims of a gang may launch in this domain only."""
+    kept = f"{GANG_DOMAIN} keeps it in one {key}, that of its claims with instances"
+    if value == UNKNOWN_DOMAIN:
+        return f": {kept}, and EC2 does not show yet which one that is"
+    return f" in {value}: {kept} or else the one that serves most of it"
+
+
 def _hold(hold: GangHold) -> str:
     slots = ", ".join(f"{count} of {odcr_id}" for odcr_id, count in sorted(hold.slots.items()))
     return (
@@ -279,12 +289,7 @@ def gang_incomplete(
         domains = {
             (claim.domain, claim.requirements.single(claim.domain)) for claim in members if claim.domain
         }
-        nothing += "".join(
-            f" in {value}: {GANG_DOMAIN} keeps it in one {key}, that of its claims with instances or else "
-            "the one that serves most of it"
-            for key, value in domains
-            if value
-        )
+        nothing += "".join(_kept_in(key, value) for key, value in domains if value)
     if hold is not None:
         nothing += f"; {_hold(hold)}"
     retries = [

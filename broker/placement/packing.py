@@ -14,25 +14,29 @@ so that kube-scheduler binds one of them to that machine instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from broker.apis.units import written
+from broker.placement.filters import prepare
 from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
+from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
-from broker.placement.packing_state import OpenBin, PackingState, Supply
+from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
 from broker.placement.program import packed_together
 from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, take_rejected
-from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of
+from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
 from broker.text import abridged
 
 SECONDS: Final = 5.0
+NEW: Final = "new"  # the name of a machine that is only tried
 NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
 SPREAD: Final = "more machines would not help: its rules about other pods hold on none of them"
 POSTPONED: Final = (
@@ -67,7 +71,7 @@ def pack(
     )
     offered = [*options]
     waiting = [*pods]
-    weights = sorted({option.weight for option in offered}, reverse=True)
+    weights = sorted({option.weight for option in offered}, reverse=True) or [0]  # existing nodes may do
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         upto = [option for option in offered if option.weight >= weight]
@@ -88,6 +92,7 @@ def pack(
     cost = sum(item.option.cost for item in bins)
     return Packing(
         bins=bins,
+        taken={key: node for key, (_, node) in state.taken.items()},
         reasons=reasons,
         by_pool=by_pool,
         cost=cost,
@@ -112,12 +117,13 @@ def _pack_tier(
     machines all together or not at all.
     """
     attempt = partial(_attempt, options=options, upto=upto, state=state, whole=whole)
-    before = {item.name for item in state.bins}
+    before, taken = {item.name for item in state.bins}, {*state.taken}
     unplaced = attempt(pods, seconds=seconds, timer=timer)
     if not unplaced or len({pod.priority for pod in pods}) == 1:
         return unplaced
     # Not all have a machine: so each priority by itself, the highest first.
     state.close([item for item in state.bins if item.name not in before])
+    state.leave(state.taken.keys() - taken)
     unplaced = []
     for priority in sorted({pod.priority for pod in pods}, reverse=True):
         of_priority = [pod for pod in pods if pod.priority == priority]
@@ -152,17 +158,19 @@ def _attempt(
     if not broken:
         return unplaced
     state.close([b for b in state.bins if b.name not in before and b.pods and b.pods[0].gang in broken])
-    kept = {pod.key for b in state.bins for pod in b.pods}
+    state.leave(pod.key for pod in pods if pod.gang in broken)
+    kept = state.placed
     single = [pod for pod in unplaced if not pod.gang]
     if single:  # the machines that a broken gang gave back may serve others
         place(single)
-        kept = {pod.key for b in state.bins for pod in b.pods}
+        kept = state.placed
     # Broken gangs are tried again by themselves, in order: two may have blocked one another.
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]
         opened = {item.name for item in state.bins}
         if place(members):
             state.close([b for b in state.bins if b.name not in opened])
+            state.leave(pod.key for pod in members)
         else:
             kept |= {pod.key for pod in members}
     return [pod for pod in pods if pod.key not in kept]
@@ -231,7 +239,7 @@ def _in_steps(
     unplaced += [pod for pod in take_rejected(state, first) if pod.key in in_units]
     if not units_first:
         unplaced += place_units(units, upto, state, whole=whole)
-    kept = {pod.key for item in state.bins for pod in item.pods}
+    kept = state.placed
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
     unplaced += place_in_order([pod for pod in rest if pod.key not in in_units], table, state)
     if (rest or units) and (rejected := take_rejected(state, first)):
@@ -290,6 +298,10 @@ def _reasons(
             shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)
             details = table.rejections(shape) | shortages
             reason = NO_ROOM
+        elif shape.coupled and (holding := _holding(shape, [options[p] for p in fitting], shapes, state)):
+            reason = "" if shape.pods[0].gang else SPREAD
+            if not any(map(state.supply.has, holding)):
+                reason, details = NO_ROOM, _without_supply(holding, state.supply, whole_limits)
         else:
             reason = SPREAD if shape.coupled else ""
         for pod in shape.pods:
@@ -307,6 +319,25 @@ def _reasons(
                 else NO_ROOM
             )
     return reasons
+
+
+def _holding(
+    shape: PodShape, options: Sequence[MachineOption], waiting: Sequence[PodShape], state: PackingState
+) -> Sequence[MachineOption]:
+    """The machines on which the shape's rules about other pods hold, whether one is free now or not.
+
+    If there is none, those without the rules about pods that wait too.
+    """
+    spaces, example = state.snapshot.namespaces, shape.example
+    met = {t for t in example.affinity if any(term_counts(t, other.example, spaces) for other in waiting)}
+    beside = replace(example, affinity=tuple(term for term in example.affinity if term not in met))
+
+    def holds(pod: PodInfo, option: MachineOption) -> bool:
+        opened = state.snapshot.with_node(node_of(option, NEW))
+        return not prepare(pod, opened).reasons(opened.states[NEW])
+
+    found = ([option for option in options if holds(pod, option)] for pod in (example, beside))
+    return next(filter(None, found), [])
 
 
 def _without_supply(

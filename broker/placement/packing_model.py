@@ -87,12 +87,14 @@ class PackedBin:
 class Packing:
     """The machines to open, and the reason of each pod (by `key`) that gets none.
 
+    `taken`: the existing nodes of pods that affinity keeps with those on the machines.
     `cost`: dollars an hour of all machines, as packing weighs them; `bound`: no packing found by the program
     costs less. `unsolved`: why the solver had no answer, so that pods were placed one after another.
     `by_pool`: the reasons of each NodePool, by pod, where they differ.
     """
 
     bins: tuple[PackedBin, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     by_pool: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cost: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
-from broker.placement.model import NodeInfo
+from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.reading import HOSTNAME
 from broker.placement.snapshot import PlacementSnapshot
@@ -59,6 +59,7 @@ class PackingState:
     opened: int = 0
     bound: float = 0.0
     postponed: set[str] = field(default_factory=set)  # pods whose machine would block pods placed before
+    taken: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)  # pods on existing nodes
     apart: dict[str, str] = field(default_factory=dict)  # why no domain has machines for a unit's pods
     unsolved: str = ""  # why the solver had no answer
 
@@ -69,7 +70,19 @@ class PackingState:
             limits={pool: dict(amounts) for pool, amounts in self.supply.limits.items()},
         )
         bins = [replace(item, pods=[*item.pods]) for item in self.bins]
-        return replace(self, supply=supply, bins=bins, postponed={*self.postponed}, apart={**self.apart})
+        return replace(
+            self,
+            supply=supply,
+            bins=bins,
+            postponed={*self.postponed},
+            taken={**self.taken},
+            apart={**self.apart},
+        )
+
+    @property
+    def placed(self) -> set[str]:
+        """The pods on machines and existing nodes, by key."""
+        return {pod.key for item in self.bins for pod in item.pods} | self.taken.keys()
 
     def adopt(self, other: PackingState) -> None:
         """Goes on from a copy."""
@@ -89,6 +102,11 @@ class PackingState:
     def put(self, pod: PendingPod, target: OpenBin) -> None:
         self.snapshot = self.snapshot.with_pod(pod.info, target.name)
         target.pods.append(pod)
+
+    def leave(self, keys: Iterable[str]) -> None:
+        """Takes these pods off existing nodes."""
+        for key in [key for key in keys if key in self.taken]:
+            self.snapshot = self.snapshot.without_pod(*self.taken.pop(key))
 
     def undo(self, opened: OpenBin, before: PlacementSnapshot) -> None:
         """Takes back the machine opened last, which has no pods."""

@@ -52,7 +52,7 @@ def place_in_order(
         if placed:
             queue.extend(shape for shape in failed if shape.ordered)
             failed = [shape for shape in failed if not shape.ordered] if queue else failed
-    placed_keys = {pod.key for item in state.bins for pod in item.pods}
+    placed_keys = state.placed
     return [pod for pod in pods if pod.key not in placed_keys]
 
 
@@ -208,15 +208,16 @@ def _rows(bins: Sequence[OpenBin]) -> list[list[tuple[PendingPod, OpenBin]]]:
 
 
 def place_on_existing(
-    pods: Sequence[PendingPod], snapshot: PlacementSnapshot
+    pods: Sequence[PendingPod], snapshot: PlacementSnapshot, among: Sequence[str] | None = None
 ) -> tuple[PlacementSnapshot, dict[str, str]]:
     """Places pods on existing nodes, as kube-scheduler could: the snapshot after it, and the node of each.
 
-    Pods of a shape that has no rules fill one node after another.
+    Pods of a shape that has no rules fill one node after another. `among`: the names of the nodes; None for
+    all.
     """
     node_of: dict[str, str] = {}
     for shape in shapes_of(pods, snapshot):
-        names = [*snapshot.states]
+        names = [*snapshot.states] if among is None else among
         place = 0
         prepared = prepare(shape.example, snapshot)
         for pod in shape.pods:

@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from broker.placement.filters import prepare
 from broker.placement.machines import LARGEST_AMOUNT, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, node_of
 from broker.placement.reading import HOSTNAME
-from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order
+from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order, place_on_existing
 from broker.placement.shapes import PodShape, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -37,11 +38,15 @@ Domain = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unit:
-    """Pods that affinity keeps together. `keys`: the labels of the domain; `hosts`: pods of one machine."""
+    """Pods that affinity keeps together. `keys`: the labels of the domain; `hosts`: pods of one machine.
+
+    `nodes`: the existing nodes with room for one of the pods.
+    """
 
     pods: tuple[PendingPod, ...]
     keys: tuple[str, ...]
     hosts: tuple[tuple[PendingPod, ...], ...]
+    nodes: tuple[str, ...] = ()
 
 
 def units_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[Unit]:
@@ -111,9 +116,10 @@ def place_units(
 
     def order(pair: tuple[Unit, MachineTable]) -> tuple[int, int, int]:
         unit, table = pair
-        return -max(pod.priority for pod in unit.pods), len([*_domains(unit, table)]), -len(unit.pods)
+        return -max(pod.priority for pod in unit.pods), len([*_domains(unit, table, state)]), -len(unit.pods)
 
     storage = state.snapshot.storage
+    units = [replace(unit, nodes=_nodes_for(unit, state)) for unit in units]
     pairs = [(unit, MachineTable(options, shapes_of(unit.pods, state.snapshot), storage)) for unit in units]
     return [
         pod
@@ -122,18 +128,30 @@ def place_units(
     ]
 
 
+def _nodes_for(unit: Unit, state: PackingState) -> tuple[str, ...]:
+    """The existing nodes that pass all filters for one of the pods but affinity to others."""
+    opened = {item.name for item in state.bins}
+    names = [name for name in state.snapshot.states if name not in opened]
+    prepared = [
+        prepare(replace(shape.example, affinity=()), state.snapshot)
+        for shape in shapes_of(unit.pods, PlacementSnapshot())
+    ]
+    states = state.snapshot.states
+    return tuple(name for name in names if any(not each.reasons(states[name]) for each in prepared))
+
+
 def place_together(
     unit: Unit, table: MachineTable, state: PackingState, *, whole: bool
 ) -> Sequence[PendingPod]:
     """Places the pods in the domain that has machines for most of them, the cheapest of these; returns the
     others. With `whole`, places all of them or none.
     """
-    trials = (_tried(unit, table, state, domain) for domain in _domains(unit, table))
-    best = within = min(trials, key=lambda trial: trial.score, default=None)
+    trials = (_tried(unit, table, state, domain) for domain in _domains(unit, table, state))
+    best = within = min(trials, key=_score, default=None)
     if unit.keys and (best is None or best.left):
-        anywhere = _tried(unit, table, state, ANYWHERE)
-        if best is None or len(anywhere.left) < len(best.left):
-            best = anywhere
+        for trial in _in_several(unit, table, state):
+            if best is None or len(trial.left) < len(best.left):
+                best = trial
     left = best.left if best else unit.pods
     if left and whole:
         return unit.pods
@@ -158,12 +176,47 @@ def _tried(unit: Unit, table: MachineTable, state: PackingState, domain: Domain)
     return _Trial(domain=domain, state=trial, left=left, score=score)
 
 
-def _domains(unit: Unit, table: MachineTable) -> Iterator[Domain]:
-    """The domains with a machine for one of the pods at least."""
+def _in_several(unit: Unit, table: MachineTable, state: PackingState) -> Iterator[_Trial]:
+    """The pods in any domains; if several pods are leaders, without affinity of their own, also divided."""
+    yield _tried(unit, table, state, ANYWHERE)
+    leaders = [pod for pod in unit.pods if not pod.info.affinity]
+    if len(leaders) > 1:
+        yield _divided(unit, leaders, table, state)
+
+
+def _divided(unit: Unit, leaders: Sequence[PendingPod], table: MachineTable, state: PackingState) -> _Trial:
+    """One domain after another, each with one of the leaders and as many others as it has machines for."""
+    others: Sequence[PendingPod] = [pod for pod in unit.pods if pod.info.affinity]
+    domains = [*_domains(unit, table, state)]
+    divided = _Trial(domain=ANYWHERE, state=state.copy(), left=(), score=(0, 0, 0.0))
+    while others and leaders and domains:
+        part = _part_of(unit, [leaders[0], *others])
+        divided = min((_tried(part, table, divided.state, domain) for domain in domains), key=_score)
+        if leaders[0] not in divided.left:
+            leaders = leaders[1:]
+        others = [pod for pod in others if pod in divided.left]
+        domains.remove(divided.domain)
+    left = place_in_order([*leaders, *others], table, divided.state)
+    return replace(divided, left=left, score=(len(left), *divided.score[1:]))
+
+
+def _part_of(unit: Unit, pods: Sequence[PendingPod]) -> Unit:
+    keys = {pod.key for pod in pods}
+    hosts = (tuple(pod for pod in host if pod.key in keys) for host in unit.hosts)
+    return replace(unit, pods=tuple(pods), hosts=tuple(host for host in hosts if len(host) > 1))
+
+
+def _score(trial: _Trial) -> tuple[int, int, float]:
+    return trial.score
+
+
+def _domains(unit: Unit, table: MachineTable, state: PackingState) -> Iterator[Domain]:
+    """The domains with a machine or an existing node for one of the pods at least."""
     fitting = np.zeros(len(table.options), dtype=bool)
     for shape in shapes_of(unit.pods, PlacementSnapshot()):
         fitting |= table.fits(shape)
     labels = [table.options[place].node.labels for place in places_of(fitting)]
+    labels += [state.snapshot.states[name].node.labels for name in unit.nodes]
     values = {tuple(node[key] for key in unit.keys) for node in labels if node.keys() >= {*unit.keys}}
     for chosen in sorted(values):
         yield dict(zip(unit.keys, chosen, strict=True))
@@ -176,6 +229,11 @@ def _in_domain(unit: Unit, table: MachineTable, state: PackingState, domain: Dom
     hosts = [*unit.hosts]
     shared = {pod.key for host in hosts for pod in host}
     left: Sequence[PendingPod] = [pod for pod in unit.pods if pod.key not in shared]
+    states = state.snapshot.states
+    nodes = [name for name in unit.nodes if domain.items() <= states[name].node.labels.items()]
+    hosts = [host for host in hosts if not any(_on_existing(host, state, [node]) for node in nodes)]
+    while _on_existing(left, state, nodes, whole=False):
+        left = [pod for pod in left if pod.key not in state.taken]
     while True:  # a pod may need one that comes after it
         left_hosts = [host for host in hosts if not _on_one(host, within, state, domain)]
         still = place_in_order(left, within, state, domain=domain)
@@ -184,6 +242,18 @@ def _in_domain(unit: Unit, table: MachineTable, state: PackingState, domain: Dom
         hosts, left = left_hosts, still
     rest = [pod for host in hosts for pod in _on_several(host, within, state, domain)]
     return place_in_order([*left, *rest], within, state, domain=domain)
+
+
+def _on_existing(
+    pods: Sequence[PendingPod], state: PackingState, nodes: Sequence[str], *, whole: bool = True
+) -> bool:
+    """Places the pods on these nodes, with `whole` all or none; False if none is placed."""
+    snapshot, node_of = place_on_existing(pods, state.snapshot, nodes)
+    if not node_of or (whole and len(node_of) < len(pods)):
+        return False
+    state.snapshot = snapshot
+    state.taken |= {pod.key: (pod.info, node_of[pod.key]) for pod in pods if pod.key in node_of}
+    return True
 
 
 def _on_several(

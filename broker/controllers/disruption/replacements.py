@@ -109,6 +109,8 @@ def body(
     pool, old = needed.node.pool, needed.node.claim
     kept: dict[str, str] = {key: old.annotations[key] for key in _KEPT if key in old.annotations}
     gang_annotations = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
+    if gang and (domain := old.annotations.get(names.GANG_DOMAIN)):
+        gang_annotations[names.GANG_DOMAIN] = domain
     return pool_claim(
         pool,
         name,

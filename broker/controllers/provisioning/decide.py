@@ -190,7 +190,7 @@ class ProvisioningPlanner:
             timer=self.timer,
         )
         return ProvisioningDecision(
-            assigned=assigned,
+            assigned=replace(assigned, taken={**assigned.taken, **packing.taken}),
             reasons={**assigned.reasons, **self._explained(packing, assigned.unassigned, offered)},
             created=self._created(packing, offered, claims, without),
             released=without,

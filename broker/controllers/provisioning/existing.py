@@ -34,6 +34,7 @@ from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import EPHEMERAL
+from broker.placement.together import units_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,9 @@ def assign(
     short = incomplete(rest, pods, group_size)
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
     rest = [pod for pod in rest if pod.gang not in short]
-    snapshot, taken = place_on_existing(rest, snapshot)
+    # Pods that must be together are placed together, on nodes and machines of one domain.
+    together = {pod.key for unit in units_of(rest, snapshot) for pod in unit.pods}
+    snapshot, taken = place_on_existing([pod for pod in rest if pod.key not in together], snapshot)
     return PodAssignment(
         nominated=nominated,
         taken=taken,

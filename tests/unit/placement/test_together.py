@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from broker.placement.packing import NO_ROOM, SPREAD
 from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.packing_state import node_of
 from broker.placement.snapshot import PlacementSnapshot
 from tests.unit.placement.builders import HOST, ZONE, pod
 from tests.unit.placement.packing import bins, many, option, pack, pending, problems
@@ -249,3 +253,82 @@ def test_a_unit_of_more_pods_comes_before_one_of_fewer() -> None:
     most = many(3, "most", cpu="1500m", **near(to="most", app="most"))
     packing = pack([*few, *most], options, room=room)
     assert not packing.reasons and not problems(packing) and len(packing.bins) == 5
+
+
+def to_any_leader(**more: Any) -> list[PendingPod]:
+    """Two leaders, and a worker of each that may be beside either."""
+    leaders = many(2, "leader", cpu="1500m", labels={"app": "leader"}, **more)
+    return [*leaders, *many(2, "worker", cpu="1500m", **near(to="leader", app="worker"), **more)]
+
+
+@pytest.mark.parametrize("gang", ["", "train"])
+@pytest.mark.parametrize("counts", [{"a": 2, "b": 2}, {"a": 3, "b": 1}, {"a": 4, "b": 0}])
+def test_leaders_with_workers_of_their_own_may_be_in_two_zones(gang: str, counts: Mapping[str, int]) -> None:
+    options, room = slots(counts)
+    packing = pack(to_any_leader(gang=gang), options, room=room)
+    assert not packing.reasons and not problems(packing)
+    assert Counter(source for _, source, _ in bins(packing)) == +Counter(
+        {f"cr-{zone}": count for zone, count in counts.items()}
+    )
+
+
+def existing(*rooms: tuple[str, str]) -> PlacementSnapshot:
+    """A node in each of these zones, with so much CPU."""
+    nodes = [
+        node_of(option(zone=f"us-east-1{zone}", cpu=cpu), f"node-{zone}-{place}")
+        for place, (zone, cpu) in enumerate(rooms)
+    ]
+    return PlacementSnapshot.of(nodes, ())
+
+
+@pytest.mark.parametrize("gang", ["", "train"])
+@pytest.mark.parametrize("pods", ["alike", "leader and workers", "of unlike size"])
+def test_existing_nodes_count_with_the_machines_of_their_zone(gang: str, pods: str) -> None:
+    options, room = slots({"a": 1, "b": 1})
+    unit = [replace(item, gang=gang) for item in CASES[pods]()]
+    packing = pack(unit, options, room=room, snapshot=existing(("c", "2"), ("b", "2")))
+    assert not packing.reasons
+    assert [*packing.taken.values()] == ["node-b-1"] and bins(packing) == [("m5.large", "cr-b", 1)]
+
+
+def test_a_unit_that_fits_on_existing_nodes_needs_no_machine() -> None:
+    for options in [], slots({"a": 2})[0]:
+        packing = pack(
+            CASES["leader and workers"](),
+            options,
+            room={"cr-a": 2},
+            snapshot=existing(("b", "2"), ("b", "2")),
+        )
+        assert not packing.reasons and not packing.bins and len(packing.taken) == 2
+
+
+def test_pods_of_one_host_share_an_existing_node() -> None:
+    options, room = slots({"a": 1})
+    packing = pack(many(2, **near(HOST)), options, room=room, snapshot=existing(("a", "1"), ("b", "2")))
+    assert {*packing.taken.values()} == {"node-b-1"} and not packing.bins
+
+
+def test_a_gang_that_no_zone_holds_takes_no_existing_node() -> None:
+    options, room = slots({"a": 1})
+    gang = many(2, cpu="1500m", gang="train", **near())
+    packing = pack(gang, options, room=room, snapshot=existing(("b", "2")))
+    assert not packing.taken and not packing.bins and len(packing.reasons) == 2
+
+
+def test_a_zone_that_is_only_full_is_no_reason_for_ever() -> None:
+    """The pod must be beside one that runs in a zone without a free slot; another zone has one."""
+    snapshot = existing(("a", "1")).with_pod(pod("runs", node="node-a-0", **near()), "node-a-0")
+    options, room = slots({"a": 0, "b": 1})
+    packing = pack(many(1, cpu="1500m", **near()), options, room=room, snapshot=snapshot)
+    assert packing.reasons["default/p-0"] == NO_ROOM
+    assert "no free slot is left for it in cr-a" in packing.by_pool["default/p-0"]["default"]
+    packing = pack(many(1, cpu="1500m", **near()), options[1:], room=room, snapshot=snapshot)
+    assert packing.reasons["default/p-0"] == SPREAD
+
+
+def test_pods_of_a_broken_gang_wait_for_each_other() -> None:
+    options, room = slots({"a": 1, "b": 1})
+    pods = [replace(item, gang="train") for item in CASES["leader and workers"]()]
+    alone = pending("z", cpu="1500m", gang="train", labels={"app": "z"})
+    packing = pack([*pods, alone], options, room=room)
+    assert not any(SPREAD in text for text in packing.reasons.values())
