@@ -143,7 +143,7 @@ class SlotSnapshotBuilder:
         named = {
             odcr.id: reserved
             for odcr in snapshot.inventory.odcrs.values()
-            if odcr.id not in snapshot.odcrs.owned.owner
+            if snapshot.odcrs.owned.owner.get(odcr.id) not in snapshot.reservations
             and (reserved := tagged_owner(odcr, self._settings.cluster_name)) is not None
             and reserved not in snapshot.reservations
         }

@@ -147,6 +147,23 @@ def test_slots_of_a_tagged_reservation_are_kept_for_its_owner_for_a_time(
     assert (entitled.right("", "cr-1") is None) is kept
 
 
+@pytest.mark.covers("FLT-64")
+@pytest.mark.parametrize("published", [True, False])
+def test_slots_of_a_deleted_reservation_are_kept_while_its_ownership_is_still_published(
+    published: bool,
+) -> None:
+    """Ownership is resolved by another loop, after the reservation is gone."""
+    world = World(installed=True)
+    world.read(world.reads.named)
+    if published:
+        owner = {"cr-1": Reserved("team", "gpu")}
+        world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(owner=owner)))
+    tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
+    entitled = world.reader.entitlements({}, world.snapshot(tagged))
+    assert entitled.right("", "cr-1") is None
+    assert "does not exist" in entitled.denial("", "cr-1")
+
+
 @pytest.mark.covers("FLT-70")
 @pytest.mark.parametrize("exists", [True, False])
 def test_denial_says_whether_the_owner_exists(exists: bool) -> None:
