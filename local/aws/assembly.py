@@ -35,6 +35,9 @@ from local.aws.iam import enforcement
 # resources that can be tagged by id, beside moto's own
 PREFIXES = {
     "capacity-reservation": "cr",
+    "capacity-reservation-fleet": "crf",
+    "capacity-reservation-cancellation-quote": "crcq",
+    "capacity-reservation-modification-quote": "crmq",
     "capacity-block": "cb",
     "placement-group": "pg",
 }

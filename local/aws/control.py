@@ -82,7 +82,7 @@ class Control:
         return str(self._call("POST", "block-offerings", body)["CapacityBlockOfferingId"])
 
     def payment(self, seconds: float) -> None:
-        """Sets the time until a Capacity Block is paid; 12 hours are too long."""
+        """Sets the time until a Capacity Block or its extension is paid; 12 hours are too long."""
         self._call("POST", "settings", {"payment_s": seconds})
 
     def set_reservation(

@@ -1,8 +1,8 @@
-"""Capacity Blocks as EC2 keeps them: offerings and blocks.
+"""Capacity Blocks as EC2 keeps them: offerings, blocks and extensions.
 
 Invariant: a block has no state and no dates of its own; they are its reservations', so they can't disagree.
 
-Source: EC2 API reference, CapacityBlock, CapacityBlockOffering.
+Source: EC2 API reference, CapacityBlock, CapacityBlockOffering, CapacityBlockExtension.
 """
 
 from __future__ import annotations
@@ -33,6 +33,23 @@ class Offer:
     ultraservers: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtensionOffer:
+    id: str
+    reservation: Ec2Reservation
+    hours: int
+    start: datetime
+    end: datetime
+    fee: float
+
+
+@dataclass(kw_only=True)
+class Extension:
+    offer: ExtensionOffer
+    bought: datetime
+    status: str = "payment-pending"
+
+
 @dataclass(eq=False, kw_only=True)
 class Block:
     id: str
@@ -52,6 +69,8 @@ class Blocks:
     offers: dict[str, Offer] = field(default_factory=dict)
     scripted: list[Offer] = field(default_factory=list)
     bought: dict[str, Block] = field(default_factory=dict)
+    extension_offers: dict[str, ExtensionOffer] = field(default_factory=dict)
+    extensions: list[Extension] = field(default_factory=list)
 
 
 def hours_and_minutes(length: timedelta) -> tuple[int, int]:
@@ -116,4 +135,38 @@ def describe_status(block: Block) -> dict[str, Any]:
         "InterconnectStatus": "ok",
         **{name: sum(int(str(entry[name])) for entry in statuses) for name in sums},
         "CapacityReservationStatuses": statuses,
+    }
+
+
+def describe_extension_offer(offer: ExtensionOffer) -> dict[str, Any]:
+    return {
+        **_extension(offer),
+        "StartDate": offer.reservation.start_date,
+        "Tenancy": offer.reservation.tenancy,
+    }
+
+
+def describe_extension(extension: Extension) -> dict[str, Any]:
+    return {
+        **_extension(extension.offer),
+        "CapacityReservationId": extension.offer.reservation.id,
+        "CapacityBlockExtensionStatus": extension.status,
+        "CapacityBlockExtensionPurchaseDate": extension.bought,
+    }
+
+
+def _extension(offer: ExtensionOffer) -> dict[str, Any]:
+    reservation = offer.reservation
+    return {
+        "CapacityBlockExtensionOfferingId": offer.id,
+        "InstanceType": reservation.instance_type,
+        "InstanceCount": reservation.total,
+        "AvailabilityZone": reservation.zone,
+        "AvailabilityZoneId": reservation.zone_id,
+        "CapacityBlockExtensionStartDate": offer.start,
+        "CapacityBlockExtensionEndDate": offer.end,
+        "CapacityBlockExtensionDurationHours": offer.hours,
+        "UpfrontFee": f"{offer.fee:.4f}",
+        "CurrencyCode": CURRENCY,
+        "ZoneType": ZONE_TYPE,
     }

@@ -14,7 +14,7 @@ from typing import Any
 from moto.ec2.utils import random_id
 
 from local.aws.clock import aware
-from local.aws.ec2 import checks, errors, future, life, zones
+from local.aws.ec2 import checks, errors, future, life, quotes, zones
 from local.aws.ec2.errors import Ec2Error
 from local.aws.ec2.reservations import PLATFORMS, Ec2Reservation
 from local.aws.ec2.world import AwsWorld
@@ -95,6 +95,9 @@ def modify(world: AwsWorld, reservation: Ec2Reservation, account_id: str, params
     ledger = world.ledger
     checks.require_owner(ledger, reservation, account_id)
     checks.require_mutable(ledger, reservation)
+    if params.get("StartDate") or params.get("QuoteId"):
+        quotes.accept_date_change(world, reservation, params)
+        return
     if reservation.state != "active":
         raise Ec2Error(
             ledger.codes["modify-wrong-state"],
@@ -137,7 +140,7 @@ def _new_count(world: AwsWorld, reservation: Ec2Reservation, requested: Any) -> 
     return count
 
 
-def cancel(world: AwsWorld, reservation: Ec2Reservation, account_id: str) -> None:
+def cancel(world: AwsWorld, reservation: Ec2Reservation, account_id: str, params: Mapping[str, Any]) -> None:
     ledger = world.ledger
     checks.require_owner(ledger, reservation, account_id)
     checks.require_mutable(ledger, reservation)
@@ -147,9 +150,6 @@ def cancel(world: AwsWorld, reservation: Ec2Reservation, account_id: str) -> Non
             f"The capacity reservation {reservation.id} is {reservation.state} and can't be cancelled",
         )
     if future.is_committed(ledger, reservation):
-        until = reservation.committed_until
-        raise Ec2Error(
-            ledger.codes["cancel-wrong-state"],
-            f"The capacity reservation {reservation.id} is committed until {until}",
-        )
-    ledger.change(reservation, state="cancelled")
+        quotes.wind_down(world, reservation, params)
+    else:
+        ledger.change(reservation, state="cancelled")

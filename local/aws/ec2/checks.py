@@ -47,7 +47,8 @@ def require_owner(ledger: CapacityLedger, reservation: Ec2Reservation, account_i
 
 
 def require_mutable(ledger: CapacityLedger, reservation: Ec2Reservation) -> None:
-    """Blocks never change; interruptible reservations change only through their allocation."""
+    """Blocks never change; interruptible reservations and members of a fleet change only through
+    their allocation or fleet."""
     if reservation.reservation_type == "capacity-block":
         raise Ec2Error(
             ledger.codes["block-immutable"],
@@ -58,6 +59,12 @@ def require_mutable(ledger: CapacityLedger, reservation: Ec2Reservation) -> None
             ledger.codes["interruptible-immutable"],
             f"{reservation.id} is an interruptible Capacity Reservation; change the allocation of its source"
             f"{f' {reservation.source_id}' if reservation.source_id else ''} instead",
+        )
+    if reservation.fleet_id:
+        raise Ec2Error(
+            ledger.codes["fleet-member-immutable"],
+            f"{reservation.id} belongs to the Capacity Reservation Fleet {reservation.fleet_id}; modify or "
+            "cancel the fleet instead",
         )
 
 

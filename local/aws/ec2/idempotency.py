@@ -22,6 +22,9 @@ ACTIONS = frozenset(
     {
         "CreateCapacityReservation",
         "CreateCapacityReservationBySplitting",
+        "CreateCapacityReservationCancellationQuote",
+        "CreateCapacityReservationDateChangeQuote",
+        "CreateCapacityReservationFleet",
         "CreateFleet",
         "CreateInterruptibleCapacityReservationAllocation",
         "CreateLaunchTemplate",

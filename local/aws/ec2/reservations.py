@@ -145,10 +145,14 @@ class Ec2Reservation:
     commitment: timedelta | None = None
     committed: int = 0  # instances that the commitment is for
     delivered: datetime | None = None
+    original_start: datetime | None = None
+    adjusted: bool = False
     delivery_preference: str | None = None
     capacity_block_id: str | None = None
     ultraserver_type: str | None = None
     launchable: bool = True  # of an UltraServer, once it is active: EC2's LaunchStatus
+    fleet_id: str | None = None
+    billing_owner: str | None = None
     state: str = "active"
     shared_with: frozenset[str] = frozenset()
     shared_by_ram: frozenset[str] = frozenset()  # of those, the ones that a resource share named
@@ -222,6 +226,23 @@ class Ec2Reservation:
         )
 
 
+def adjustment(reservation: Ec2Reservation) -> dict[str, Any]:
+    """How the last change of date went; nothing where there was none."""
+    if not reservation.adjusted or reservation.commitment is None:
+        return {}
+    details = {
+        "StartDate": reservation.start_date,
+        "EndDate": reservation.end_date,
+        "EndDateType": reservation.end_date_type,
+        "CommitmentEndDate": reservation.committed_until,
+        "CommitmentDuration": int(reservation.commitment.total_seconds()),
+    }
+    return {
+        "AdjustmentStatus": "applied",
+        "AdjustmentDetails": {name: value for name, value in details.items() if value is not None},
+    }
+
+
 def describe(
     reservation: Ec2Reservation, view: ReservationView, tags: list[dict[str, str]]
 ) -> dict[str, Any]:
@@ -250,6 +271,10 @@ def describe(
         "ReservationType": reservation.reservation_type,
         "CapacityBlockId": reservation.capacity_block_id,
         "DeliveryPreference": reservation.delivery_preference,
+        "CapacityReservationFleetId": reservation.fleet_id,
+        "UnusedReservationBillingOwnerId": reservation.billing_owner,
+        "OriginalStartDate": reservation.original_start,
+        **adjustment(reservation),
         "Interruptible": True if reservation.interruptible else None,
         "Tags": tags,
         "CapacityAllocations": [{"AllocationType": "used", "Count": view.used}] if view.used else [],

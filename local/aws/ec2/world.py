@@ -20,7 +20,12 @@ from local.aws.ec2.errors import UNDOCUMENTED
 from local.aws.ec2.idempotency import Replies
 from local.aws.ec2.ledger import CapacityLedger
 from local.aws.ec2.quotas import VcpuQuotas
-from local.aws.ec2.records import InterruptibleAllocation
+from local.aws.ec2.records import (
+    BillingRequest,
+    InterruptibleAllocation,
+    ReservationFleet,
+    ReservationQuote,
+)
 from local.aws.faults import InjectedFaults
 from local.aws.notices import Notices
 
@@ -58,6 +63,9 @@ class AwsWorld(BaseBackend):
         self.knobs = Knobs()
         self.blocks = Blocks()
         self.allocations: dict[str, InterruptibleAllocation] = {}
+        self.reservation_fleets: dict[str, ReservationFleet] = {}
+        self.billing: dict[str, BillingRequest] = {}  # by reservation
+        self.quotes: dict[str, ReservationQuote] = {}
 
     def lag(self, seconds: float) -> None:
         self._lag = timedelta(seconds=seconds)

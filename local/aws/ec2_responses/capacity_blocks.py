@@ -7,8 +7,8 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 
-from local.aws.ec2 import answers, block_market, blocks, errors, pages
-from local.aws.ec2.blocks import Block
+from local.aws.ec2 import answers, block_extensions, block_market, blocks, errors, pages
+from local.aws.ec2.blocks import Block, Extension
 from local.aws.ec2.world import world
 from local.aws.ec2_responses.reservations import CapacityReservations, format_time
 
@@ -24,6 +24,14 @@ FILTERS: dict[str, pages.Value[Block]] = {
     "state": lambda block: block.first.state,
 }
 STATUS_FILTERS: dict[str, pages.Value[Block]] = {"interconnect-status": lambda _: "ok"}
+EXTENSION_FILTERS: dict[str, pages.Value[Extension]] = {
+    "availability-zone": lambda extension: extension.offer.reservation.zone,
+    "availability-zone-id": lambda extension: extension.offer.reservation.zone_id,
+    "capacity-block-extension-offering-id": lambda extension: extension.offer.id,
+    "capacity-block-extension-status": lambda extension: extension.status,
+    "capacity-reservation-id": lambda extension: extension.offer.reservation.id,
+    "instance-type": lambda extension: extension.offer.reservation.instance_type,
+}
 
 
 class CapacityBlocks(CapacityReservations):
@@ -56,6 +64,30 @@ class CapacityBlocks(CapacityReservations):
         self.error_on_dryrun()
         active_blocks = [block for block in self._blocks(STATUS_FILTERS) if block.first.state == "active"]
         return self._listed("CapacityBlockStatuses", active_blocks, blocks.describe_status)
+
+    def describe_capacity_block_extension_offerings(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        hours = self._get_param("CapacityBlockExtensionDurationHours")
+        offers = block_extensions.offers(world(), reservation, self.current_account, hours)
+        return self._listed("CapacityBlockExtensionOfferings", offers, blocks.describe_extension_offer)
+
+    def purchase_capacity_block_extension(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        offer_id = self._get_param("CapacityBlockExtensionOfferingId")
+        bought = block_extensions.purchase(world(), reservation, self.current_account, offer_id)
+        return answers.Named({"CapacityBlockExtensions": [blocks.describe_extension(bought)]})
+
+    def describe_capacity_block_extension_history(self) -> ActionResult:
+        self.error_on_dryrun()
+        ids = self._get_param("CapacityReservationIds", [])
+        own = [self.ec2_backend.find_reservation(i) for i in ids] if ids else list(self._in_scope().values())
+        extensions = self._filtered(
+            (extension for extension in world().blocks.extensions if extension.offer.reservation in own),
+            EXTENSION_FILTERS,
+        )
+        return self._listed("CapacityBlockExtensions", extensions, blocks.describe_extension)
 
     # ---- shared helpers
 

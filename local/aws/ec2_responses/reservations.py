@@ -8,13 +8,16 @@ from moto.core.responses import ActionResult
 
 from local.aws import groups
 from local.aws.ec2 import (
+    answers,
     changes,
     errors,
     interruptible,
     pages,
+    quotes,
     reservations,
     transfers,
 )
+from local.aws.ec2.records import ReservationQuote
 from local.aws.ec2.reservations import Ec2Reservation, ReservationView
 from local.aws.ec2.world import world
 from local.aws.ec2_responses.pipeline import Pipeline
@@ -86,12 +89,12 @@ class CapacityReservations(Pipeline):
         reservation = self._reservation()
         self.error_on_dryrun()
         changes.modify(world(), reservation, self.current_account, self.params)
-        return ActionResult({"Return": True})
+        return ActionResult({"Return": True, **reservations.adjustment(reservation)})
 
     def cancel_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()
         self.error_on_dryrun()
-        changes.cancel(world(), reservation, self.current_account)
+        changes.cancel(world(), reservation, self.current_account, self.params)
         return ActionResult({"Return": True})
 
     def create_capacity_reservation_by_splitting(self) -> ActionResult:
@@ -156,6 +159,55 @@ class CapacityReservations(Pipeline):
             group_rows, size=self._get_int_param("MaxResults"), token=self._get_param("NextToken")
         )
         return ActionResult({"CapacityReservationGroups": shown, "NextToken": token})
+
+    # ---- quotes
+
+    def create_capacity_reservation_cancellation_quote(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        quote = quotes.for_cancellation(world(), reservation, self.current_account)
+        return self._quoted(quote, "CapacityReservationCancellationQuote", "cancellation-quote")
+
+    def create_capacity_reservation_date_change_quote(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        start = self._get_param("NewStartDate")
+        if not start:
+            raise errors.missing("NewStartDate")
+        quote = quotes.for_date_change(world(), reservation, self.current_account, start)
+        return self._quoted(quote, "CapacityReservationModificationQuote", "modification-quote")
+
+    def describe_capacity_reservation_cancellation_quotes(self) -> ActionResult:
+        return self._quotes("cancellation", "CapacityReservationCancellationQuote")
+
+    def describe_capacity_reservation_date_change_quotes(self) -> ActionResult:
+        return self._quotes("date-change", "CapacityReservationModificationQuote")
+
+    def _quoted(self, quote: ReservationQuote, member: str, kind: str) -> ActionResult:
+        resource = f"capacity-reservation-{kind}"
+        self.ec2_backend.create_tags([quote.id], self._parse_tag_specification(resource).get(resource, {}))
+        return answers.Named({member: quotes.describe(quote, world().ledger.now(), self.tags_of(quote.id))})
+
+    def _quotes(self, kind: str, member: str) -> ActionResult:
+        self.error_on_dryrun()
+        here, backend = world(), self.ec2_backend
+        scope = here.ledger.in_scope(backend.account_id, backend.region_name)
+        own = {q.id: q for q in here.quotes.values() if q.kind == kind and q.reservation.id in scope}
+        ids = self._get_param(f"{member}Ids", [])
+        for quote_id in ids:
+            if quote_id not in own:
+                raise errors.Ec2Error(here.codes["quote-unknown"], f"There is no quote {quote_id}")
+        now = here.ledger.now()
+        fields: dict[str, pages.Value[ReservationQuote]] = {
+            "capacity-reservation-id": lambda quote: quote.reservation.id,
+            "quote-state": lambda quote: quote.state(now),
+        }
+        requested = [own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values()
+        return self._listed(
+            f"{member}s",
+            self._filtered(requested, fields, lambda quote: quote.id),
+            lambda quote: quotes.describe(quote, now, self.tags_of(quote.id)),
+        )
 
     def modify_instance_capacity_reservation_attributes(self) -> ActionResult:
         self.error_on_dryrun()

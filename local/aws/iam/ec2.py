@@ -25,6 +25,8 @@ _NAMED = (
     ("CapacityReservationIds", ""),
     ("SourceCapacityReservationId", ""),
     ("DestinationCapacityReservationId", ""),
+    ("CapacityReservationFleetId", ""),
+    ("CapacityReservationFleetIds", ""),
     ("InstanceId", ""),
     ("InstanceIds", ""),
     ("LaunchTemplateId", ""),
@@ -34,6 +36,7 @@ _NAMED = (
 _MADE: Mapping[str, tuple[str, ...]] = {
     "CreateCapacityReservation": ("capacity-reservation",),
     "CreateCapacityReservationBySplitting": ("capacity-reservation",),
+    "CreateCapacityReservationFleet": ("capacity-reservation-fleet",),
     "PurchaseCapacityBlock": ("capacity-reservation", "capacity-block"),
     "CreateLaunchTemplate": ("launch-template",),
 }

@@ -1,4 +1,4 @@
-"""Capacity Blocks from the offering to the end: dates, states, payment, warnings."""
+"""Capacity Blocks from the offering to the end: dates, states, payment, warnings, extensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from local.aws.control import ControlError
-from tests.aws.local.kit import ONLY, Aws, instances, refused, run, seen, to_id
+from tests.aws.local.kit import ONLY, Aws, free, instances, refused, run, seen, to_id
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 P5, LINUX_UNIX = "p5.48xlarge", "Linux/UNIX"
@@ -283,3 +283,89 @@ def test_ultraservers_are_a_reservation_each_and_end_an_hour_early(aws: Aws, ec2
     assert states(ec2, inside) == ["running", "running"]
     aws.control.advance(1)
     assert states(ec2, inside) == ["terminated", "terminated"]
+
+
+# ---- extensions
+
+
+def extension(ec2: Any, reservation_id: str, hours: int = 48) -> Any:
+    (offer,) = ec2.describe_capacity_block_extension_offerings(
+        CapacityReservationId=reservation_id, CapacityBlockExtensionDurationHours=hours
+    )["CapacityBlockExtensionOfferings"]
+    return offer
+
+
+def extend(ec2: Any, reservation_id: str, offer: Any, **more: Any) -> Any:
+    return ec2.purchase_capacity_block_extension(
+        CapacityReservationId=reservation_id,
+        CapacityBlockExtensionOfferingId=offer["CapacityBlockExtensionOfferingId"],
+        **more,
+    )["CapacityBlockExtensions"][0]
+
+
+def test_an_extended_block_runs_on_undisturbed(aws: Aws, ec2: Any) -> None:
+    reservation_id = bought(ec2)
+    start, end = (seen(ec2, reservation_id)[name] for name in ("StartDate", "EndDate"))
+    aws.control.advance((start - WHEN).total_seconds())
+    inside = into(ec2, reservation_id)
+    offer = extension(ec2, reservation_id)
+    assert (offer["CapacityBlockExtensionStartDate"], offer["CapacityBlockExtensionEndDate"]) == (
+        end,
+        end + 2 * DAY,
+    )
+    assert (offer["StartDate"], offer["InstanceCount"]) == (start, 2)
+    paid = extend(ec2, reservation_id, offer)
+    assert paid["CapacityBlockExtensionStatus"] == "payment-pending"
+    assert seen(ec2, reservation_id)["EndDate"] == end + 2 * DAY
+    (entry,) = ec2.describe_capacity_block_extension_history()["CapacityBlockExtensions"]
+    assert entry["CapacityBlockExtensionStatus"] == "payment-succeeded"
+    aws.control.advance((end - start).total_seconds())
+    assert (states(ec2, inside), seen(ec2, reservation_id)["State"]) == (["running"], "active")
+    assert aws.control.notices("Capacity Block Reservation Expiration Warning") == []
+    aws.control.advance(2 * 86400 - 1800)
+    assert states(ec2, inside) == ["terminated"]
+    aws.control.advance(1800)
+    assert (seen(ec2, reservation_id)["State"], free(ec2, reservation_id)) == ("expired", 0)
+
+
+def test_an_extension_that_is_not_paid_leaves_the_end_where_it_was(aws: Aws, ec2: Any) -> None:
+    reservation_id = bought(ec2)
+    start, end = (seen(ec2, reservation_id)[name] for name in ("StartDate", "EndDate"))
+    aws.control.advance((end - WHEN).total_seconds() - 3600)
+    assert aws.control.now() > start
+    aws.control.payment(1500)
+    offer = extension(ec2, reservation_id)
+    extend(ec2, reservation_id, offer)
+    with refused("IncorrectState", text="not paid"):
+        extend(ec2, reservation_id, offer)
+    aws.control.advance(1500)
+    (entry,) = ec2.describe_capacity_block_extension_history(
+        Filters=[{"Name": "capacity-block-extension-status", "Values": ["payment-failed"]}]
+    )["CapacityBlockExtensions"]
+    assert entry["CapacityReservationId"] == reservation_id
+    assert seen(ec2, reservation_id)["EndDate"] == end
+
+
+def test_extensions_that_are_refused(aws: Aws, ec2: Any) -> None:
+    reservation_id, other = bought(ec2), bought(ec2)
+    plain = aws.reserve(ec2)
+    with refused("InvalidParameterValue", text="not a Capacity Block"):
+        extension(ec2, plain)
+    with refused("InvalidParameterValue", text="whole days"):
+        extension(ec2, reservation_id, 12)
+    with refused("InvalidParameterValue", text="182 days in all"):
+        extension(ec2, reservation_id, 182 * 24)
+    offer = extension(ec2, reservation_id)
+    with refused("DryRunOperation", status=412):
+        extend(ec2, reservation_id, offer, DryRun=True)
+    with refused("InvalidCapacityBlockOfferingIdNotFound"):
+        extend(ec2, other, offer)
+    with refused("InvalidCapacityBlockOfferingIdMalformed"):
+        extend(ec2, reservation_id, {"CapacityBlockExtensionOfferingId": "x"})
+    extend(ec2, reservation_id, extension(ec2, reservation_id, 24))
+    with refused("InvalidCapacityBlockOfferingIdExpired"):
+        ec2.describe_capacity_reservations()  # the first extension is paid by now
+        extend(ec2, reservation_id, offer)
+    aws.control.advance((seen(ec2, other)["EndDate"] - WHEN).total_seconds() - 1800)
+    with refused("IncorrectState", text="1 hour before"):
+        extension(ec2, other)

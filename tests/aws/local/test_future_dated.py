@@ -1,4 +1,4 @@
-"""Reservations for a later day: assessed, scheduled, delivered or delayed; committed."""
+"""Reservations for a later day: assessed, scheduled, delivered or delayed; committed; quoted."""
 
 from __future__ import annotations
 
@@ -139,3 +139,134 @@ def test_before_it_starts_it_is_not_modified_and_within_its_commitment_not_cut(a
     modify(InstanceCount=8)
     to(aws, START + 20 * DAY)
     assert (state(ec2, reservation_id), notice_types(aws)) == ("expired", ["Scheduled", "Active", "Expired"])
+
+
+# ---- quotes
+
+
+def test_it_is_cancelled_within_its_commitment_by_a_quote_and_charges(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 32, **FUTURE)
+    to(aws, START + DAY)
+    quote = ec2.create_capacity_reservation_cancellation_quote(
+        CapacityReservationId=reservation_id,
+        TagSpecifications=[
+            {
+                "ResourceType": "capacity-reservation-cancellation-quote",
+                "Tags": [{"Key": "asked", "Value": "me"}],
+            }
+        ],
+    )["CapacityReservationCancellationQuote"]
+    assert (quote["QuoteState"], quote["ExpirationTime"]) == ("active", START + 2 * DAY)
+    assert quote["CurrentConfiguration"] == {"InstanceCount": 32, "ReservationState": "active"}
+    (terms,) = quote["CancellationTerms"]
+    assert (terms["CancellationType"], terms["ChargeEndDate"]) == ("commitment-wind-down", START + 14 * DAY)
+    assert (terms["ChargeCommitmentDurationHours"], quote["Tags"][0]["Value"]) == (13 * 24, "me")
+
+    def cancel(**more: Any) -> None:
+        ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id, **more)
+
+    by_quote = {
+        "QuoteId": quote["CapacityReservationCancellationQuoteId"],
+        "ApplyCancellationCharges": "commitment-wind-down",
+    }
+    with refused("IncorrectState", text="cancellation quote"):
+        cancel(ApplyCancellationCharges="commitment-wind-down")
+    with refused("InvalidParameterValue", text="no quote crcq-0"):
+        cancel(**{**by_quote, "QuoteId": "crcq-0"})
+    cancel(**by_quote)
+    assert (state(ec2, reservation_id), free(ec2, reservation_id)) == ("cancelling", 0)
+    to(aws, START + 14 * DAY)
+    assert state(ec2, reservation_id) == "cancelled"
+    (kept,) = ec2.describe_capacity_reservation_cancellation_quotes()["CapacityReservationCancellationQuotes"]
+    assert kept["QuoteState"] == "expired"
+
+
+def test_a_quote_is_good_for_a_day_and_only_where_it_is_needed(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 32, **FUTURE)
+    quote = ec2.create_capacity_reservation_cancellation_quote(CapacityReservationId=reservation_id)
+    quote_id = quote["CapacityReservationCancellationQuote"]["CapacityReservationCancellationQuoteId"]
+    to(aws, WHEN + DAY)
+    with refused("InvalidParameterValue", text="not active any more"):
+        ec2.cancel_capacity_reservation(
+            CapacityReservationId=reservation_id,
+            QuoteId=quote_id,
+            ApplyCancellationCharges="commitment-wind-down",
+        )
+    plain = aws.reserve(ec2)
+    with refused("IncorrectState", text="needs no quote"):
+        ec2.create_capacity_reservation_cancellation_quote(CapacityReservationId=plain)
+    with refused("DryRunOperation", status=412):
+        ec2.create_capacity_reservation_cancellation_quote(CapacityReservationId=plain, DryRun=True)
+
+
+def test_its_start_is_put_off_by_a_quote(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 32, **FUTURE)
+
+    def quote_for(start: datetime, **more: Any) -> Any:
+        return ec2.create_capacity_reservation_date_change_quote(
+            CapacityReservationId=reservation_id, NewStartDate=start, **more
+        )["CapacityReservationModificationQuote"]
+
+    with refused("InvalidParameterValue", text="30 days"):
+        quote_for(START + 31 * DAY)
+    with refused("InvalidParameterValue", text="after"):
+        quote_for(START - DAY)
+    with refused("DryRunOperation", status=412):
+        quote_for(START + DAY, DryRun=True)
+    quote = quote_for(START + 10 * DAY)
+    assert quote["ModificationTerms"]["ReservationUpdate"] == {
+        "NewStartDate": START + 10 * DAY,
+        "NewCommitmentEndDate": START + 24 * DAY,
+        "NewCommitmentDuration": 14 * 86400,
+    }
+    by_quote = {
+        "CapacityReservationId": reservation_id,
+        "QuoteId": quote["CapacityReservationModificationQuoteId"],
+    }
+    with refused("InvalidParameterCombination", text="AcceptModificationTerms"):
+        ec2.modify_capacity_reservation(**by_quote)
+    with refused("InvalidParameterValue", text="not the quote's"):
+        ec2.modify_capacity_reservation(**by_quote, AcceptModificationTerms=True, StartDate=START + DAY)
+    answer = ec2.modify_capacity_reservation(**by_quote, AcceptModificationTerms=True)
+    assert (answer["Return"], answer["AdjustmentStatus"]) == (True, "applied")
+    shown = seen(ec2, reservation_id)
+    assert (shown["StartDate"], shown["OriginalStartDate"]) == (START + 10 * DAY, START)
+    with refused("InvalidParameterValue", text="not active any more"):
+        ec2.modify_capacity_reservation(**by_quote, AcceptModificationTerms=True)
+    with refused("InvalidParameterValue", text="30 days"):  # of the first date, in all
+        quote_for(START + 31 * DAY)
+    to(aws, START)
+    assert state(ec2, reservation_id) == "scheduled"
+    to(aws, START + 10 * DAY)
+    assert state(ec2, reservation_id) == "active"
+    with refused("IncorrectState", text="not scheduled"):
+        quote_for(START + 11 * DAY)
+
+
+def test_quotes_are_described_by_id_filter_and_page(aws: Aws, ec2: Any) -> None:
+    first, second = (aws.reserve(ec2, 32, **FUTURE) for _ in range(2))
+    ids = [
+        ec2.create_capacity_reservation_date_change_quote(
+            CapacityReservationId=reservation_id, NewStartDate=START + DAY
+        )["CapacityReservationModificationQuote"]["CapacityReservationModificationQuoteId"]
+        for reservation_id in (first, second)
+    ]
+    describe = ec2.describe_capacity_reservation_date_change_quotes
+
+    def quote_ids(**parameters: Any) -> list[str]:
+        answer = describe(**parameters)["CapacityReservationModificationQuotes"]
+        return [quote["CapacityReservationModificationQuoteId"] for quote in answer]
+
+    assert quote_ids() == ids
+    assert quote_ids(CapacityReservationModificationQuoteIds=[ids[1]]) == [ids[1]]
+    assert quote_ids(Filters=[{"Name": "capacity-reservation-id", "Values": [second]}]) == [ids[1]]
+    page = describe(MaxResults=1)
+    assert quote_ids(MaxResults=1) == ids[:1]
+    assert quote_ids(NextToken=page["NextToken"]) == ids[1:]
+    assert (
+        ec2.describe_capacity_reservation_cancellation_quotes()["CapacityReservationCancellationQuotes"] == []
+    )
+    with refused("InvalidParameterValue", text="no quote"):
+        quote_ids(CapacityReservationModificationQuoteIds=["crmq-0"])
+    with refused("DryRunOperation", status=412):
+        quote_ids(DryRun=True)

@@ -90,7 +90,7 @@ class Life(RuleBasedStateMachine):
     def cancel(self, reservation: Ec2Reservation) -> None:
         ended = not reservation.usable
         try:
-            changes.cancel(self.world, reservation, ACCOUNT)
+            changes.cancel(self.world, reservation, ACCOUNT, {})
         except Ec2Error:
             assert ended
 

@@ -31,6 +31,8 @@ from tests.aws.local.kit import (
     to_id,
 )
 
+WHEN = "2030-06-01T00:00:00Z"
+CONSUMER = {"UnusedReservationBillingOwnerId": "222222222222"}
 SPEC = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
 SOURCE, ONE = "SourceCapacityReservationId", "CapacityReservationId"
 
@@ -52,8 +54,23 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "PurchaseCapacityBlock": {"CapacityBlockOfferingId": "cb-0", "InstancePlatform": "Linux/UNIX"},
     "DescribeCapacityBlocks": {},
     "DescribeCapacityBlockStatus": {},
+    "DescribeCapacityBlockExtensionOfferings": {ONE: "odcr", "CapacityBlockExtensionDurationHours": 24},
+    "PurchaseCapacityBlockExtension": {ONE: "odcr", "CapacityBlockExtensionOfferingId": "cbe-0"},
+    "DescribeCapacityBlockExtensionHistory": {},
     "CreateInterruptibleCapacityReservationAllocation": {ONE: "odcr", "InstanceCount": 1},
     "UpdateInterruptibleCapacityReservationAllocation": {ONE: "odcr", "TargetInstanceCount": 0},
+    "CreateCapacityReservationFleet": {"InstanceTypeSpecifications": [SPEC], "TotalTargetCapacity": 1},
+    "DescribeCapacityReservationFleets": {},
+    "CancelCapacityReservationFleets": {"CapacityReservationFleetIds": ["crf-0"]},
+    "AssociateCapacityReservationBillingOwner": {ONE: "odcr", **CONSUMER},
+    "DisassociateCapacityReservationBillingOwner": {ONE: "odcr", **CONSUMER},
+    "AcceptCapacityReservationBillingOwnership": {ONE: "odcr"},
+    "RejectCapacityReservationBillingOwnership": {ONE: "odcr"},
+    "DescribeCapacityReservationBillingRequests": {"Role": "odcr-owner"},
+    "CreateCapacityReservationCancellationQuote": {ONE: "odcr"},
+    "DescribeCapacityReservationCancellationQuotes": {},
+    "CreateCapacityReservationDateChangeQuote": {ONE: "odcr", "NewStartDate": WHEN},
+    "DescribeCapacityReservationDateChangeQuotes": {},
 }
 
 

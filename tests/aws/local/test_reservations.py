@@ -209,6 +209,7 @@ def test_invalid_describes_are_refused(aws: Aws, ec2: Any) -> None:
     [
         ("describe_capacity_reservations", {"MaxResults": 0}, "InvalidParameterValue", "1 to 1000"),
         ("describe_capacity_reservations", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
+        ("describe_capacity_reservation_fleets", {"MaxResults": 101}, "InvalidParameterValue", "1 to 100"),
         ("describe_capacity_blocks", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
         ("get_capacity_reservation_usage", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
         ("get_groups_for_capacity_reservation", {"MaxResults": 0}, "InvalidParameterValue", "1 to 1000"),
@@ -221,7 +222,15 @@ def test_invalid_describes_are_refused(aws: Aws, ec2: Any) -> None:
             "MissingParameter",
             "InstanceCount",
         ),
+        ("cancel_capacity_reservation_fleets", {}, "MissingParameter", "CapacityReservationFleetIds"),
+        ("describe_capacity_reservation_billing_requests", {}, "MissingParameter", "Role"),
         ("create_fleet", {"Type": "instant"}, "MissingParameter", "LaunchTemplateConfigs"),
+        (
+            "create_capacity_reservation_fleet",
+            {"TotalTargetCapacity": 1, "InstanceTypeSpecifications": [{"InstancePlatform": "Plan 9"}]},
+            "InvalidParameterValue",
+            "InstanceTypeSpecifications.InstancePlatform",
+        ),
     ],
 )
 def test_service_model_is_checked_for_every_client(

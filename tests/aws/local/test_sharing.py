@@ -1,4 +1,4 @@
-"""Reservations shared between accounts through RAM."""
+"""Reservations shared between accounts through RAM, and the payer of their unused slots."""
 
 from __future__ import annotations
 
@@ -118,6 +118,85 @@ def test_invalid_shares_are_refused(aws: Aws, ec2: Any) -> None:
     ram = as_account(aws, OTHER_ACCOUNT, "ram")
     with pytest.raises(ClientError, match="could not be found in your account"):
         ram.create_resource_share(name="again", resourceArns=[arn(lent)], principals=[THIRD])
+
+
+# ---- billing
+
+
+def request_billing(ec2: Any, reservation_id: str, account: str = OTHER_ACCOUNT, **more: Any) -> None:
+    ec2.associate_capacity_reservation_billing_owner(
+        CapacityReservationId=reservation_id, UnusedReservationBillingOwnerId=account, **more
+    )
+
+
+def status(ec2: Any, role: str = "odcr-owner", **more: Any) -> list[str]:
+    answer = ec2.describe_capacity_reservation_billing_requests(Role=role, **more)
+    return [request["Status"] for request in answer["CapacityReservationBillingRequests"]]
+
+
+def test_a_consumer_accepts_to_pay_and_the_owner_takes_it_back(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2)
+    share(aws, reservation_id)
+    other = as_account(aws, OTHER_ACCOUNT)
+    request_billing(ec2, reservation_id)
+    assert status(ec2) == status(other, "unused-reservation-billing-owner") == ["pending"]
+    assert status(other) == []
+    other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id)
+    (request,) = ec2.describe_capacity_reservation_billing_requests(Role="odcr-owner")[
+        "CapacityReservationBillingRequests"
+    ]
+    assert (request["Status"], request["RequestedBy"]) == ("accepted", OWNER)
+    assert request["CapacityReservationInfo"]["InstanceType"] == "m5.large"
+    assert seen(ec2, reservation_id)["UnusedReservationBillingOwnerId"] == OTHER_ACCOUNT
+    with refused("IncorrectState", text="accepted already"):
+        request_billing(ec2, reservation_id)
+    ec2.disassociate_capacity_reservation_billing_owner(
+        CapacityReservationId=reservation_id, UnusedReservationBillingOwnerId=OTHER_ACCOUNT
+    )
+    assert status(ec2) == ["revoked"]
+    assert "UnusedReservationBillingOwnerId" not in seen(ec2, reservation_id)
+    aws.control.advance(86400)
+    assert status(ec2) == []
+
+
+def test_requests_are_rejected_cancelled_or_expire(aws: Aws, ec2: Any) -> None:
+    ids = [aws.reserve(ec2) for _ in range(3)]
+    share(aws, *ids)
+    other = as_account(aws, OTHER_ACCOUNT)
+    for reservation_id in ids:
+        request_billing(ec2, reservation_id)
+    other.reject_capacity_reservation_billing_ownership(CapacityReservationId=ids[0])
+    ec2.disassociate_capacity_reservation_billing_owner(
+        CapacityReservationId=ids[1], UnusedReservationBillingOwnerId=OTHER_ACCOUNT
+    )
+    aws.control.advance(12 * 3600)
+    assert status(ec2) == ["rejected", "cancelled", "expired"]
+    assert status(ec2, CapacityReservationIds=[ids[2]]) == ["expired"]
+    assert status(ec2, Filters=[{"Name": "status", "Values": ["rejected"]}]) == ["rejected"]
+    page = ec2.describe_capacity_reservation_billing_requests(Role="odcr-owner", MaxResults=2)
+    assert status(ec2, NextToken=page["NextToken"]) == ["expired"]
+
+
+def test_billing_that_is_refused(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2)
+    with refused("InvalidParameterValue", text="not shared"):
+        request_billing(ec2, reservation_id)
+    share(aws, reservation_id)
+    other = as_account(aws, OTHER_ACCOUNT)
+    with refused("OperationNotPermitted"):
+        request_billing(other, reservation_id, THIRD)
+    with refused("IncorrectState", text="no pending request"):
+        other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id)
+    with refused("DryRunOperation", status=412):
+        request_billing(ec2, reservation_id, DryRun=True)
+    with refused("DryRunOperation", status=412):
+        other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id, DryRun=True)
+    with refused("DryRunOperation", status=412):
+        status(ec2, DryRun=True)
+    with refused("InvalidParameterValue", text="odcr-owner"):
+        status(ec2, "me")
+    with refused("InvalidParameterValue", text="requested-by"):
+        status(ec2, Filters=[{"Name": "requested-by", "Values": [OWNER]}])
 
 
 def test_share_shows_its_tags_and_permissions(aws: Aws, ec2: Any) -> None:
