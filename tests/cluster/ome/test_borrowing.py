@@ -18,7 +18,7 @@ from broker.commands import explain
 from broker.commands.dry_run import DryRun
 from broker.kube.client import Request
 from broker.webpage.lending import loans
-from tests.cluster.account import A
+from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
 from tests.cluster.ome.reserved import GPU, reserve, spec
@@ -410,3 +410,19 @@ def test_reservation_that_a_resource_quota_refuses_gives_nothing_new(stack: Stac
     allows(8)
     assert refused in until_cluster(stack, "one", "UPDATING").status.lifecycle_detail
     assert len(stack.aws.instances()) == 2 and not terminating_claims(stack)
+
+
+@pytest.mark.covers("FLT-30")
+def test_gang_of_one_zone_borrows_slots_of_one_zone(stack: Stack) -> None:
+    tags = [{"Key": names.TAG_RESERVATION, "Value": OWNER}]
+    specifications = [{"ResourceType": "capacity-reservation", "Tags": tags}]
+    alone, together = (
+        stack.aws.odcr(P5, zone, count, TagSpecifications=specifications) for zone, count in ((A, 1), (B, 2))
+    )
+    teams(stack, 3)
+    stack.node_class(group=stack.aws.group(alone, together))
+    stack.start()
+    gang = {names.GANG_SIZE: "2", names.GANG_DOMAIN: names.ZONE}
+    lent = [claim(stack, f"r-{n}", BORROWER, also={names.GANG: "research", **gang}) for n in range(2)]
+    stack.until_launched(*lent)
+    assert (stack.aws.free(alone), stack.aws.free(together)) == (1, 0)
