@@ -89,7 +89,11 @@ def plan(
     unplaced |= later
     return Plan(
         assignments=draft.as_launched(assignments, catalog),
-        unplaced=tuple(unplaced[claim.uid] for claim in all_claims if claim.uid in unplaced),
+        unplaced=tuple(
+            reasons.in_words(unplaced[claim.uid]) if claim.domain else unplaced[claim.uid]
+            for claim in all_claims
+            if claim.uid in unplaced
+        ),
         skipped=skipped,
         solution=_in_part(slots.solution, len(later), len(all_claims), seconds) if later else slots.solution,
         nominated=slots.nominations.nominated,

@@ -210,6 +210,12 @@ def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
     return any(odcr_id in hold.slots for option in options for odcr_id in option.odcr_ids)
 
 
+def in_words(unplaced: Unplaced) -> Unplaced:
+    """The reason with words for a domain that EC2 does not show yet."""
+    words = "needs that of its gang's claims with instances, which EC2 does not show yet"
+    return replace(unplaced, message=unplaced.message.replace(f"needs one of {UNKNOWN_DOMAIN}", words))
+
+
 def _kept_in(key: str, value: str) -> str:
     """Why the claims of a gang may launch in this domain only."""
     kept = f"{GANG_DOMAIN} keeps it in one {key}, that of its claims with instances"

@@ -177,3 +177,9 @@ def test_a_zone_with_a_known_price_comes_before_one_without() -> None:
     for zones in (A, B), (B, A):
         result = plan(gang(kinds=("spot",), zones=zones), {})
         assert launched(result) == {"g-0": (A, "spot"), "g-1": (A, "spot")}
+
+
+def test_a_reservation_that_ec2_does_not_show_yet_is_told_in_words() -> None:
+    result = plan(gang(domain=RESERVATION_ID, gang_size=3), {"a": 2}, launched={"g": [{}]})
+    text = "is cr-a, needs that of its gang's claims with instances, which EC2 does not show yet"
+    assert launched(result) == {} and all(text in waiting.message for waiting in result.unplaced)
