@@ -336,8 +336,8 @@ def _holding(
         opened = state.snapshot.with_node(node_of(option, NEW))
         return not prepare(pod, opened).reasons(opened.states[NEW])
 
-    found = ([option for option in options if holds(pod, option)] for pod in (example, beside))
-    return next(filter(None, found), [])
+    holding = ([option for option in options if holds(pod, option)] for pod in (example, beside))
+    return next(filter(None, holding), [])
 
 
 def _without_supply(

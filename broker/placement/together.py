@@ -137,7 +137,7 @@ def _nodes_for(unit: Unit, state: PackingState) -> tuple[str, ...]:
         for shape in shapes_of(unit.pods, PlacementSnapshot())
     ]
     states = state.snapshot.states
-    return tuple(name for name in names if any(not each.reasons(states[name]) for each in prepared))
+    return tuple(name for name in names if any(not filters.reasons(states[name]) for filters in prepared))
 
 
 def place_together(

@@ -21,7 +21,7 @@ import structlog
 
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
-from providers.aws.instances import Instances
+from providers.aws.instances import AwsInstances
 from providers.aws.launch_templates import LaunchTemplates
 from providers.aws.profiles import Profiles
 from providers.aws.tags import Owner
@@ -51,7 +51,7 @@ CAPACITY_TYPES = {
 }
 
 
-class Fleets(LaunchTemplates, Profiles, Instances):
+class Fleets(LaunchTemplates, Profiles, AwsInstances):
     """Launches by CreateFleet."""
 
     def launch(self, request: LaunchRequest) -> LaunchResult:

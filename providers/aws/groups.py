@@ -18,7 +18,7 @@ PAGE = 50
 MEMBER = ":capacity-reservation/"
 
 
-class Groups(AwsAccount):
+class AwsGroups(AwsAccount):
     """Reads groups."""
 
     def group(self, arn: str) -> ReservationGroup:

@@ -125,20 +125,20 @@ class Images(AwsAccount):
 
     def images(self, terms: Sequence[Selector]) -> list[Image]:
         """Images that any term selects: those in use first, then newest first."""
-        found: dict[str, Image] = {}
+        selected: dict[str, Image] = {}
         plain: list[Selector] = []
         for term in terms:
             if term.alias:
                 for image in self._of_alias(term.alias):
-                    found.setdefault(image.id, image)
+                    selected.setdefault(image.id, image)
             elif term.ssm_parameter:
                 plain.append(Selector(id=self._of_parameter(term.ssm_parameter)))
             else:
                 plain.append(term)
         for owners, chosen in _queries(plain):
             for image in self._describe(chosen, owners=owners):
-                found.setdefault(image.id, image)
-        newest = sorted(found.values(), key=lambda image: image.id)
+                selected.setdefault(image.id, image)
+        newest = sorted(selected.values(), key=lambda image: image.id)
         newest.sort(key=lambda image: image.created.timestamp() if image.created else 0.0, reverse=True)
         return sorted(newest, key=lambda image: image.deprecated)
 

@@ -69,7 +69,7 @@ def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Instance]:
     return listed
 
 
-class Instances(AwsAccount):
+class AwsInstances(AwsAccount):
     """Reads, ends and tags instances; tags resources of any kind."""
 
     def __init__(self, aws: Aws, owner: Owner) -> None:
@@ -81,10 +81,10 @@ class Instances(AwsAccount):
         if ids is None:
             chosen = [{"Name": f"tag:{TAG_CLUSTER}", "Values": [self._owner.name]}]
             listed = self._instances.read(Filters=chosen, MaxResults=PAGE)
-            found = [instance for instance in listed if instance.ownership != "foreign"]
+            instances = [instance for instance in listed if instance.ownership != "foreign"]
         else:
-            found = [*described(self._aws, ids, self._owner).values()]
-        return sorted(found, key=lambda instance: instance.id)
+            instances = [*described(self._aws, ids, self._owner).values()]
+        return sorted(instances, key=lambda instance: instance.id)
 
     def terminate(self, ids: Collection[str]) -> None:
         """Ends instances; one that is gone already is success.

@@ -19,14 +19,14 @@ from providers.aws.clock import AwsClock, AwsSystemClock
 from providers.aws.eks import Eks
 from providers.aws.fleet import Fleets
 from providers.aws.group_changes import GroupChanges
-from providers.aws.groups import Groups
+from providers.aws.groups import AwsGroups
 from providers.aws.images import Images
 from providers.aws.leftovers import Leftovers
 from providers.aws.network import Network
 from providers.aws.pricing import Prices
 from providers.aws.queue import Queues
-from providers.aws.reservation_changes import ReservationChanges
-from providers.aws.reservations import Reservations
+from providers.aws.reservation_changes import AwsReservationChanges
+from providers.aws.reservations import AwsReservations
 from providers.aws.tags import Owner
 from providers.aws.trial import Trials
 from providers.aws.type_store import TypeStore
@@ -52,9 +52,9 @@ class CatalogSources:
 
 class AwsProvider(
     Eks,
-    Reservations,
-    ReservationChanges,
-    Groups,
+    AwsReservations,
+    AwsReservationChanges,
+    AwsGroups,
     GroupChanges,
     Network,
     Images,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ZONE_ID = re.compile(r"-az[0-9]+$")
 
 
-class ReservationChanges(AwsAccount):
+class AwsReservationChanges(AwsAccount):
     """Creates, resizes and cancels reservations."""
 
     def create_reservation(self, request: OdcrRequest) -> Odcr:

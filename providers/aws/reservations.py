@@ -39,7 +39,7 @@ def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Odcr]:
     return listed
 
 
-class Reservations(AwsAccount):
+class AwsReservations(AwsAccount):
     """Reads reservations."""
 
     def __init__(self, aws: Aws, owner: Owner) -> None:
