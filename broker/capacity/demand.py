@@ -67,7 +67,8 @@ def incomplete(
 
 
 def _possible(candidates: CandidateOptions | None) -> bool:
-    return candidates is not None and bool(candidates.usable)
+    """Whether the claim may launch now, or after others gave slots back to it."""
+    return candidates is not None and bool(candidates.usable or candidates.own or candidates.lenders)
 
 
 def demands_of(

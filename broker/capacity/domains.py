@@ -24,7 +24,7 @@ DOMAINS: Final = (ZONE, RESERVATION_ID)
 
 Labels = Mapping[str, str]
 LaunchedGangs = Mapping[str, Sequence[Labels]]  # the labels of their claims that have an instance
-Score = tuple[int, int, int, float]
+Score = tuple[int, int, int, int, float]
 
 
 def in_domains(
@@ -96,13 +96,15 @@ def _scores(
 
 def _score(plan: Plan, gang: Sequence[Claim]) -> Score:
     """Less is better: claims without instance or reclaim, then those that lack an option or a slot held for
-    them, then claims outside reservations, then cost; an unknown price comes last.
+    them, then claims outside reservations, then reclaims, then cost; an unknown price comes last.
     """
     uids = {claim.uid for claim in gang}
-    lacking = sum(item.claim.uid in uids and item.reason != GANG_INCOMPLETE for item in plan.unplaced)
+    reclaims = uids & plan.nominated.keys()
+    without = (item for item in plan.unplaced if item.claim.uid in uids - reclaims)
+    lacking = sum(item.reason != GANG_INCOMPLETE for item in without)
     options = [item.option for item in plan.assignments if item.claim.uid in uids]
     bought = [option for option in options if not option.pool.reserved]
-    waiting = len(uids) - len(options) - len(uids & plan.nominated.keys())
+    waiting = len(uids) - len(options) - len(reclaims)
     prices = (math.inf if option.price is None else option.price for option in bought)
     held = sum(sum(hold.slots.values()) for hold in plan.holds if hold.gang == gang[0].gang)
-    return waiting, lacking - held, len(bought), sum(prices)
+    return waiting, lacking - held, len(bought), len(reclaims), sum(prices)

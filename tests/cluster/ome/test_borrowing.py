@@ -426,3 +426,25 @@ def test_gang_of_one_zone_borrows_slots_of_one_zone(stack: Stack) -> None:
     lent = [claim(stack, f"r-{n}", BORROWER, also={names.GANG: "research", **gang}) for n in range(2)]
     stack.until_launched(*lent)
     assert (stack.aws.free(alone), stack.aws.free(together)) == (1, 0)
+
+
+@pytest.mark.covers("FLT-22", "FLT-30")
+@pytest.mark.parametrize(
+    ("domain", "kinds"),
+    [("", (RESERVED,)), (names.ZONE, (RESERVED,)), (names.ZONE, (RESERVED, ON_DEMAND))],
+    ids=["anywhere", "zone", "zone-with-fallback"],
+)
+def test_gang_of_the_owner_gets_all_its_lent_slots_back(
+    stack: Stack, domain: str, kinds: tuple[str, ...]
+) -> None:
+    odcr = lending(stack, 2)
+    for name in ("b-0", "b-1"):
+        claim(stack, name, BORROWER)
+    stack.until_ready("b-0", "b-1")
+    stack.until_shown("b-0", "b-1")
+    gang = {names.GANG: "training", names.GANG_SIZE: "2", **({names.GANG_DOMAIN: domain} if domain else {})}
+    owners = [claim(stack, f"o-{n}", OWNER, *kinds, also=gang) for n in range(2)]
+    stack.until_ready(*owners)
+    assert [stack.reservation_of(name) for name in owners] == [odcr, odcr]
+    stack.until_gone(NodeClaim, "b-0")
+    stack.until_gone(NodeClaim, "b-1")

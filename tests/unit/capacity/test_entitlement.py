@@ -16,7 +16,7 @@ from broker.capacity.plan import plan
 from broker.quota.model import Policy, Preemption
 from tests.support.examples import examples
 
-from .builders import GROUP, chosen, claim, inventory, node_class, odcr, refusals, supply
+from .builders import GROUP, ZONE, chosen, claim, inventory, node_class, odcr, refusals, supply
 
 OPEN = Selection(preference="open")
 ANY: Sequence[str] = ("reserved", "on-demand")
@@ -354,3 +354,58 @@ def test_an_owner_gets_no_slot_less_because_others_would_borrow(world: World) ->
 
     alone = Entitlements(slot_pools=given.slot_pools, availability=given.availability, draws=given.draws)
     assert own(given) == own(alone)
+
+
+def gang_of_owner(free: Mapping[str, int], *, domain: str = "", kinds: Sequence[str] = ("reserved",)) -> Plan:
+    """A gang of two of queue a, which owns a slot in zone a and two lent ones in zone b.
+
+    `free`: the free slots by reservation.
+    """
+    world = inventory(
+        odcr("cr-a", total=1, free=free.get("cr-a", 0)),
+        odcr("cr-b", zone="us-east-1b", total=2, free=free.get("cr-b", 0)),
+        groups={GROUP: ["cr-a", "cr-b"]},
+    )
+    left = sum(free.values())
+    lent = tuple(Borrower("cr-b", 0, queue="b") for _ in range(2 - free.get("cr-b", 0)))
+    given = entitled(
+        {"g-1": "a", "g-2": "a"},
+        slot_pools={"cr-a": A, "cr-b": A},
+        availability={A: SlotAvailability(quota=2 + left, room=left, lendable=left, borrowers=lent)},
+    )
+    gang = [claim(f"g-{n}", kinds=kinds, gang="g", gang_size=2, domain=domain) for n in (1, 2)]
+    return planned(gang, node_class(Selection(group_arn=GROUP), world), world, given)
+
+
+@pytest.mark.covers("FLT-22", "FLT-30")
+@pytest.mark.parametrize("domain", ["", ZONE])
+def test_gang_of_the_owner_gets_slots_back_if_all_are_lent(domain: str) -> None:
+    result = gang_of_owner({}, domain=domain)
+    assert refusals(result) == {"g-1": "ReclaimingSlots", "g-2": "ReclaimingSlots"}
+    assert result.nominated.keys() == {"uid-g-1", "uid-g-2"}
+
+
+@pytest.mark.covers("FLT-22", "FLT-30")
+@pytest.mark.parametrize("kinds", [("reserved",), ANY])
+def test_gang_of_one_zone_gets_slots_back_before_it_buys(kinds: Sequence[str]) -> None:
+    result = gang_of_owner({"cr-a": 1}, domain=ZONE, kinds=kinds)
+    assert not result.assignments
+    assert {slot.odcr_ids for slot in result.nominated.values()} == {("cr-b",)}
+
+
+@pytest.mark.covers("FLT-30")
+def test_gang_of_one_zone_takes_free_slots_before_lent_ones() -> None:
+    world = inventory(
+        odcr("cr-a", total=2, free=0),
+        odcr("cr-b", zone="us-east-1b", total=2, free=2),
+        groups={GROUP: ["cr-a", "cr-b"]},
+    )
+    lent = tuple(Borrower("cr-a", 0, queue="b") for _ in range(2))
+    given = entitled(
+        {"g-1": "a", "g-2": "a"},
+        slot_pools={"cr-a": A, "cr-b": A},
+        availability={A: SlotAvailability(quota=4, room=2, lendable=2, borrowers=lent)},
+    )
+    gang = [claim(f"g-{n}", kinds=["reserved"], gang="g", gang_size=2, domain=ZONE) for n in (1, 2)]
+    result = planned(gang, node_class(Selection(group_arn=GROUP), world), world, given)
+    assert {item.option.pool.zone for item in result.assignments} == {"us-east-1b"}
