@@ -95,8 +95,8 @@ def _scores(
 
 
 def _score(plan: Plan, gang: Sequence[Claim]) -> Score:
-    """Less is better: claims without instance or reclaim, then those that lack an option or a slot held for
-    them, then claims outside reservations, then reclaims, then cost; an unknown price comes last.
+    """Less is better: claims without instance, reclaim or kept slot, then those that lack an option or a slot
+    held for them, then claims outside reservations, then reclaims, then cost; an unknown price comes last.
     """
     uids = {claim.uid for claim in gang}
     reclaims = uids & plan.nominated.keys()
@@ -104,7 +104,7 @@ def _score(plan: Plan, gang: Sequence[Claim]) -> Score:
     lacking = sum(item.reason != GANG_INCOMPLETE for item in without)
     options = [item.option for item in plan.assignments if item.claim.uid in uids]
     bought = [option for option in options if not option.pool.reserved]
-    waiting = len(uids) - len(options) - len(reclaims)
+    waiting = len(uids) - len(options) - len(reclaims) - len(uids & plan.kept.keys())
     prices = (math.inf if option.price is None else option.price for option in bought)
     held = sum(sum(hold.slots.values()) for hold in plan.holds if hold.gang == gang[0].gang)
     return waiting, lacking - held, len(bought), len(reclaims), sum(prices)

@@ -393,6 +393,14 @@ def test_gang_of_one_zone_gets_slots_back_before_it_buys(kinds: Sequence[str]) -
     assert {slot.odcr_ids for slot in result.nominated.values()} == {("cr-b",)}
 
 
+@pytest.mark.covers("FLT-22", "FLT-30")
+def test_gang_of_one_zone_keeps_the_slot_that_came_back_first() -> None:
+    result = gang_of_owner({"cr-b": 1}, domain=ZONE, kinds=ANY)
+    assert not result.assignments
+    assert sorted(result.kept.values()) == ["cr-b"]
+    assert {slot.odcr_ids for slot in result.nominated.values()} == {("cr-b",)}
+
+
 @pytest.mark.covers("FLT-30")
 def test_gang_of_one_zone_takes_free_slots_before_lent_ones() -> None:
     world = inventory(
