@@ -177,6 +177,21 @@ def test_room_of_a_reserved_node_is_given_once(stack: Stack) -> None:
     assert "r-0" in left(stack) and len(left(stack)) == 2
 
 
+def test_room_is_not_given_again_before_the_pods_of_a_node_are_made_anew(stack: Stack) -> None:
+    """A controller of pods that is slow leaves the reserved node empty for a while."""
+    cluster(stack, slots=1, budgets=[{"nodes": "1"}])
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    nodes(stack, ON_DEMAND, *D)
+    stack.delete(Pod, "app-r-0", namespace="default")
+    stack.until(lambda: len(left(stack)) == 2 and len(stack.all(NodeClaim)) == 2, "one moves", step=STEP)
+    for _ in range(6):
+        stack.advance(STEP)
+        stack.passes(1)
+    assert len(left(stack)) == 2
+    assert scale(stack, 2, (), 60) == (0, 0)
+
+
 def test_node_that_is_not_ready_gets_no_pods(stack: Stack) -> None:
     cluster(stack, slots=1)
     stack.start()

@@ -125,7 +125,8 @@ class DisruptionMethods:
         snapshot = finder.snapshot
         standing = StandingNodes(snapshot, placement, free, self._caches, finder.observed.rights)
         # A successor may come some time after the node of its pod is gone.
-        self._expecting |= dict.fromkeys(standing.awaiting(), snapshot.now)
+        awaiting = standing.awaiting()
+        self._expecting |= dict.fromkeys(awaiting, snapshot.now)
         empty = {host.claim.uid for host in standing.reserved if not host.moving}
         self._expecting = {
             uid: at
@@ -133,12 +134,13 @@ class DisruptionMethods:
             if uid in empty and snapshot.now - at < PODS_ARRIVE_WITHIN
         }
         touched = {*self._expecting}
+        promised = self._expecting.keys() - awaiting
         if not standing.reserved:
             return touched, standing.placement
         gangs = running_gangs(snapshot, [c for c in self._caches.claims.list() if self._caches.owns(c)])
         pods_wait = self._permission.pods_wait(snapshot.now)
         began = self._clock.monotonic()
-        for move in standing.moves(gangs):
+        for move in standing.moves(gangs, promised):
             if self._clock.monotonic() - began > TRYING:
                 touched |= standing.kept(standing.reserved)  # any of them may be a host of the moves to come
                 break

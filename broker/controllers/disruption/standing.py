@@ -9,7 +9,7 @@ Invariant: a reserved node that awaits such pods does not end, but no longer tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -89,14 +89,19 @@ class StandingNodes:
         ]
         self.placement = placement
 
-    def moves(self, gangs: RunningGangs) -> Iterator[StandingMove]:
+    def moves(self, gangs: RunningGangs, promised: Container[str]) -> Iterator[StandingMove]:
         """The possible moves one after another; a move that is made sets `placement`.
 
-        Nodes with pods of one gang move together or not at all.
+        Nodes with pods of one gang move together or not at all. `promised`: claims (by uid) of which the room
+        is for pods that are not made anew yet.
         """
         for unit in self._units(gangs) if self.reserved else ():
             drawn = {self._drawn(node) for node in unit}
-            alike = [host for host in self.reserved if {self._drawn(host)} == drawn]
+            alike = [
+                host
+                for host in self.reserved
+                if {self._drawn(host)} == drawn and host.claim.uid not in promised
+            ]
             pods = [pod for node in unit for pod in moving_pods(node, node.moving)]
             if not self._may_hold(alike, pods):
                 continue
