@@ -109,7 +109,7 @@ def moves(*nodes: ManagedNode, waiting: Sequence[Pod] = ()) -> list[tuple[str, s
     gangs = running_gangs(snapshot, [node.claim for node in nodes])
     return [
         (",".join(node.claim.name for node in move.nodes), ",".join(host.claim.name for host in move.hosts))
-        for move in standing.moves(gangs)
+        for move in standing.moves(gangs, frozenset())
     ]
 
 
