@@ -107,7 +107,8 @@ class DisruptionMethods:
         ended |= started | {
             node.claim.uid for node in free if assumed_on(node, placement) != assumed_on(node, settled)
         }
-        self._return(finder, [node for node in free if node.claim.uid not in ended], ledger)
+        # What it has read is read again: the replacements that this pass started wait for slots, too.
+        self._return(replace(finder), [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
