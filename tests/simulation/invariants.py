@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from broker.apis import names
@@ -17,6 +18,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.reservations.desired import LATEST_VISIBLE
+from broker.text import decode_duration
 from providers.names import MANAGED_BY
 from tests.simulation.missing import (
     PAYING,
@@ -109,7 +111,7 @@ class Watch:
             raise Violation("intent first", f"nothing is recorded of the call {token}")
 
     def _terminates(self, id_: str) -> None:
-        """An instance with a claim and a ready node is not ended."""
+        """Only a claim that is deleted loses its ready node: drained, or at the end of its grace period."""
         world = self._world
         claim = next((c for c in world.claims() if instance_of(c) == id_), None)
         if claim is None:
@@ -118,10 +120,19 @@ class Watch:
         nodes = {n["metadata"]["name"]: n for n in world.objects(Node.KIND).values() if _of_node(n) == id_}
         if claim["metadata"].get("deletionTimestamp"):
             pods = [p["metadata"] for p in world.pods() if p["spec"].get("nodeName") in nodes]
-            if left := [p["name"] for p in pods if not p.get("deletionTimestamp")]:
+            left = [p["name"] for p in pods if not p.get("deletionTimestamp")]
+            if left and not self._grace_over(claim):
                 raise Violation("drained", f"{id_} of claim {name} is terminated, and {left} run there")
         elif any(map(ready, nodes.values())):
             raise Violation("healthy", f"{id_} of claim {name} is terminated though its node is ready")
+
+    def _grace_over(self, claim: Json) -> bool:
+        """Whether a process, whose clock may be ahead, sees the end of the claim's terminationGracePeriod."""
+        period = claim["spec"].get("terminationGracePeriod")
+        if not period:
+            return False
+        ends = datetime.fromisoformat(claim["metadata"]["deletionTimestamp"]) + decode_duration(period)
+        return self._world.time.now() + timedelta(seconds=self._world.facts.ahead) >= ends
 
     # ---- every write to the API server
 
