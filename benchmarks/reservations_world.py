@@ -21,7 +21,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.kube.client import Client
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import mark, queue_name
 from local.kube import Cluster
 from tests.kueue.definitions import definitions
@@ -39,8 +39,8 @@ def flavor_of(team: int) -> str:
     return f"sort-{team % FLAVORS}"
 
 
-def reserved(team: int) -> Reserved:
-    return Reserved(f"team-{team:04}", "gpus")
+def reserved(team: int) -> ReservationKey:
+    return ReservationKey(f"team-{team:04}", "gpus")
 
 
 def install(client: Client) -> None:

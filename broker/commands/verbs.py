@@ -16,7 +16,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.reservation_spec import malformed_ids
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import queue_name
 
 COLUMNS: Final = {"reservation": "RESERVATION", "annotation": "ANNOTATION", "before": "BEFORE", "now": "NOW"}
@@ -90,7 +90,7 @@ def adopt(
 
 def unqueued(client: Client, reservation: str) -> str:
     """Why the reservation has no queue to hold; empty if it has one, or if that cannot be read."""
-    name = queue_name(Reserved.parse(reservation))
+    name = queue_name(ReservationKey.parse(reservation))
     try:
         client.get(ClusterQueue.KIND, name)
     except NotFound as error:
@@ -124,7 +124,7 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
 
 def adoption_hint(reservation: str) -> str:
     """The next object to check after `adopt`."""
-    reserved = Reserved.parse(reservation)
+    reserved = ReservationKey.parse(reservation)
     kind = (
         f"capacityreservation -n {reserved.namespace}" if reserved.namespace else "clustercapacityreservation"
     )

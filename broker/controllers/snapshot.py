@@ -31,7 +31,7 @@ from broker.kube.cache import Guard
 from broker.kube.informer import Informer
 from broker.quota.hardware import usage
 from broker.quota.model import QuotaCohort
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations import queues
 from broker.reservations.claim_holders import claim_holders
 from broker.reservations.cluster_admission import held
@@ -68,14 +68,14 @@ class Snapshot:
     """
 
     version: int
-    reservations: Mapping[Reserved, Reservation]
+    reservations: Mapping[ReservationKey, Reservation]
     flavors: FlavorCatalog = NO_FLAVORS
     quotas: Sequence[ResourceQuota] = ()
     odcrs: OdcrSnapshot = NO_ODCRS
     clusters: Sequence[DedicatedAICluster] = ()
     queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
     workloads: Sequence[Workload] = ()
-    queue_problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
+    queue_problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = field(default_factory=dict)
     namespaces: Sequence[Namespace] = ()
     cohorts: Sequence[QuotaCohort] = ()
     inventory: Inventory = field(default_factory=Inventory)
@@ -100,7 +100,7 @@ class Snapshot:
         return self._judged.of(reservation)
 
     @cached_property
-    def refusals(self) -> Mapping[Reserved, tuple[str, ...]]:
+    def refusals(self) -> Mapping[ReservationKey, tuple[str, ...]]:
         """Reservations that the ResourceQuotas of their namespace do not allow, with the reasons.
 
         The webhook checks quotas too. Two creates at the same time may pass it, and so may objects older than
@@ -112,13 +112,13 @@ class Snapshot:
             if isinstance(reservation, CapacityReservation) and reservation.namespace in namespaces:
                 reservations[reservation.namespace].append(reservation)
         return {
-            Reserved(namespace, name): reasons
+            ReservationKey(namespace, name): reasons
             for namespace, listed in reservations.items()
             for name, reasons in over_quota(namespace, listed, self.quotas).items()
         }
 
     @cached_property
-    def barred(self) -> Mapping[Reserved, str]:
+    def barred(self) -> Mapping[ReservationKey, str]:
         """Reservations that grant nothing new, with the reason."""
         return {
             reserved: why
@@ -131,7 +131,7 @@ class Snapshot:
         }
 
     @cached_property
-    def specs(self) -> Mapping[Reserved, ReservationSpec]:
+    def specs(self) -> Mapping[ReservationKey, ReservationSpec]:
         """Judged specs of reservations without problems. A deleted one counts until it is gone."""
         return {
             reserved: self.judged(reservation).spec
@@ -140,7 +140,7 @@ class Snapshot:
         }
 
     @cached_property
-    def full(self) -> Mapping[Reserved, str]:
+    def full(self) -> Mapping[ReservationKey, str]:
         """Reservations with users of a flavor that they no longer have, since it was renamed; the amounts.
 
         They grant nothing more until these users have left.
@@ -165,7 +165,7 @@ class Snapshot:
             }
         )
 
-    def queue(self, reserved: Reserved) -> ClusterQueue | None:
+    def queue(self, reserved: ReservationKey) -> ClusterQueue | None:
         """The broker's ClusterQueue of the reservation."""
         name = queue_name(reserved)
         return self.queues.get(name) if self._owner(name) == reserved else None
@@ -190,7 +190,7 @@ class Snapshot:
         """The workloads with reserved quota, by name; without those of dedicated clusters."""
         self._holders.forget(len(self.workloads))
         owners = {name: owner for name in self.queues if (owner := self._owner(name)) is not None}
-        holders: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
+        holders: dict[ReservationKey, list[ReservationHolder]] = defaultdict(list)
         for workload, queue, cluster in self._admitted:
             if cluster is not None or (reserved := owners.get(queue)) is None:
                 continue
@@ -201,7 +201,7 @@ class Snapshot:
             of_reservation.sort(key=lambda holder: holder.name)
         return holders
 
-    def _owner(self, name: str) -> Reserved | None:
+    def _owner(self, name: str) -> ReservationKey | None:
         """The reservation that the broker made a ClusterQueue for. Under another name it is none of its."""
         queue = self.queues.get(name)
         reserved = owner_of(queue) if queue is not None else None
@@ -265,9 +265,9 @@ class SnapshotBuilder:
         self._built: tuple[int, bool, Snapshot] | None = None
         self._catalog: tuple[int, bool, FlavorCatalog] | None = None
         self._odcrs = NO_ODCRS
-        self._problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = {}
+        self._problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = {}
         self._readers: list[Callable[[], None]] = []
-        self._problem_readers: list[Callable[[Reserved], None]] = []
+        self._problem_readers: list[Callable[[ReservationKey], None]] = []
         for informer in (
             sources.reservations,
             sources.cluster_reservations,
@@ -336,7 +336,7 @@ class SnapshotBuilder:
         """Calls `reader` after each change by `publish`."""
         self._readers.append(reader)
 
-    def report(self, reserved: Reserved, problems: Iterable[ReservationProblem]) -> bool:
+    def report(self, reserved: ReservationKey, problems: Iterable[ReservationProblem]) -> bool:
         """Replaces the problems of a reservation's queues; returns whether they have changed."""
         reported = tuple(problems)
         with self._lock:
@@ -349,7 +349,7 @@ class SnapshotBuilder:
             reader(reserved)
         return True
 
-    def on_queue_problems(self, reader: Callable[[Reserved], None]) -> None:
+    def on_queue_problems(self, reader: Callable[[ReservationKey], None]) -> None:
         """Calls `reader` when the problems of a reservation's queues have changed."""
         self._problem_readers.append(reader)
 

@@ -21,7 +21,7 @@ from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_l
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.sizing import ACCELERATORS, SOLD
 from broker.text import abridged, counted
 from providers.model import InstanceType
@@ -65,7 +65,7 @@ class IdleSlots:
     zone: str
     free: int
     node_classes: frozenset[str]
-    owner: Reserved | None
+    owner: ReservationKey | None
     labels: Mapping[str, str]
     facts: TypeFacts = TypeFacts()
 
@@ -106,7 +106,7 @@ _Obstacle = tuple[str, str]  # the command that helps, empty for the waiter's; a
 class Shown:
     """The names that a reader may see. `cluster`: whether classes and NodePools have names."""
 
-    owner: Callable[[Reserved], str] = str
+    owner: Callable[[ReservationKey], str] = str
     cluster: bool = True
 
 
@@ -127,7 +127,7 @@ def facts_of_type(type_: InstanceType) -> TypeFacts:
 
 def idle_slots(
     mirrors: Iterable[OnDemandCapacityReservation],
-    owners: Mapping[str, Reserved],
+    owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
 ) -> Iterator[IdleSlots]:
     """The active reservations with free slots. `facts`: those of a type, if it is known."""

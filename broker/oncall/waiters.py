@@ -20,7 +20,7 @@ from broker.placement.future_nodes import requirements_of
 from broker.placement.gangs import gang_of, is_member, unknown_sizes, waits_for_pods
 from broker.placement.quantities import amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 
 # The kinds of waiters.
@@ -58,7 +58,7 @@ class Waiter:
     message: str = ""
     command: str
     alternatives: tuple[Alternative, ...] = ()
-    draws_from: Reserved | UnresolvedName | None = None
+    draws_from: ReservationKey | UnresolvedName | None = None
     requests: Mapping[str, int] = field(default_factory=dict)
     gang: str = ""
     together: int = 1
@@ -171,7 +171,7 @@ def describe(pod: str) -> str:
     return f"kubectl describe pod -n {namespace} {name}"
 
 
-def drawn_by_pod(rights: DrawRights, pod: Pod) -> Reserved | UnresolvedName | None:
+def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:
     """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
     named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
     return rights.decide(named, (pod.namespace,)) if named else None

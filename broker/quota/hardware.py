@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Machine:
     name: str
     flavor: str
     resources: Mapping[str, int]
-    owner: Reserved | None = None
+    owner: ReservationKey | None = None
     out_of_service: str = ""
     sudden: bool = False
     count: int = 1
@@ -39,7 +39,7 @@ class Machine:
 class EntitledReservation:
     """A reservation and its quota. `since` is its creation, in seconds since the epoch."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     nominal: Amounts
     since: float = 0.0
 
@@ -55,7 +55,7 @@ class HardwareShare:
 class UnattributedKey(NamedTuple):
     """The key of usage that belongs to no reservation: on the machines of that owner, or on unowned ones."""
 
-    owner: Reserved | None
+    owner: ReservationKey | None
     key: FlavorResource
 
 
@@ -124,13 +124,13 @@ def shares(
     machines: Iterable[Machine],
     *,
     sold: Collection[str] | None = None,
-) -> dict[Reserved, HardwareShare]:
+) -> dict[ReservationKey, HardwareShare]:
     """The hardware of each reservation, the oldest first.
 
     A resource that no machine of a flavor reports and that is not `sold` with one, such as a licence,
     is supplied as requested.
     """
-    own: dict[tuple[Reserved, FlavorResource], list[int]] = {}
+    own: dict[tuple[ReservationKey, FlavorResource], list[int]] = {}
     common: dict[FlavorResource, list[int]] = {}
     reported: set[FlavorResource] = set()
     for machine in machines:
@@ -144,7 +144,7 @@ def shares(
             )
             sums[0] += value * machine.count
             sums[1] += 0 if machine.out_of_service else value * machine.count
-    result: dict[Reserved, HardwareShare] = {}
+    result: dict[ReservationKey, HardwareShare] = {}
     for claimant in sorted(claimants, key=lambda reservation: (reservation.since, reservation.reserved)):
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
@@ -165,12 +165,12 @@ def shares(
 def taken(
     claimants: Sequence[EntitledReservation],
     machines: Iterable[Machine],
-    hardware: Mapping[Reserved, HardwareShare],
-    used: Mapping[Reserved, Amounts],
+    hardware: Mapping[ReservationKey, HardwareShare],
+    used: Mapping[ReservationKey, Amounts],
     unattributed: Mapping[UnattributedKey, int],
     *,
     anywhere: bool = False,
-) -> dict[Reserved, dict[FlavorResource, int]]:
+) -> dict[ReservationKey, dict[FlavorResource, int]]:
     """The part of each reservation's free share that unattributed usage takes.
 
     Such usage first takes hardware beyond all quotas. Then it takes from the owner of the machines
@@ -194,7 +194,7 @@ def taken(
             elsewhere = 0 if anywhere else usable.get(UnattributedKey(reserved, key), 0)
             entitled += max(0, share.allocatable.get(key, 0) - elsewhere)
         remaining[key] = max(0, remaining[key] - max(0, total - entitled))
-    result: dict[Reserved, dict[FlavorResource, int]] = {}
+    result: dict[ReservationKey, dict[FlavorResource, int]] = {}
     for claimant in sorted(
         claimants, key=lambda reservation: (reservation.since, reservation.reserved), reverse=True
     ):

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 NEAR: Final = 0.75  # of difflib's ratio; `gpu` is so near to `gpus`, and to `cpu` it is not
 
@@ -29,13 +29,13 @@ class UnresolvedName:
 class ReservationNames:
     """Reservations by their names, for many lookups."""
 
-    def __init__(self, known: Iterable[Reserved]) -> None:
-        self._named: dict[str, list[Reserved]] = {}
+    def __init__(self, known: Iterable[ReservationKey]) -> None:
+        self._named: dict[str, list[ReservationKey]] = {}
         self._known = tuple(sorted(known))
         for reservation in self._known:
             self._named.setdefault(reservation.name, []).append(reservation)
 
-    def resolve(self, given: str) -> Reserved | UnresolvedName:
+    def resolve(self, given: str) -> ReservationKey | UnresolvedName:
         """The reservation of this name, or why there is none."""
         if not given:
             return UnresolvedName(
@@ -46,13 +46,13 @@ class ReservationNames:
         namespace, slash, name = given.rpartition("/")
         named = self._named.get(name, [])
         if slash:
-            if namespace and (reserved := Reserved(namespace, name)) in named:
+            if namespace and (reserved := ReservationKey(namespace, name)) in named:
                 return reserved
             return UnresolvedName(
                 "ReservationNotFound",
                 f"there is no CapacityReservation {name} in namespace {namespace!r}{self._suggestion(given)}",
             )
-        if (reserved := Reserved("", name)) in named:
+        if (reserved := ReservationKey("", name)) in named:
             return reserved
         if len(named) == 1:
             return named[0]

@@ -18,7 +18,7 @@ HolderKind = Literal["DedicatedAICluster", "Workload", "NodeClaim"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Reserved:
+class ReservationKey:
     """The name of a reservation. `str` is the form for people: `namespace/name`, or `name`."""
 
     namespace: str
@@ -56,7 +56,7 @@ class ReservationHolder:
 
     kind: HolderKind
     name: str
-    reserved: Reserved
+    reserved: ReservationKey
     usage: Amounts
     priority: int = 0
     since: float = float("inf")

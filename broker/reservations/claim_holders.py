@@ -20,7 +20,7 @@ from broker.apis.units import units
 from broker.placement.claims import priority_of
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.cluster_holders import Holders
 from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queue
@@ -31,7 +31,7 @@ RESERVED: Final = "reserved"  # the capacity type of an instance in an ODCR
 
 def claim_holders(
     claims: Iterable[NodeClaim],
-    specs: Mapping[Reserved, ReservationSpec],
+    specs: Mapping[ReservationKey, ReservationSpec],
     flavors: Mapping[str, ResourceFlavor],
     rights: DrawRights,
 ) -> Holders:
@@ -39,15 +39,15 @@ def claim_holders(
     drawing_claims = [claim for claim in claims if names.DRAWS_FROM in claim.annotations]
     if not drawing_claims:
         return {}
-    queues: dict[Reserved, Queue] = {}
-    by_reservation: dict[Reserved, list[ReservationHolder]] = {}
+    queues: dict[ReservationKey, Queue] = {}
+    by_reservation: dict[ReservationKey, list[ReservationHolder]] = {}
     for claim in sorted(drawing_claims, key=lambda drawing_claim: drawing_claim.name):
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
         reserved = rights.of_claim(claim)
-        if not isinstance(reserved, Reserved) or reserved not in specs:
+        if not isinstance(reserved, ReservationKey) or reserved not in specs:
             continue
         if reserved not in queues:
             queues[reserved] = queue(reserved, specs[reserved])

@@ -15,7 +15,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import NominatedSlot
 from broker.placement.claims import priority_of
 from broker.quota.slot_model import SlotRequest
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 
 def cluster_of(claim: NodeClaim) -> tuple[str, str]:
@@ -65,14 +65,14 @@ def nominated_requests(
             yield slot_request(claim, queue(claim), (kept[claim.uid],))
 
 
-def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+def borrows(claim: NodeClaim, reserved: ReservationKey, owners: Mapping[str, ReservationKey]) -> bool:
     """Whether a claim that draws from `reserved` runs in an EC2 reservation of another owner. `owners` is
     by the id of the EC2 reservation.
     """
     return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
 
 
-def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+def unowned(claim: NodeClaim, reserved: ReservationKey, owners: Mapping[str, ReservationKey]) -> bool:
     """Whether a claim runs in an EC2 reservation without an owner, although `reserved` owns slots.
 
     The quota of `reserved` covers its own slots only.
@@ -81,7 +81,7 @@ def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]
     return bool(id_) and id_ not in owners and reserved in owners.values()
 
 
-def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
+def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, ReservationKey]) -> frozenset[str]:
     """The queues that own the slots of these claims, if known."""
     ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
     return frozenset(owners[id_].queue for id_ in ids & owners.keys())

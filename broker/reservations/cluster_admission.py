@@ -14,7 +14,7 @@ from broker.apis.ome import FlavorUsage, ResourceUsage
 from broker.apis.ome_clusters import DedicatedAdmission, DedicatedAICluster
 from broker.apis.units import units, written
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -23,7 +23,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 class ClusterAdmission:
     """Held quota: its reservation, its start and its amounts. `priority`: the last one known."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     since: datetime
     usage: Amounts
     priority: int = 0
@@ -35,7 +35,7 @@ def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
     if admission is None:
         return None
     return ClusterAdmission(
-        reserved=Reserved.parse(admission.reservation),
+        reserved=ReservationKey.parse(admission.reservation),
         since=admission.reserved_at or EPOCH,
         usage={
             FlavorResource(flavor.name, resource.name): units(resource.name, resource.total or "0")

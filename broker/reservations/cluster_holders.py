@@ -11,23 +11,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.quota.resolve import ReservationNames
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.kueue_objects import queue_name
 
-Holders = Mapping[Reserved, Sequence[ReservationHolder]]
+Holders = Mapping[ReservationKey, Sequence[ReservationHolder]]
 
 
-def cluster_holders(clusters: Iterable[DedicatedAICluster], known: Iterable[Reserved]) -> Holders:
+def cluster_holders(clusters: Iterable[DedicatedAICluster], known: Iterable[ReservationKey]) -> Holders:
     """The clusters of each reservation, by name. The usage of a waiting cluster is empty. `known`: the
     existing reservations.
     """
     by_name = ReservationNames(known)
-    holders: dict[Reserved, list[ReservationHolder]] = {}
+    holders: dict[ReservationKey, list[ReservationHolder]] = {}
     for cluster in sorted(clusters, key=lambda cluster: cluster.name):
         admission = held(cluster)
         reserved = admission.reserved if admission else by_name.resolve(cluster.spec.capacity_reservation_id)
-        if isinstance(reserved, Reserved):
+        if isinstance(reserved, ReservationKey):
             holders.setdefault(reserved, []).append(_holder(cluster, reserved, admission))
     return holders
 
@@ -43,7 +43,7 @@ def unqueued(holders: Holders, queued: Collection[tuple[str, str]]) -> Holders:
 
 
 def _holder(
-    cluster: DedicatedAICluster, reserved: Reserved, admission: ClusterAdmission | None
+    cluster: DedicatedAICluster, reserved: ReservationKey, admission: ClusterAdmission | None
 ) -> ReservationHolder:
     failed = cluster.status.dac_lifecycle_state == "FAILED"
     return ReservationHolder(

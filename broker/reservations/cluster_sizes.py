@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import base
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import SIZING
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import FlavorProblem, SizedQuota, Sizing, size
@@ -24,7 +24,7 @@ Size = Callable[[str, Mapping[str, int]], SizedQuota | FlavorProblem]
 
 def sizes(
     flavors: Mapping[str, ResourceFlavor],
-    reservations: Mapping[Reserved, Reservation],
+    reservations: Mapping[ReservationKey, Reservation],
     types: Mapping[str, InstanceType],
     zones: Sequence[str],
 ) -> Callable[[object], Size]:
@@ -36,7 +36,7 @@ def sizes(
     flavor = FlavorCatalog(flavors).instances(types, zones, ignored=names.CAPACITY_TYPE)
 
     def of(reserved: object) -> Size:
-        reservation = reservations.get(reserved) if isinstance(reserved, Reserved) else None
+        reservation = reservations.get(reserved) if isinstance(reserved, ReservationKey) else None
         sizing: Sizing = "accelerator" if reservation is None else SIZING.of(reservation)
 
         def sized(name: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:

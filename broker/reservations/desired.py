@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import Purchase
 from broker.reservations.sizing import InstanceFlavor, Sizing
@@ -59,7 +59,7 @@ class DesiredCapacity:
     its capacity was moved, and which it does not get.
     """
 
-    reserved: Reserved
+    reserved: ReservationKey
     demands: Mapping[str, FlavorDemand] = field(default_factory=dict)
     flavor_names: tuple[str, ...] = ()
     terms: PurchaseSpec = PurchaseSpec()
@@ -97,7 +97,7 @@ class OdcrChange:
     `flavor` is empty for an ODCR of no flavor. `moved_to`: the ODCRs that replace it, as text.
     """
 
-    reserved: Reserved
+    reserved: ReservationKey
     odcr_id: str
     count: int
     why: str
@@ -110,7 +110,7 @@ class OdcrChange:
 class GroupChange:
     """Members to add to and remove from a reservation's group, by id; `drop` deletes the group."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     make: bool = False
     join: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class ProcurementPlan:
     purchases: tuple[Purchase, ...] = ()
     changes: tuple[OdcrChange, ...] = ()
     regroups: tuple[GroupChange, ...] = ()
-    statuses: Mapping[Reserved, FulfilmentStatus] = field(default_factory=dict)
+    statuses: Mapping[ReservationKey, FulfilmentStatus] = field(default_factory=dict)
     retry_at: datetime | None = None
 
     @property

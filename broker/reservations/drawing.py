@@ -23,7 +23,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.placement.packing_model import Drawing
 from broker.quota.resolve import ReservationNames, UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.text import abridged, shortened
 
 EVERY: Final = "*"
@@ -80,26 +80,28 @@ def draw_request(claim: NodeClaim) -> DrawRequest:
 class DrawRights:
     """The reservations and Namespaces of one moment. `reservations` are the objects by name."""
 
-    def __init__(self, reservations: Mapping[Reserved, Object], namespaces: Iterable[Namespace] = ()) -> None:
+    def __init__(
+        self, reservations: Mapping[ReservationKey, Object], namespaces: Iterable[Namespace] = ()
+    ) -> None:
         self._reservations = reservations
         self._named_by = {
             namespace.name: named
             for namespace in namespaces
             if (named := namespace.annotations.get(names.DRAWS_FROM, ""))
         }
-        self._allowed: dict[Reserved, frozenset[str] | None] = {}
+        self._allowed: dict[ReservationKey, frozenset[str] | None] = {}
 
     @cached_property
     def names(self) -> ReservationNames:
         """The names of all reservations."""
         return ReservationNames(self._reservations)
 
-    def of_claim(self, claim: NodeClaim) -> Reserved | UnresolvedName | None:
+    def of_claim(self, claim: NodeClaim) -> ReservationKey | UnresolvedName | None:
         """The reservation that the claim draws from, or why it may draw from none; None if it names none."""
         request = draw_request(claim)
         return self.decide(*request) if request.named else None
 
-    def of_namespace(self, namespace: Namespace) -> Reserved | UnresolvedName | None:
+    def of_namespace(self, namespace: Namespace) -> ReservationKey | UnresolvedName | None:
         """The reservation that the pods of the namespace draw from by its annotation."""
         named = namespace.annotations.get(names.DRAWS_FROM, "")
         return self.decide(named, (namespace.name,)) if named else None
@@ -115,10 +117,10 @@ class DrawRights:
         """
         named = self.named_for(namespace, named)
         requested = {named} if named else {*pools} - {""}
-        admitted = (text for text in requested if isinstance(self.decide(text, (namespace,)), Reserved))
+        admitted = (text for text in requested if isinstance(self.decide(text, (namespace,)), ReservationKey))
         return Drawing(named=named, admitted=tuple(sorted(admitted)))
 
-    def decide(self, named: str, namespaces: Iterable[str]) -> Reserved | UnresolvedName:
+    def decide(self, named: str, namespaces: Iterable[str]) -> ReservationKey | UnresolvedName:
         """The reservation of this name if it serves pods of all these namespaces, or why it does not."""
         reserved = self.names.resolve(named)
         if isinstance(reserved, UnresolvedName):
@@ -134,7 +136,7 @@ class DrawRights:
             f"annotation {names.ALLOWED_NAMESPACES}, or name a reservation of that namespace",
         )
 
-    def _serves(self, reserved: Reserved, namespace: str) -> bool:
+    def _serves(self, reserved: ReservationKey, namespace: str) -> bool:
         if namespace and reserved.namespace == namespace:
             return True
         if reserved not in self._allowed:

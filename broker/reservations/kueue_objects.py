@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.spec import Reservation, reserved_of
 from providers.names import MANAGED_BY, MANAGER
 
@@ -37,12 +37,12 @@ def short(name: str) -> str:
     return f"{head}-{sha256(name.encode()).hexdigest()[:_HASH]}"
 
 
-def queue_name(reserved: Reserved) -> str:
+def queue_name(reserved: ReservationKey) -> str:
     """The ClusterQueue's name, shortened if needed: `namespace--name`, or the name without a namespace."""
     return short(reserved.queue)
 
 
-def local_queue_name(reserved: Reserved) -> str:
+def local_queue_name(reserved: ReservationKey) -> str:
     return short(reserved.name)
 
 
@@ -51,7 +51,7 @@ def by_queue(reservation: Reservation) -> Iterable[str]:
     return [queue_name(reserved_of(reservation))]
 
 
-def mark(reserved: Reserved) -> Json:
+def mark(reserved: ReservationKey) -> Json:
     """The metadata that marks an object as the broker's; it never changes in the object's life."""
     return {
         "labels": {MANAGED_BY: MANAGER},
@@ -59,14 +59,14 @@ def mark(reserved: Reserved) -> Json:
     }
 
 
-def owner_of(obj: Object) -> Reserved | None:
+def owner_of(obj: Object) -> ReservationKey | None:
     """The reservation that the broker made the object for; None without the broker's label."""
     if obj.labels.get(MANAGED_BY) != MANAGER:
         return None
-    return Reserved.parse(obj.annotations.get(names.TAG_RESERVATION, ""))
+    return ReservationKey.parse(obj.annotations.get(names.TAG_RESERVATION, ""))
 
 
-def lost_mark(obj: Object, reserved: Reserved) -> str:
+def lost_mark(obj: Object, reserved: ReservationKey) -> str:
     """The `kubectl` command that restores the lost part of the broker's mark. Empty if the object has the
     whole mark, or none of it: then the broker did not make the object for this reservation."""
     kind, name = obj.KIND.plural, f"{obj.name}{f' -n {obj.namespace}' if obj.namespace else ''}"

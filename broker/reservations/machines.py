@@ -24,7 +24,7 @@ from broker.apis.units import CPU, whole
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
 from broker.quota.hardware import Machine, attribute
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchase_obstacles import lent_text
@@ -122,7 +122,7 @@ class MachineReader:
 def slots(
     odcr: Odcr,
     flavor: str,
-    owner: Reserved,
+    owner: ReservationKey,
     type_: InstanceType,
     nodes: Iterable[Node],
     joining: int,
@@ -165,7 +165,7 @@ def slots(
         )
 
 
-def _lent(odcr: Odcr, flavor: str, owner: Reserved, type_: InstanceType) -> Machine:
+def _lent(odcr: Odcr, flavor: str, owner: ReservationKey, type_: InstanceType) -> Machine:
     """The instances that a reservation lends: still its own, and of no use to it until they return."""
     return Machine(
         name=f"{odcr.id}/lent",

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Final
 
 from broker.apis import names
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, PurchaseIntent
 from broker.text import format_time
@@ -51,7 +51,7 @@ class SizeRecord:
 class MovedCapacity:
     """`count` instances left the ODCR `source`, which had `total`, and `targets` grew by as much."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     flavor: str
     source: str
     total: int
@@ -80,7 +80,7 @@ class MovedCapacity:
 class RecentLoss:
     """`count` of `total` instances left the ODCR `source`, and another one may have them until `until`."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     flavor: str
     source: str
     total: int
@@ -158,7 +158,7 @@ def recent_losses(
     snapshot: MoveSnapshot,
     held: Mapping[str, HeldRecord],
     odcrs: Mapping[str, Odcr],
-    restored: Mapping[Reserved, Collection[str]],
+    restored: Mapping[ReservationKey, Collection[str]],
 ) -> Iterable[RecentLoss]:
     """The losses that may still be moves. `restored`: the ids in RESTORE_MOVED of each reservation."""
     for id_, size in (snapshot.sizes or {}).items():
@@ -211,7 +211,7 @@ def open_moves(
     snapshot: MoveSnapshot,
     odcrs: Mapping[str, Odcr],
     ownership: Ownership,
-    restored: Mapping[Reserved, Collection[str]],
+    restored: Mapping[ReservationKey, Collection[str]],
 ) -> dict[str, MovedCapacity]:
     """The moves without a decision. `restored`: the ids in RESTORE_MOVED of each reservation."""
     lost = snapshot.lost

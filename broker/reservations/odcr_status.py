@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.apis import names
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import FlavorCount
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.text import counted, format_time
@@ -68,8 +68,8 @@ class OdcrSnapshot:
     """
 
     ownership: Ownership | None = None
-    statuses: Mapping[Reserved, OdcrStatus] = field(default_factory=dict)
-    deletable: Mapping[Reserved, str] = field(default_factory=dict)
+    statuses: Mapping[ReservationKey, OdcrStatus] = field(default_factory=dict)
+    deletable: Mapping[ReservationKey, str] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -81,11 +81,11 @@ class OdcrSnapshot:
         """The owner of each ODCR; empty before the first pass."""
         return self.ownership or NOTHING_OWNED
 
-    def status(self, reserved: Reserved) -> OdcrStatus:
+    def status(self, reserved: ReservationKey) -> OdcrStatus:
         """A reservation's status; an empty one for a reservation that no pass has seen."""
         return self.statuses.get(reserved, UNSEEN)
 
-    def is_deletable(self, reserved: Reserved, *, uid: str = "") -> bool:
+    def is_deletable(self, reserved: ReservationKey, *, uid: str = "") -> bool:
         """Whether a pass saw the object deleted, and no remaining work in EC2 before it may go.
 
         `uid` distinguishes an object from an earlier one of its name.
@@ -127,7 +127,7 @@ def unreleased(status: OdcrStatus) -> str:
     return blockers or "its EC2 reservations are being checked"
 
 
-def remedies(status: OdcrStatus, reserved: Reserved) -> list[str]:
+def remedies(status: OdcrStatus, reserved: ReservationKey) -> list[str]:
     """The status of a reservation without purchases: the reserved instances, and ways to get more."""
     if status.managed:
         bought = status.flavors or status.problems

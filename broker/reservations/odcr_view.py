@@ -12,7 +12,7 @@ from datetime import datetime
 
 from broker.apis import names
 from broker.capacity.model import Pool
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.idle import idle_cost
 from providers.model import InstanceType, Odcr
 
@@ -46,7 +46,7 @@ def view_of(
     types: Mapping[str, InstanceType],
     *,
     account: str,
-    owner: Reserved | None = None,
+    owner: ReservationKey | None = None,
     since: datetime | None = None,
 ) -> OdcrView:
     """The view of `account`, which is billed for the slots or not."""

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from broker.apis import names
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.sizing import InstanceFlavor
 from broker.text import group_name
 from providers.model import Odcr, ReservationGroup
@@ -37,7 +37,7 @@ class OwnershipClaim:
     counts as the youngest.
     """
 
-    reserved: Reserved
+    reserved: ReservationKey
     flavor_names: tuple[str, ...] = ()
     flavors: Mapping[str, InstanceFlavor] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class OwnershipClaim:
     created: datetime | None = None
 
     @property
-    def age(self) -> tuple[datetime, Reserved]:
+    def age(self) -> tuple[datetime, ReservationKey]:
         """The oldest first."""
         return self.created or datetime.max.replace(tzinfo=UTC), self.reserved
 
@@ -106,13 +106,13 @@ class Ownership:
     `refused`: by ODCR id, claimants that do not get it.
     """
 
-    odcrs: Mapping[Reserved, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
-    owner: Mapping[str, Reserved] = field(default_factory=dict)
+    odcrs: Mapping[ReservationKey, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
+    owner: Mapping[str, ReservationKey] = field(default_factory=dict)
     flavor: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, tuple[Reserved, ...]] = field(default_factory=dict)
-    problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
+    refused: Mapping[str, tuple[ReservationKey, ...]] = field(default_factory=dict)
+    problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = field(default_factory=dict)
 
-    def of(self, reserved: Reserved) -> Mapping[str, tuple[Odcr, ...]]:
+    def of(self, reserved: ReservationKey) -> Mapping[str, tuple[Odcr, ...]]:
         """The ODCRs of a reservation, by flavor."""
         return self.odcrs.get(reserved, {})
 
@@ -125,7 +125,7 @@ def resolve_ownership(
     cluster: str = "",
     unread: Mapping[str, str] | None = None,
     adopters: Adopters = NO_ADOPTERS,
-    holders: Mapping[str, Reserved] | None = None,
+    holders: Mapping[str, ReservationKey] | None = None,
 ) -> Ownership:
     """Resolves the owner of each ODCR.
 
@@ -135,11 +135,11 @@ def resolve_ownership(
     claimants = {claim.reserved: claim for claim in reservations}
     allowed, refused = _named(claimants.values(), groups, adopters, cluster)
     seen: dict[str, Odcr] = {}
-    owner: dict[str, Reserved] = {}
+    owner: dict[str, ReservationKey] = {}
     flavor: dict[str, str] = {}
-    lost: dict[str, tuple[Reserved, ...]] = {}
-    problems: dict[Reserved, list[ReservationProblem]] = defaultdict(list)
-    held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
+    lost: dict[str, tuple[ReservationKey, ...]] = {}
+    problems: dict[ReservationKey, list[ReservationProblem]] = defaultdict(list)
+    held: dict[ReservationKey, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
     for odcr in sorted(odcrs, key=lambda odcr: odcr.id):
         seen[odcr.id] = odcr
         if odcr.over:
@@ -197,9 +197,9 @@ def of_other_cluster(resource: Odcr | ReservationGroup, cluster: str) -> bool:
     return resource.ownership == "foreign" or resource.tags.get(TAG_CLUSTER, cluster) != cluster
 
 
-def named_in(odcr: Odcr) -> Reserved | None:
+def named_in(odcr: Odcr) -> ReservationKey | None:
     """The CapacityReservation that the ODCR's own tag names."""
-    reserved = Reserved.parse(odcr.tags.get(names.TAG_RESERVATION, ""))
+    reserved = ReservationKey.parse(odcr.tags.get(names.TAG_RESERVATION, ""))
     return reserved if reserved.name else None
 
 
@@ -208,10 +208,10 @@ def _named(
     groups: Mapping[str, ReservationGroup],
     adopters: Adopters,
     cluster: str,
-) -> tuple[Mapping[str, set[Reserved]], Mapping[str, set[Reserved]]]:
+) -> tuple[Mapping[str, set[ReservationKey]], Mapping[str, set[ReservationKey]]]:
     """Claimants by annotation, by ODCR id: the allowed ones, and the others."""
-    allowed: dict[str, set[Reserved]] = defaultdict(set)
-    refused: dict[str, set[Reserved]] = defaultdict(set)
+    allowed: dict[str, set[ReservationKey]] = defaultdict(set)
+    refused: dict[str, set[ReservationKey]] = defaultdict(set)
     for claim in claimants:
         for id_ in claim.ids:
             allows = adopters.allow(claim.reserved.namespace, id_)
@@ -230,7 +230,9 @@ def _named(
     }
 
 
-def _tagged(odcr: Odcr, claimants: Mapping[Reserved, OwnershipClaim], cluster: str) -> Reserved | None:
+def _tagged(
+    odcr: Odcr, claimants: Mapping[ReservationKey, OwnershipClaim], cluster: str
+) -> ReservationKey | None:
     """The owner that the tag names. Another cluster may have reservations of the same names."""
     reserved = named_in(odcr)
     return reserved if reserved in claimants and not of_other_cluster(odcr, cluster) else None
@@ -259,7 +261,7 @@ def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
     )
 
 
-def _disputed(odcr: Odcr, holder: Reserved | None) -> ReservationProblem:
+def _disputed(odcr: Odcr, holder: ReservationKey | None) -> ReservationProblem:
     where = f"belongs to {holder}" if holder else "is kept for the CapacityReservation that its tag names"
     return ReservationProblem(
         reason="ReservationDisputed",
@@ -269,7 +271,7 @@ def _disputed(odcr: Odcr, holder: Reserved | None) -> ReservationProblem:
 
 
 def _unallowed(
-    odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str
+    odcr: Odcr, claimant: ReservationKey, group: ReservationGroup | None, cluster: str
 ) -> ReservationProblem:
     where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
     mend = f"give it, or its group, the tag {names.TAG_RESERVATION}={claimant} in AWS"

@@ -19,7 +19,7 @@ from datetime import datetime
 
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortage
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (
     LATEST_VISIBLE,
     MOST_ADDED,
@@ -86,7 +86,7 @@ def plan(
     )
     planner.count_unshown(intents, lost)
     planner.moves = tuple(moves)
-    statuses: dict[Reserved, FulfilmentStatus] = {}
+    statuses: dict[ReservationKey, FulfilmentStatus] = {}
     for desired in all_desired:
         statuses[desired.reserved] = (
             planner.release(desired) if desired.deleted else planner.provision(desired)
@@ -119,10 +119,10 @@ class _Planner:
         self._cluster = cluster
         self._now = now
         self._spending = spending
-        self._intents: dict[Reserved, list[PurchaseIntent]] = {}
-        self._lost: dict[Reserved, list[HeldRecord]] = {}
-        self._made: dict[Reserved, list[Odcr]] = {}
-        self._owned: dict[Reserved, list[str]] = {}
+        self._intents: dict[ReservationKey, list[PurchaseIntent]] = {}
+        self._lost: dict[ReservationKey, list[HeldRecord]] = {}
+        self._made: dict[ReservationKey, list[Odcr]] = {}
+        self._owned: dict[ReservationKey, list[str]] = {}
         for id_, reserved in ownership.owner.items():
             odcr = inventory.odcrs[id_]
             self._owned.setdefault(reserved, []).append(id_)

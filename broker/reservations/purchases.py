@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Ownership, made_here, named_in
 from providers.model import MatchCriteria, Odcr, Tenancy
 
@@ -27,7 +27,7 @@ UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long
 class Purchase:
     """More instances: a new EC2 reservation, or with `odcr_id` one that grows to `total`, with lent ones."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     flavor: str
     instance_type: str
     zone: str
@@ -68,7 +68,7 @@ class HeldRecord:
     """An EC2 reservation as it was last described. `bought`: this cluster's broker made it."""
 
     id: str
-    reserved: Reserved
+    reserved: ReservationKey
     flavor: str
     instance_type: str
     zone: str

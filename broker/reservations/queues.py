@@ -24,15 +24,15 @@ from broker.quota.model import (
     Quota,
     amount,
 )
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 
-def queues(reservations: Mapping[Reserved, ReservationSpec]) -> tuple[Queue, ...]:
-    """A queue for each reservation, named `Reserved.queue`. The specs are judged and have no problem."""
+def queues(reservations: Mapping[ReservationKey, ReservationSpec]) -> tuple[Queue, ...]:
+    """A queue for each reservation, named `ReservationKey.queue`. The specs are judged and have no problem."""
     return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items()))
 
 
-def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
+def queue(reserved: ReservationKey, spec: ReservationSpec) -> Queue:
     """One reservation's queue. Raises ValueError for an invalid quantity."""
     return Queue(
         name=reserved.queue,

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from broker.apis import names, spelling
 from broker.apis.ome_rules import JudgedSpec
 from broker.apis.reservation_spec import ARN, LONGEST_ARN, malformed_ids
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import (
     DELETION,
     INVALID,
@@ -46,7 +46,7 @@ class ParsedReservation:
     """A parsed CapacityReservation."""
 
     reservation: Reservation
-    reserved: Reserved
+    reserved: ReservationKey
     managed: bool
     claimant: OwnershipClaim
     desired: DesiredCapacity
@@ -57,7 +57,7 @@ class ParsedReservation:
         """Whether the broker gives its ODCRs back once it is deleted."""
         return self.managed and self.desired.cancels and not self.desired.frozen
 
-    def age(self) -> tuple[datetime, Reserved]:
+    def age(self) -> tuple[datetime, ReservationKey]:
         """The order in which reservations are served: the oldest first."""
         return self.reservation.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), self.reserved
 
@@ -211,7 +211,7 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
     return ""
 
 
-def _tags(reservation: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
+def _tags(reservation: Reservation, reserved: ReservationKey, cost_labels: Sequence[str]) -> dict[str, str]:
     tags = {key: reservation.labels[key] for key in cost_labels if key in reservation.labels}
     tags |= {names.TAG_RESERVATION: str(reserved), MANAGED_BY: MANAGER}
     if reservation.spec.compartment_id:

@@ -29,7 +29,7 @@ from broker.capacity.model import Inventory
 from broker.quota.joint import SlotState
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.flavors import FlavorCatalog, Flavors
 from broker.reservations.ownership import Ownership, named_in, of_other_cluster
@@ -45,7 +45,7 @@ from providers.model import InstanceType, Odcr
 class ReservationSlots:
     """One reservation. `flavors`: slot quota by name. `barred`: the reason if it entitles to nothing."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     member: Member
     flavors: Mapping[str, SlotQuota] = field(default_factory=dict)
     barred: str = ""
@@ -64,7 +64,7 @@ class SlotSnapshot:
     reservations: Sequence[ReservationSlots]
     slot_pools: Mapping[str, SlotPool]
     freed: Mapping[str, int]
-    missing: Collection[Reserved]
+    missing: Collection[ReservationKey]
     holding: Collection[str]
     stuck: Collection[str]
 
@@ -73,14 +73,14 @@ class SlotQuotaReader:
     """Reads the slot quota of each reservation, and caches it by version."""
 
     def __init__(self) -> None:
-        self._known: dict[Reserved, tuple[tuple[object, ...], ReservationSlots]] = {}
+        self._known: dict[ReservationKey, tuple[tuple[object, ...], ReservationSlots]] = {}
         self._inputs: tuple[object, Mapping[str, InstanceType], int] = (None, {}, 0)
 
     def read(
         self,
-        reservations: Mapping[Reserved, Reservation],
+        reservations: Mapping[ReservationKey, Reservation],
         judged: Callable[[Reservation], JudgedSpec],
-        barred: Mapping[Reserved, str],
+        barred: Mapping[ReservationKey, str],
         catalog: FlavorCatalog,
         types: Mapping[str, InstanceType],
         zones: Sequence[str],
@@ -159,7 +159,7 @@ def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
 
 
 def slot_pools_of(
-    ownership: Ownership, inventory: Inventory, known: Collection[Reserved], *, cluster: str
+    ownership: Ownership, inventory: Inventory, known: Collection[ReservationKey], *, cluster: str
 ) -> dict[str, SlotPool]:
     """The slot pool of each owned ODCR. `known`: all reservations, and those that are waited for.
 
@@ -177,7 +177,7 @@ def slot_pools_of(
     return slot_pools
 
 
-def tagged_owner(odcr: Odcr, cluster: str) -> Reserved | None:
+def tagged_owner(odcr: Odcr, cluster: str) -> ReservationKey | None:
     """The reservation of this cluster that the ODCR's own tag names, whether it exists or not."""
     return None if of_other_cluster(odcr, cluster) else named_in(odcr)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_rules import JudgedSpec, judge
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 
 
-def reserved_of(reservation: Reservation) -> Reserved:
+def reserved_of(reservation: Reservation) -> ReservationKey:
     """The name of a reservation."""
-    return Reserved(reservation.namespace, reservation.name)
+    return ReservationKey(reservation.namespace, reservation.name)
 
 
 class JudgedSpecs:

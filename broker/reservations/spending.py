@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from broker.apis import names
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import ReservationProblem, made_here, named_in
 from broker.text import counted
@@ -72,7 +72,7 @@ class Spending:
     def __init__(
         self,
         odcrs: Iterable[Odcr],
-        owner: Mapping[str, Reserved],
+        owner: Mapping[str, ReservationKey],
         *,
         cluster: str,
         types: Mapping[str, InstanceType],
@@ -90,7 +90,7 @@ class Spending:
 
     def add(
         self,
-        reserved: Reserved | None,
+        reserved: ReservationKey | None,
         instance_type: str,
         product: Product,
         count: int,
@@ -108,12 +108,12 @@ class Spending:
             else:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * unit_price
 
-    def room(self, reserved: Reserved, instance_type: str, product: Product) -> int:
+    def room(self, reserved: ReservationKey, instance_type: str, product: Product) -> int:
         """Instances that may still be bought; below 0 if a cap is exceeded already."""
         return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
     def problem(
-        self, reserved: Reserved, instance_type: str, product: Product, wanted: int, *, below: int = 0
+        self, reserved: ReservationKey, instance_type: str, product: Product, wanted: int, *, below: int = 0
     ) -> ReservationProblem:
         """Why not all of the `wanted` are bought. It gives the cost of all, and the value that each limiting
         option needs, the widest scope first. `below`: the instances that the flavor could have with a part
@@ -142,7 +142,7 @@ class Spending:
         )
 
     def _rooms(
-        self, reserved: Reserved, instance_type: str, product: Product, wanted: int
+        self, reserved: ReservationKey, instance_type: str, product: Product, wanted: int
     ) -> Iterable[tuple[int, str, str]]:
         caps, unit_price = self._caps, price(self._types, instance_type, product)
         namespace = f"in namespace {reserved.namespace}" if reserved.namespace else "for cluster-wide ones"
@@ -183,7 +183,7 @@ class Spending:
         yield 1 << 30, _CAP, ""
 
 
-def _scopes(reserved: Reserved | None) -> tuple[Scope, ...]:
+def _scopes(reserved: ReservationKey | None) -> tuple[Scope, ...]:
     """The scopes with caps that a purchase counts against, the widest first."""
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
 

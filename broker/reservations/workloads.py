@@ -17,7 +17,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Condition, condition
 from broker.apis.units import units
 from broker.quota.model import FlavorResource
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 
 
 class WorkloadHolders:
@@ -27,7 +27,7 @@ class WorkloadHolders:
         # By `id`, which stays unique while the workload is kept here.
         self._known: dict[int, tuple[Workload, ReservationHolder | None]] = {}
 
-    def of(self, workload: Workload, reserved: Reserved) -> ReservationHolder | None:
+    def of(self, workload: Workload, reserved: ReservationKey) -> ReservationHolder | None:
         """The workload as a holder of the reservation; None without reserved quota."""
         known = self._known.get(id(workload))
         if known is None or (known[1] is not None and known[1].reserved != reserved):
@@ -66,7 +66,7 @@ def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
     return next((pod_set.count for pod_set in workload.spec.pod_sets if pod_set.name == assignment.name), 0)
 
 
-def _holder(workload: Workload, reserved: Reserved) -> ReservationHolder:
+def _holder(workload: Workload, reserved: ReservationKey) -> ReservationHolder:
     usage: dict[FlavorResource, int] = {}
     admission = workload.status.admission
     returned = {pods.name: pods.count for pods in workload.status.reclaimable_pods}

@@ -32,7 +32,7 @@ from broker.oncall.waiters import (
     pod_waiters,
     waiting_pods,
 )
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
@@ -85,7 +85,7 @@ class ReservationRow:
 
     @property
     def url(self) -> str:
-        return reservation_url(Reserved(self.namespace, self.name))
+        return reservation_url(ReservationKey(self.namespace, self.name))
 
     @property
     def accelerators(self) -> str:
@@ -260,7 +260,7 @@ def _claim(
 
 
 def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
-    held: dict[Reserved, list[str]] = defaultdict(list)
+    held: dict[ReservationKey, list[str]] = defaultdict(list)
     for odcr, owner in snapshot.odcrs.owned.owner.items():
         held[owner].append(odcr)
     for reserved in sorted(snapshot.reservations):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from broker.history.entries import Entry
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.text import group_name, plain
 
 # The page of an object of this kind.
@@ -72,12 +72,12 @@ def object_url(kind: str, name: str, namespace: str = "") -> str:
     return f"{_PAGES[kind]}/{quote(name, safe='')}" if kind in _PAGES else ""
 
 
-def reservation_url(reserved: Reserved) -> str:
+def reservation_url(reserved: ReservationKey) -> str:
     return object_url("CapacityReservation", reserved.name, reserved.namespace)
 
 
 def owner_url(owner: str) -> str:
-    return reservation_url(Reserved.parse(owner))
+    return reservation_url(ReservationKey.parse(owner))
 
 
 def entry_url(entry: Entry) -> str:

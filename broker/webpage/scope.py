@@ -15,7 +15,7 @@ from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
 from broker.oncall.waiters import Waiter, describe
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import LiveState
@@ -74,7 +74,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
 def shown_names(scope: VisibleScope) -> Shown:
     """The names that the matches of idle slots have within the scope."""
 
-    def owner(reserved: Reserved) -> str:
+    def owner(reserved: ReservationKey) -> str:
         return str(reserved) if scope.admits(reserved.namespace) else ELSEWHERE
 
     return Shown(owner, scope.cluster)

@@ -18,7 +18,7 @@ from broker.controllers.kueue.check import AdmissionCheckReconciler
 from broker.controllers.kueue.queues import QueueController
 from broker.kube.controller import Controller
 from broker.kube.singleton import Singleton
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, PARKED, by_parked
 from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, owner_of
 from broker.reservations.spec import Reservation
@@ -150,7 +150,7 @@ def _own_queue(queue: ClusterQueue | None) -> object:
 
 
 def _of_local_queue(local: LocalQueue) -> Iterable[str]:
-    named = (owner_of(local), Reserved(local.namespace, local.name), Reserved("", local.name))
+    named = (owner_of(local), ReservationKey(local.namespace, local.name), ReservationKey("", local.name))
     return [str(reserved) for reserved in named if reserved is not None]
 
 

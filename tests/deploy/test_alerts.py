@@ -13,7 +13,7 @@ import yaml
 
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from local.generators import dashboards, monitoring, rules
 from local.generators.metric_catalog import UnknownSeries
 from tests.deploy import helm
@@ -29,7 +29,7 @@ BRIM = ReservationMetrics(state="Failed", total={GPU: 64, CPU: 1_024_000}, used=
 
 def samples(shown: ReservationMetrics = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The series of a reservation; by default of one that is full and not Active."""
-    show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
+    show({ReservationKey("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
     by_series: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in (family for table in TABLES for family in table.collect()):
         by_series[family.name] = [(sample.labels, sample.value) for sample in family.samples]

@@ -24,7 +24,7 @@ from broker.apis.ome import CapacityReservation, ReservationStatus
 from broker.controllers.odcr.executor import OdcrExecutor
 from broker.controllers.odcr.provisioner import OdcrProvisioner, ProvisioningState
 from broker.kube.errors import NotFound
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from local.aws import LocalAws
 from providers.model import owned_prefix
 from providers.names import MANAGED_BY, TAG_CLUSTER, TAG_CLUSTER_UID
@@ -39,7 +39,7 @@ from tests.kueue.definitions import definitions
 Json = dict[str, Any]
 ZONES = (A, B, C)
 LOOPS = ("inventory", "odcrs", "reservation")
-RESERVED = Reserved("default", "training")
+RESERVED = ReservationKey("default", "training")
 TEAM = {names.TAG_RESERVATION: "default/training"}
 
 
@@ -497,7 +497,7 @@ def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_c
     odcrs = process.broker.reads.snapshot().odcrs
     assert odcrs.owned.owner == {odcr_id: RESERVED}
     assert odcrs.status(RESERVED).problems == ()
-    (problem,) = odcrs.status(Reserved("default", "serving")).problems
+    (problem,) = odcrs.status(ReservationKey("default", "serving")).problems
     assert problem.reason == "ReservationDisputed"
     assert f"{odcr_id} belongs to default/training and stays with it" in problem.message
     status = CapacityReservation.decode(team.client.get(KIND, "serving", namespace="default")).status

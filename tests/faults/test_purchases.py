@@ -13,7 +13,7 @@ from broker.apis import names
 from broker.apis.core import ConfigMap
 from broker.apis.ome import CapacityReservation
 from broker.kube.identity import NAMESPACE
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.purchases import LEDGER
 from local.aws import LocalAws
 from tests.cluster.account import A
@@ -38,7 +38,7 @@ def team(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]
 
 
 def problems(process: Process, name: str = "training") -> dict[str, str]:
-    state = process.broker.reads.snapshot().odcrs.status(Reserved("default", name))
+    state = process.broker.reads.snapshot().odcrs.status(ReservationKey("default", name))
     return {problem.reason: problem.message for problem in state.problems}
 
 

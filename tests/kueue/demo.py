@@ -28,7 +28,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.output import console, table
 from broker.kube.errors import NotFound
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
 from broker.settings import Settings
 from local.demo import account
@@ -144,7 +144,7 @@ class Story:
         except NotFound:
             return False
         snapshot = self._scene.stage.broker.reads.snapshot()
-        return _open(queue) and any(snapshot.odcrs.owned.of(Reserved(TEAM, "gpu")).values())
+        return _open(queue) and any(snapshot.odcrs.owned.of(ReservationKey(TEAM, "gpu")).values())
 
     def _turn(self) -> bool:
         """Kueue acts until nothing more follows."""

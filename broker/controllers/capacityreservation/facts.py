@@ -30,7 +30,7 @@ from broker.quota.hardware import (
     usage,
 )
 from broker.quota.model import Amounts
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations import conditions
 from broker.reservations.annotations import SIZING
 from broker.reservations.conditions import ReservationFacts
@@ -52,7 +52,7 @@ _log = structlog.get_logger("reservation")
 class JointFacts:
     """`until`: when the facts may change by time alone (monotonic)."""
 
-    facts: Mapping[Reserved, ReservationFacts]
+    facts: Mapping[ReservationKey, ReservationFacts]
     unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     until: float = float("inf")
 
@@ -79,7 +79,7 @@ class JointFactsBuilder:
         except ProviderError as error:
             _log.info("instance types not refreshed", error=str(error))
         ownership = snapshot.odcrs.owned
-        judged: dict[Reserved, ReservationFacts] = {}
+        judged: dict[ReservationKey, ReservationFacts] = {}
         for reservation in reservations:
             with self._reads.guard(reservation):
                 judged[reserved_of(reservation)] = self._judge(reservation, snapshot)
@@ -113,7 +113,7 @@ class JointFactsBuilder:
             unattributed.use,
             anywhere=unattributed.anywhere,
         )
-        facts: dict[Reserved, ReservationFacts] = {}
+        facts: dict[ReservationKey, ReservationFacts] = {}
         for reservation in reservations:
             reserved = reserved_of(reservation)
             odcrs = snapshot.odcrs.status(reserved)
@@ -201,7 +201,7 @@ class JointFactsBuilder:
 
 
 def _claimants(
-    reservations: Sequence[Reservation], judged: Mapping[Reserved, ReservationFacts]
+    reservations: Sequence[Reservation], judged: Mapping[ReservationKey, ReservationFacts]
 ) -> Sequence[EntitledReservation]:
     return [
         EntitledReservation(
@@ -214,12 +214,12 @@ def _claimants(
     ]
 
 
-def _attribution(rights: DrawRights, judged: Mapping[Reserved, ReservationFacts]) -> IsAttributed:
+def _attribution(rights: DrawRights, judged: Mapping[ReservationKey, ReservationFacts]) -> IsAttributed:
     """Whether a claim is attributed on machines of an owner: it draws from the owner or from its cohort."""
 
-    def is_attributed(claim: NodeClaim, owner: Reserved | None) -> bool:
+    def is_attributed(claim: NodeClaim, owner: ReservationKey | None) -> bool:
         reserved = rights.of_claim(claim)
-        if not isinstance(reserved, Reserved) or reserved not in judged:
+        if not isinstance(reserved, ReservationKey) or reserved not in judged:
             return False
         if owner is None or reserved == owner:
             return True
@@ -231,10 +231,10 @@ def _attribution(rights: DrawRights, judged: Mapping[Reserved, ReservationFacts]
 
 def _broken_machines(
     machines: Sequence[Machine],
-) -> tuple[Mapping[str, list[str]], Mapping[Reserved, list[str]]]:
+) -> tuple[Mapping[str, list[str]], Mapping[ReservationKey, list[str]]]:
     """The reasons why machines are out of service: by flavor if they have no owner, otherwise by owner."""
     common: dict[str, list[str]] = defaultdict(list)
-    own: dict[Reserved, list[str]] = defaultdict(list)
+    own: dict[ReservationKey, list[str]] = defaultdict(list)
     for machine in machines:
         if machine.out_of_service:
             (common[machine.flavor] if machine.owner is None else own[machine.owner]).append(

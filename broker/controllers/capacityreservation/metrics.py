@@ -15,7 +15,7 @@ from typing import Final, get_args
 from broker.oncall.metrics import GaugeTable
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 AMOUNT: Final = ("namespace", "reservation", "flavor", "resource")
@@ -46,7 +46,8 @@ TABLES: Final = (_TOTAL, _USED, _STATE, _UNATTRIBUTED)
 
 
 def show(
-    shown: Mapping[Reserved, ReservationMetrics], unattributed: Mapping[tuple[str, str], int] | None = None
+    shown: Mapping[ReservationKey, ReservationMetrics],
+    unattributed: Mapping[tuple[str, str], int] | None = None,
 ) -> None:
     """Shows these reservations and no others."""
     total: dict[tuple[str, ...], float] = {}

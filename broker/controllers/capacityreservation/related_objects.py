@@ -14,7 +14,7 @@ from broker.apis.kueue import ACTIVE, ClusterQueue, LocalQueue
 from broker.apis.meta import condition
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.cluster_holders import Holders
 from broker.reservations.conditions import QueueState
 from broker.reservations.kueue_objects import BY_RESERVATION, queue_name
@@ -28,19 +28,19 @@ BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 def holders_of(
     reads: ReservationReads, snapshot: Snapshot, claims: Iterable[NodeClaim]
-) -> Mapping[Reserved, Sequence[ReservationHolder]]:
+) -> Mapping[ReservationKey, Sequence[ReservationHolder]]:
     """The users of each reservation. Claims count by themselves only if Kueue counts no quota."""
     usages: list[Holders] = [snapshot.cluster_holders, snapshot.workload_holders]
     if not reads.kueue:
         usages.append(snapshot.claim_holders(claims))
-    joined: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
+    joined: dict[ReservationKey, list[ReservationHolder]] = defaultdict(list)
     for usage in usages:
         for reserved, holders in usage.items():
             joined[reserved] += holders
     return joined
 
 
-def queue_state(reads: ReservationReads, reserved: Reserved, snapshot: Snapshot) -> QueueState | None:
+def queue_state(reads: ReservationReads, reserved: ReservationKey, snapshot: Snapshot) -> QueueState | None:
     """The state of its ClusterQueue; None without Kueue."""
     if not reads.kueue:
         return None
@@ -65,7 +65,7 @@ def remaining(reads: ReservationReads, reservation: Reservation, snapshot: Snaps
     return left
 
 
-def remaining_queues(reads: ReservationReads, reserved: Reserved) -> Sequence[str]:
+def remaining_queues(reads: ReservationReads, reserved: ReservationKey) -> Sequence[str]:
     """The broker's remaining objects in Kueue for the reservation, as text."""
     if not reads.kueue:
         return ()
@@ -79,7 +79,7 @@ def remaining_queues(reads: ReservationReads, reserved: Reserved) -> Sequence[st
     return left
 
 
-def _active(reserved: Reserved, snapshot: Snapshot) -> tuple[bool, str, str]:
+def _active(reserved: ReservationKey, snapshot: Snapshot) -> tuple[bool, str, str]:
     """Whether the ClusterQueue is active or stopped on purpose, with reason and message."""
     name, queue = queue_name(reserved), snapshot.queue(reserved)
     problems = snapshot.queue_problems.get(reserved, ())

@@ -23,10 +23,10 @@ from broker.kube.cache import Cache
 from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.sizing import ACCELERATORS
 
-IsAttributed = Callable[[NodeClaim, Reserved | None], bool]
+IsAttributed = Callable[[NodeClaim, ReservationKey | None], bool]
 
 _SOLD = frozenset(ACCELERATORS)
 
@@ -40,10 +40,10 @@ class UnattributedUsage:
     """
 
     use: Mapping[UnattributedKey, int] = field(default_factory=dict)
-    nodes: Mapping[tuple[Reserved | None, str], tuple[str, ...]] = field(default_factory=dict)
+    nodes: Mapping[tuple[ReservationKey | None, str], tuple[str, ...]] = field(default_factory=dict)
     anywhere: bool = False
 
-    def where(self, reserved: Reserved, flavors: Iterable[str]) -> tuple[str, ...]:
+    def where(self, reserved: ReservationKey, flavors: Iterable[str]) -> tuple[str, ...]:
         """The nodes on which this usage takes from a reservation with these flavors."""
         return tuple(
             node
@@ -105,7 +105,7 @@ class UnattributedUsageReader:
     ) -> UnattributedUsage:
         on = {claim.status.node_name: claim for claim in claims if _names_reservation(claim)}
         use: dict[UnattributedKey, int] = {}
-        nodes: dict[tuple[Reserved | None, str], list[str]] = {}
+        nodes: dict[tuple[ReservationKey | None, str], list[str]] = {}
         for machine in machines:
             resource = next((name for name in ACCELERATORS if machine.resources.get(name)), None)
             node = self._nodes.get(machine.name)

@@ -43,7 +43,7 @@ from broker.kube.removal import remove
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import cluster_of, occupied_queues
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor
 from broker.reservations.cluster_sizes import Size, sizes
@@ -67,7 +67,7 @@ class ClusterPass:
     unready_nodes: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
     size: Callable[[object], Size]  # by reservation
-    owners: Mapping[str, Reserved]  # by ODCR id
+    owners: Mapping[str, ReservationKey]  # by ODCR id
     launch_limit: int = machines.LAUNCH_LIMIT  # of one cluster's claims without an instance at a time
     left_out: Mapping[str, Sequence[PartialObject]] = field(default_factory=dict)  # unreadable claims
 
@@ -197,7 +197,7 @@ class ClusterController:
                 decision is None
                 or decision.phase is not phase
                 or state.cluster.name in decided.evictions
-                or not isinstance(state.reserved, Reserved)
+                or not isinstance(state.reserved, ReservationKey)
             ):
                 continue
             before = state.held or ClusterAdmission(
@@ -288,7 +288,7 @@ class ClusterController:
         self, cluster: DedicatedAICluster, status: ClusterStatus, state: ClusterState
     ) -> DedicatedAICluster:
         """Writes the cluster's finalizer, label and status; returns the cluster afterwards."""
-        reserved = state.reserved.name if isinstance(state.reserved, Reserved) else ""
+        reserved = state.reserved.name if isinstance(state.reserved, ReservationKey) else ""
         cluster = self._cached(cluster, self._metadata.apply(cluster, short(reserved)))
         before = cluster.status
         body = status_body.body(cluster, status, now=self._clock.now())
@@ -352,7 +352,7 @@ class ClusterController:
         self, observed: ClusterPass, state: ClusterState, facts: ClusterFacts
     ) -> list[NodeClaim]:
         """Claims without an instance that would be made differently today, and are replaced."""
-        if not (isinstance(state.reserved, Reserved) and isinstance(state.demand, ClusterDemand)):
+        if not (isinstance(state.reserved, ReservationKey) and isinstance(state.demand, ClusterDemand)):
             return []  # today's request is unknown
         node_class, flavors = self._node_class(observed.snapshot, state), observed.snapshot.flavors
         return [
@@ -364,7 +364,7 @@ class ClusterController:
     def _node_class(self, snapshot: ClusterSnapshot, state: ClusterState) -> str:
         """The first that names one: the cluster, its profile, its reservation; else the setting."""
         reservation = (
-            snapshot.reservations.get(state.reserved) if isinstance(state.reserved, Reserved) else None
+            snapshot.reservations.get(state.reserved) if isinstance(state.reserved, ReservationKey) else None
         )
         for source in (state.cluster, state.profile, reservation):
             if source is not None and (named := source.annotations.get(names.NODE_CLASS)):

@@ -28,7 +28,7 @@ from broker.capacity.types import WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import ACCELERATORS, SizedQuota, supply
 from broker.text import InvalidText, decode_whole
@@ -134,7 +134,7 @@ def claim(
     claim_number: int,
     *,
     demand: ClusterDemand,
-    reserved: Reserved,
+    reserved: ReservationKey,
     flavor: ResourceFlavor,
     sized: SizedQuota,
     types: Mapping[str, InstanceType],

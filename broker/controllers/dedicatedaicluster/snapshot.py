@@ -29,7 +29,7 @@ from broker.quota.joint import GROWTH, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import borrows, occupied_queues, unowned
 from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.queues import queues
@@ -46,7 +46,7 @@ class ClusterState:
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
     demand: ClusterDemand | DemandError
-    reserved: Reserved | UnresolvedName
+    reserved: ReservationKey | UnresolvedName
     held: ClusterAdmission | None
     barred: str = ""
     full: str = ""
@@ -81,8 +81,8 @@ class ClusterState:
 class ClusterSnapshot:
     """`reservations`: all that exist; `specs`: those judged without problems."""
 
-    reservations: Mapping[Reserved, Reservation]
-    specs: Mapping[Reserved, ReservationSpec]
+    reservations: Mapping[ReservationKey, Reservation]
+    specs: Mapping[ReservationKey, ReservationSpec]
     flavors: Mapping[str, ResourceFlavor]
     clusters: Sequence[ClusterState]
     other_holders: Sequence[AdmittedWorkload]
@@ -204,8 +204,8 @@ def build_snapshot(
             demand=demand,
             reserved=reserved,
             held=admission,
-            barred=barred.get(reserved, "") if isinstance(reserved, Reserved) else "",
-            full=snapshot.full.get(reserved, "") if isinstance(reserved, Reserved) else "",
+            barred=barred.get(reserved, "") if isinstance(reserved, ReservationKey) else "",
+            full=snapshot.full.get(reserved, "") if isinstance(reserved, ReservationKey) else "",
             priority=admission.priority if unknown and admission else value or 0,
         )
 

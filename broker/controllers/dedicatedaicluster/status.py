@@ -31,7 +31,7 @@ from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, usage_text
 from broker.reservations.cluster_sizes import Size
 from broker.reservations.sizing import ACCELERATORS, FlavorProblem, SizedQuota
@@ -77,7 +77,7 @@ class ClusterFacts:
 
     cluster: DedicatedAICluster
     demand: ClusterDemand | DemandError
-    reserved: Reserved | UnresolvedName
+    reserved: ReservationKey | UnresolvedName
     priority: int = 0
     barred: str = ""
     full: str = ""
@@ -121,7 +121,7 @@ class ClusterStatus:
     requeue_after: float | None = None  # seconds until the status changes by time alone
 
 
-def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
+def terminating(cluster: DedicatedAICluster, reserved: ReservationKey | UnresolvedName) -> bool:
     """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted.
 
     A cluster that gave everything back, and waits again, still has its condition Preempted.
@@ -129,7 +129,7 @@ def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName
     now, admission = condition(cluster.status.conditions, PREEMPTED), held(cluster)
     if admission is None or cluster.deleting:
         return cluster.deleting
-    moved = isinstance(reserved, Reserved) and reserved != admission.reserved
+    moved = isinstance(reserved, ReservationKey) and reserved != admission.reserved
     return moved or (now is not None and now.status == "True")
 
 
@@ -143,7 +143,7 @@ def next_status(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) 
     if (
         decision is not None
         and decision.phase is AdmissionPhase.ADMITTED
-        and isinstance(facts.reserved, Reserved)
+        and isinstance(facts.reserved, ReservationKey)
     ):
         before = admission or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
         admission = replace(before, usage=decision.usage)

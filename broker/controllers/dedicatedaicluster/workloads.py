@@ -22,7 +22,7 @@ from broker.kube.clock import Clock
 from broker.kube.errors import AlreadyExists
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, is_parked
 from broker.reservations.kueue_objects import BY_RESERVATION, owning_cluster, queue_name
 
@@ -77,7 +77,7 @@ class ClusterQueueing:
             self._report_pods_ready(workload) if kueue_quota.unready(workload) else workload
             for workload in self._workloads_of(state)
         ]
-        known = isinstance(state.demand, ClusterDemand) and isinstance(state.reserved, Reserved)
+        known = isinstance(state.demand, ClusterDemand) and isinstance(state.reserved, ReservationKey)
         if state.terminating or not known or evicted:
             if status.held is None:
                 for workload in workloads:
@@ -114,7 +114,7 @@ class ClusterQueueing:
     def _workloads_of(self, state: ClusterState) -> Sequence[Workload]:
         """The cluster's Workloads: those in a queue of its reservation."""
         named = (state.reserved, state.held.reserved if state.held else None)
-        reservations = [reserved for reserved in named if isinstance(reserved, Reserved)]
+        reservations = [reserved for reserved in named if isinstance(reserved, ReservationKey)]
         queues = {queue_name(reserved) for reserved in reservations}
         local_queues = {
             (queue.namespace, queue.name) for reserved in reservations for queue in self._queues(reserved)
@@ -160,14 +160,14 @@ class ClusterQueueing:
 
     def _queue(self, state: ClusterState) -> LocalQueue | None:
         """The reservation's LocalQueue that comes first by namespace and name; None if there is none."""
-        queues = self._queues(state.reserved) if isinstance(state.reserved, Reserved) else ()
+        queues = self._queues(state.reserved) if isinstance(state.reserved, ReservationKey) else ()
         return min(
             (queue for queue in queues if not queue.deleting),
             key=lambda queue: queue.key,
             default=None,
         )
 
-    def _queues(self, reserved: Reserved) -> Sequence[LocalQueue]:
+    def _queues(self, reserved: ReservationKey) -> Sequence[LocalQueue]:
         """The reservation's LocalQueues that lead to its ClusterQueue."""
         queues = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
         return [queue for queue in queues if queue.spec.cluster_queue == queue_name(reserved)]

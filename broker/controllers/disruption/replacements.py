@@ -27,7 +27,7 @@ from broker.placement.claims import priority_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.reading import has_volume
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights, namespaces_of
 
 Triple = tuple[str, str, tuple[str, ...]]
@@ -141,10 +141,10 @@ def _drawn(needed: Demand, rights: DrawRights) -> str | None:
     """
     claim = needed.node.claim
     if named := claim.annotations.get(names.DRAWS_FROM):
-        return named if isinstance(rights.of_claim(claim), Reserved) else None
+        return named if isinstance(rights.of_claim(claim), ReservationKey) else None
     named = needed.node.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
     namespaces = {pod.namespace for pod in needed.pods} | namespaces_of(claim)
-    return named if isinstance(rights.decide(named, namespaces), Reserved) else None
+    return named if isinstance(rights.decide(named, namespaces), ReservationKey) else None
 
 
 def replacement_name(node: ManagedNode, move: str) -> str:

@@ -32,7 +32,7 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 
 # How long an empty reserved node waits while other nodes drain: budgets start moves one after another.
@@ -135,10 +135,10 @@ class StandingNodes:
             if any(node.moving for node in unit) and all(map(_goes, unit)):
                 yield unit
 
-    def _drawn(self, node: ManagedNode) -> Reserved | None:
+    def _drawn(self, node: ManagedNode) -> ReservationKey | None:
         """The owner of slots that the claim draws from. A refused name has no effect."""
         drawn = self._rights.of_claim(node.claim)
-        return drawn if isinstance(drawn, Reserved) else None
+        return drawn if isinstance(drawn, ReservationKey) else None
 
     def _may_hold(self, hosts: Sequence[ManagedNode], pods: Sequence[PodInfo]) -> bool:
         """Whether the hosts have the sums that the pods need: in a full cluster no more is tried."""

@@ -39,7 +39,7 @@ from broker.controllers.kueue.running import running_workloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launchable_instances
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_evicted, is_parked, refused
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
@@ -54,7 +54,7 @@ RECHECK_SECONDS: Final = 60.0  # seconds until Pending workloads are reconciled 
 class CheckRejection:
     """A refused request: the reservation, and the pods of each flavor."""
 
-    reserved: Reserved
+    reserved: ReservationKey
     demand: Demand
 
 
@@ -166,7 +166,7 @@ class AdmissionCheckController:
         self._refuse(workload, reserved, demand)
         return retry(short)
 
-    def _refuse(self, workload: Workload, reserved: Reserved, demand: Demand) -> None:
+    def _refuse(self, workload: Workload, reserved: ReservationKey, demand: Demand) -> None:
         self._refused[workload.uid] = CheckRejection(reserved=reserved, demand=demand)
 
     def _beyond_replaced(self, workload: Workload, demand: Demand) -> Demand:

@@ -18,7 +18,7 @@ from broker.controllers.kueue.running import RunningWorkloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, entry
 from broker.reservations.kueue_objects import BY_QUEUE, queue_name
 from broker.reservations.workloads import reserves
@@ -31,7 +31,7 @@ class Promise:
     """The pods of a workload that have room on the instances of the reservation, by flavor."""
 
     workload: Workload
-    reserved: Reserved
+    reserved: ReservationKey
     demand: Demand
 
     @property
@@ -105,7 +105,9 @@ def _hold(held: Sequence[Promise], supply: SupplySnapshot) -> bool:
     return all(enough)
 
 
-def _by_reservation(reads: ReservationReads, snapshot: Snapshot) -> Iterator[tuple[Reserved, list[Workload]]]:
+def _by_reservation(
+    reads: ReservationReads, snapshot: Snapshot
+) -> Iterator[tuple[ReservationKey, list[Workload]]]:
     for reserved in snapshot.reservations:
         yield (
             reserved,

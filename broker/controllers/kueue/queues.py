@@ -33,7 +33,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
 from broker.reservations.drawing import DrawRights
 from broker.reservations.kueue_checks import CHECK
@@ -78,7 +78,7 @@ class QueueController:
         self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Result | None:
-        reserved = Reserved.parse(key)
+        reserved = ReservationKey.parse(key)
         reservation = self._find(reserved)
         if reservation is None and self._left_out(reserved):
             return None  # its objects in Kueue stay until it can be read again
@@ -96,7 +96,7 @@ class QueueController:
         return Result(requeue_after=min(waits)) if waits else None
 
     def _problems(
-        self, reserved: Reserved, reservation: Reservation | None
+        self, reserved: ReservationKey, reservation: Reservation | None
     ) -> Generator[ReservationProblem, None, None]:
         """Reconciles the reservation's queues and yields the problems. Raises ApiError."""
         if not self._reads.kueue:
@@ -250,7 +250,7 @@ class QueueController:
     def _versioned(self, informer: ServedInformer[M], body: Json) -> Json:
         return body | {"spec": cluster_queue_spec(body["spec"], informer.kind.version)}
 
-    def _stop(self, reserved: Reserved, policy: StopPolicy) -> None:
+    def _stop(self, reserved: ReservationKey, policy: StopPolicy) -> None:
         queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
         if queue is None or owner_of(queue) != reserved or queue.spec.stop_policy == policy:
             return
@@ -259,7 +259,7 @@ class QueueController:
         )
         self._reads.cluster_queues.cache.observe(raw)
 
-    def _end(self, reserved: Reserved, reservation: Reservation | None, snapshot: Snapshot) -> None:
+    def _end(self, reserved: ReservationKey, reservation: Reservation | None, snapshot: Snapshot) -> None:
         """Stops admission and deletes the queues. Admitted workloads run to their end, unless the broker is
         to cancel the instances too. With dedicated clusters they always do: the reservation waits for
         these."""
@@ -281,11 +281,11 @@ class QueueController:
                 lambda: self._client.delete(informer.kind, obj.name, namespace=namespace, uid=obj.uid)
             )
 
-    def _left_out(self, reserved: Reserved) -> bool:
+    def _left_out(self, reserved: ReservationKey) -> bool:
         reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations
         return str(reserved) in reads.cache.broken
 
-    def _find(self, reserved: Reserved) -> Reservation | None:
+    def _find(self, reserved: ReservationKey) -> Reservation | None:
         if reserved.namespace:
             return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
         return self._reads.cluster_reservations.cache.get(reserved.name)
@@ -306,7 +306,7 @@ def _refusal(name: str, error: ApiError) -> ReservationProblem:
     )
 
 
-def _removed(reserved: Reserved) -> str:
+def _removed(reserved: ReservationKey) -> str:
     return (
         f"Kueue's definitions were removed, and ClusterQueue {queue_name(reserved)} with them: nothing is "
         "admitted through it, and the broker counts quota itself; install Kueue again, or restart the broker "
@@ -373,7 +373,7 @@ def _gives_back(reservation: Reservation, snapshot: Snapshot) -> bool:
     return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
 
 
-def _dedicated(reserved: Reserved, snapshot: Snapshot) -> bool:
+def _dedicated(reserved: ReservationKey, snapshot: Snapshot) -> bool:
     """Whether a dedicated cluster holds quota of the reservation."""
     return any(
         cluster.status.admission is not None and cluster.status.admission.reservation == str(reserved)

@@ -26,7 +26,7 @@ from broker.apis.ome import (
 )
 from broker.kube.conditions import owner_reference
 from broker.quota.model import Preemption
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import (
     local_queue_name,
@@ -83,7 +83,7 @@ def local_queue(reservation: Reservation, namespace: str) -> Json:
     return {"metadata": metadata, "spec": {"clusterQueue": queue_name(reserved), "stopPolicy": "None"}}
 
 
-def skeleton(body: Json, reserved: Reserved) -> Json:
+def skeleton(body: Json, reserved: ReservationKey) -> Json:
     """The body of the create that reserves the name: only fields that never change, and a stop of admission.
 
     It is created, not applied, so that an existing object is not taken over. Later applies contain all of its

@@ -26,7 +26,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.quota.model import Queue
 from broker.quota.tree import Tree
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import owning_cluster
 from broker.reservations.ownership import Ownership
@@ -35,7 +35,7 @@ from broker.reservations.sizing import FlavorProblem, flavor_of, supply
 # Flavors with these problems are not reserved in EC2: no workload waits for them.
 _NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 
-Owners = frozenset[Reserved]
+Owners = frozenset[ReservationKey]
 Pool = tuple[Owners, str]  # the owners of the instances, and the flavor
 
 
@@ -103,7 +103,7 @@ class SupplySnapshot:
         )
 
     def place(
-        self, reserved: Reserved, demand: Mapping[str, Sequence[PodGroup]]
+        self, reserved: ReservationKey, demand: Mapping[str, Sequence[PodGroup]]
     ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
         """Places the pods; returns the shortages, and the instances that they may use by reserved flavor."""
         own, tree = frozenset({reserved}), self._tree_of(reserved)
@@ -131,7 +131,7 @@ class SupplySnapshot:
             room.free(moves)
         return short, used
 
-    def hold(self, reserved: Reserved, demand: Mapping[str, Sequence[PodGroup]]) -> bool:
+    def hold(self, reserved: ReservationKey, demand: Mapping[str, Sequence[PodGroup]]) -> bool:
         """Takes room for pods that were promised it, as far as it exists; returns whether it is enough."""
         own, tree = frozenset({reserved}), self._tree_of(reserved)
         borrows, enough = reserved.queue in self._borrows, True
@@ -146,7 +146,7 @@ class SupplySnapshot:
         return enough
 
     def _hold(
-        self, reserved: Reserved, flavor: str, pods: Sequence[PodGroup], own: Owners, tree: Owners
+        self, reserved: ReservationKey, flavor: str, pods: Sequence[PodGroup], own: Owners, tree: Owners
     ) -> tuple[PodGroup, ...]:
         """Takes room of one flavor; returns the pods without."""
         rooms = self._rooms_of(own, tree, flavor)
@@ -156,7 +156,7 @@ class SupplySnapshot:
         counts = zip(pods, held, strict=True)
         return tuple(replace(group, count=group.count - has.count) for group, has in counts)
 
-    def _is_replaced(self, reserved: Reserved, flavor: str, tree: Owners) -> bool:
+    def _is_replaced(self, reserved: ReservationKey, flavor: str, tree: Owners) -> bool:
         """Whether the reservation has neither the flavor any more nor instances of it.
 
         Its pods go on, on instances that are of another flavor now.
@@ -172,7 +172,7 @@ class SupplySnapshot:
     def _rooms_of(self, own: Owners, tree: Owners, flavor: str) -> tuple[InstanceRoom, ...]:
         return tuple(self._room(owners, flavor) for owners in dict.fromkeys((own, tree)))
 
-    def _tree_of(self, reserved: Reserved) -> Owners:
+    def _tree_of(self, reserved: ReservationKey) -> Owners:
         """The reservation, and all members of its cohort tree."""
         node = self._tree.queues.get(reserved.queue)
         members = (self._members[peer.name] for peer in node.root().members()) if node else ()

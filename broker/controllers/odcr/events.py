@@ -17,7 +17,7 @@ import structlog
 from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.kube.events import Recorder
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations import moves
 from broker.reservations.annotations import INVALID
 from broker.reservations.desired import OdcrChange
@@ -69,9 +69,9 @@ class ChangeEvents:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._refused: dict[tuple[Reserved, str], _Refusals] = {}
+        self._refused: dict[tuple[ReservationKey, str], _Refusals] = {}
         # By reservation and flavor: the object and EC2 code of the published refusal, and its text.
-        self._published: dict[tuple[Reserved, str], tuple[tuple[str, int, str], str]] = {}
+        self._published: dict[tuple[ReservationKey, str], tuple[tuple[str, int, str], str]] = {}
 
     def publish(
         self,
@@ -107,7 +107,7 @@ class ChangeEvents:
         key = (purchase.reserved, purchase.flavor)
         self._refused.setdefault(key, _Refusals(reading)).tried.append((purchase, error))
 
-    def end_pass(self, known: Container[Reserved]) -> None:
+    def end_pass(self, known: Container[ReservationKey]) -> None:
         """`known`: the existing reservations."""
         refusals, self._refused = self._refused, {}
         self._published = {key: published for key, published in self._published.items() if key[0] in known}

@@ -26,7 +26,7 @@ from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import GroupChange, OdcrChange
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
@@ -81,7 +81,9 @@ class OdcrExecutor:
         self._clock = assumed.clock
         self.events = ChangeEvents(recorder)
         self.refusals = Refusals()
-        self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # request -> end, reservation, reason
+        self._paused: dict[
+            str, tuple[datetime, ReservationKey, str]
+        ] = {}  # request -> end, reservation, reason
 
     # ---- inputs of the next plan
 
@@ -90,7 +92,7 @@ class OdcrExecutor:
         until, _, why = self._paused.get(_request_key(reading), (now, None, ""))
         return why if until > now else ""
 
-    def problems(self, reserved: Reserved, now: datetime) -> list[ReservationProblem]:
+    def problems(self, reserved: ReservationKey, now: datetime) -> list[ReservationProblem]:
         """EC2's refusals of changes for it, which are reported nowhere else."""
         return [
             ReservationProblem(reason="ChangeRefused", message=why)
@@ -244,7 +246,7 @@ class OdcrExecutor:
         self._assumed.changes.assume(intent.odcr_id, (count, UNCHANGED))
         return intent.odcr_id
 
-    def _call(self, key: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
+    def _call(self, key: str, reserved: ReservationKey, change: str, call: Callable[[], None]) -> bool:
         """Whether the call succeeded. A permanent refusal is recorded for a back-off."""
         self._client.check()
         try:
@@ -275,7 +277,7 @@ class OdcrExecutor:
             self._pause(_request_key(reading), purchase.reserved, error)
         self.events.refused(purchase, reading, error)
 
-    def _pause(self, key: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
+    def _pause(self, key: str, reserved: ReservationKey, error: ProviderError, *, doing: str = "") -> None:
         until = self._clock.now() + PAUSE
         refused = f"{doing} was refused: {error}" if doing else str(error)
         self._paused[key] = (until, reserved, f"{refused}; the next attempt is at {format_time(until)}")

@@ -18,7 +18,7 @@ import structlog
 
 from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Adopters
 from broker.reservations.reading import ParsedReservation
 from providers.base import CapacityProvider
@@ -43,7 +43,7 @@ class Groups:
         self._last: dict[str, ReservationGroup] = {}
         self._tagged: dict[str, tuple[ReservationGroup, datetime]] = {}
 
-    def name(self, reserved: Reserved) -> str:
+    def name(self, reserved: ReservationKey) -> str:
         """The name of the group that the broker keeps for the reservation."""
         prefix = owned_prefix(self._cluster)
         queue = _UNUSUAL.sub("-", reserved.queue)
@@ -52,7 +52,7 @@ class Groups:
         digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:10]
         return f"{prefix}{queue[: GROUP_NAME_LENGTH - len(prefix) - 11]}-{digest}"
 
-    def arn(self, reserved: Reserved, *, sample_arn: str) -> str:
+    def arn(self, reserved: ReservationKey, *, sample_arn: str) -> str:
         """The ARN of that group. `sample_arn`: that of any reservation of the account, for its partition."""
         partition = sample_arn.split(":")[1] if sample_arn.count(":") > 1 else "aws"
         account = self._provider.account_id()

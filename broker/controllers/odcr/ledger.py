@@ -19,7 +19,7 @@ from broker.apis.core import ConfigMap
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.identity import NAMESPACE
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
 from broker.text import decode_object, decode_time
@@ -190,7 +190,7 @@ def _typed(entry: Mapping[str, Any], record: type[_Record]) -> dict[str, Any]:
     kinds = {field.name: field.type for field in fields(record)}
     # A field of a newer version means nothing here, and must not stop a broker that was rolled back.
     given = {key: value for key, value in entry.items() if key in kinds}
-    given["reserved"] = Reserved.parse(given["reserved"])
+    given["reserved"] = ReservationKey.parse(given["reserved"])
     for key in {"at", "end"} & given.keys():
         given[key] = decode_time(given[key])
     if "targets" in given:

@@ -26,7 +26,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import DesiredCapacity, GroupChange, OdcrChange, ProcurementPlan
 from broker.reservations.fulfilment import observed, used_by_now
 from broker.reservations.idle import IdleTracker
@@ -61,7 +61,7 @@ class ProvisioningState:
 
     described: Inventory
     inventory: Inventory
-    readings: Mapping[Reserved, ParsedReservation]
+    readings: Mapping[ReservationKey, ParsedReservation]
     snapshot: Snapshot
     ownership: Ownership
     plan: ProcurementPlan
@@ -88,7 +88,9 @@ class OdcrProvisioner:
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], ParsedReservation] = {}
-        self._ungrouped: dict[Reserved, tuple[ReservationProblem, ...]] = {}  # problems of unread groups
+        self._ungrouped: dict[
+            ReservationKey, tuple[ReservationProblem, ...]
+        ] = {}  # problems of unread groups
         self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
         self._refresh_ledger = False  # whether an operator may have removed entries of the ledger
@@ -133,7 +135,7 @@ class OdcrProvisioner:
 
     def _readings(
         self, snapshot: Snapshot, types: Mapping[str, InstanceType]
-    ) -> dict[Reserved, ParsedReservation]:
+    ) -> dict[ReservationKey, ParsedReservation]:
         """An object is read again when it, or any flavor, has changed."""
         if self._read_with != (snapshot.flavors, types):
             self._read_with, self._read = (snapshot.flavors, types), {}
@@ -165,7 +167,7 @@ class OdcrProvisioner:
         self,
         snapshot: Snapshot,
         inventory: Inventory,
-        readings: Mapping[Reserved, ParsedReservation],
+        readings: Mapping[ReservationKey, ParsedReservation],
         moves: MoveSnapshot,
         observed: Mapping[str, Odcr],
     ) -> ProvisioningState:
@@ -312,7 +314,7 @@ class OdcrProvisioner:
     def _act(self, state: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
         """Takes every step. Returns the state afterwards, and the first error of the API server or EC2."""
         first_error: Exception | None = None
-        skipped: set[Reserved] = set()
+        skipped: set[ReservationKey] = set()
         try:
             for _ in range(ROUNDS):
                 due = [purchase for purchase in state.plan.purchases if purchase.reserved not in skipped]
@@ -380,8 +382,8 @@ class OdcrProvisioner:
 
     def _publish(self, state: ProvisioningState) -> None:
         now = self._clock.now()
-        states: dict[Reserved, OdcrStatus] = {}
-        deletable: dict[Reserved, str] = {}
+        states: dict[ReservationKey, OdcrStatus] = {}
+        deletable: dict[ReservationKey, str] = {}
         for reserved, reading in state.readings.items():
             fulfilment = state.plan.statuses.get(reserved)
             problems = [*reading.problems, *state.ownership.problems.get(reserved, ())]

@@ -33,7 +33,7 @@ from broker.quota.joint import SlotState
 from broker.quota.model import Preemption
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import cluster_of, nominated_requests
 from broker.reservations.cluster_sizes import sizes
 from broker.reservations.drawing import DrawRequest, DrawRights, draw_request
@@ -133,7 +133,7 @@ class SlotSnapshotBuilder:
             stuck={claim.name for claim in self._caches.claims.list() if _stuck(claim, now)},
         )
 
-    def _missing_owners(self, snapshot: Snapshot) -> frozenset[Reserved]:
+    def _missing_owners(self, snapshot: Snapshot) -> frozenset[ReservationKey]:
         """The reservations that tags of ODCRs name, and that do not exist, for a bounded time.
 
         Infrastructure code makes an ODCR before its CapacityReservation, or replaces the object.

@@ -20,7 +20,7 @@ from broker.controllers.dedicatedaicluster.status import terminating
 from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import cluster_of
 from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.reservations.cluster_sizes import Size
@@ -78,7 +78,7 @@ def cluster_holdings(
     for cluster in known:
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         admission = admitted.get(cluster.uid) or held(cluster)
-        if admission is None and isinstance(reserved, Reserved):
+        if admission is None and isinstance(reserved, ReservationKey):
             admission = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
         if admission is not None and not terminating(cluster, reserved):
             holdings.append(

@@ -27,7 +27,7 @@ from broker.app import Broker
 from broker.controllers.capacityreservation.related_objects import queue_state, remaining_queues
 from broker.controllers.kueue.render import CONTROLLER
 from broker.kube.errors import NotFound
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, WAITS
 from broker.reservations.ownership import ReservationProblem
 from providers.names import MANAGED_BY
@@ -38,7 +38,7 @@ from tests.kueue.played import Kueue
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 TYPE = "p5.48xlarge"
-TEAM = Reserved("team", "gpu")
+TEAM = ReservationKey("team", "gpu")
 QUEUE = "team--gpu"
 WEBHOOK = "vclusterqueue.kb.io"
 QUEUES = (QUEUE, "team--second")

@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.kube.identity import cluster_uid
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrStatus
 from broker.reservations.purchases import TAG_PURCHASE
 from providers.names import MANAGED_BY, TAG_CLUSTER, TAG_CLUSTER_UID
@@ -114,7 +114,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_allow_it(stack: St
         "managed": ("SpendingCapReached",),
     }
     for name, reasons in expected.items():
-        state = Reserved("default", name)
+        state = ReservationKey("default", name)
         stack.until(
             lambda s=state, r=reasons: (o := reads.snapshot().odcrs.status(s)).wanted and _reasons(o) == r,  # type: ignore[misc]
             f"{name} has the problems {reasons}",
@@ -127,7 +127,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_allow_it(stack: St
         event = stack.until_event(name, reason, kind="CapacityReservation")
         assert (event.type, event.message) == (
             "Warning",
-            reads.snapshot().odcrs.status(Reserved("default", name)).problems[0].message,
+            reads.snapshot().odcrs.status(ReservationKey("default", name)).problems[0].message,
         )
     assert broker_odcrs(stack.aws.ec2) == []
     stack.stop()
@@ -170,7 +170,7 @@ def test_existing_reservations_are_adopted_grouped_and_never_changed(stack: Stac
     create_reservation(stack, 10, annotations=annotations)
     # Eight exist, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
-    reads, training = broker.reads, Reserved("default", "training")
+    reads, training = broker.reads, ReservationKey("default", "training")
     stack.until(
         lambda: reads.snapshot().odcrs.status(training).obtained == 8, "all that is active is counted"
     )

@@ -15,13 +15,13 @@ from broker.controllers.capacityreservation.related_objects import (
 )
 from broker.controllers.snapshot import Snapshot
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import mark
 from providers.names import MANAGED_BY
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
-MINE = Reserved("team", "gpu")
+MINE = ReservationKey("team", "gpu")
 RESERVED = {"type": "QuotaReserved", "status": "True", "reason": "Reserved", "message": ""}
 
 
@@ -49,7 +49,7 @@ def workload(*conditions: Json, back: int = 0, queue: str = MINE.queue, **metada
     return {"metadata": metadata, "spec": {"podSets": [{"name": "main", "count": 4}]}, "status": status}
 
 
-def snapshot(*workloads: Json, owner: Reserved = MINE, conditions: tuple[Json, ...] = ()) -> Snapshot:
+def snapshot(*workloads: Json, owner: ReservationKey = MINE, conditions: tuple[Json, ...] = ()) -> Snapshot:
     queue = {
         "metadata": {"name": MINE.queue, **mark(owner)},
         "spec": {},
@@ -124,7 +124,7 @@ def test_a_workload_with_all_pods_reclaimable_holds_nothing() -> None:
 
 
 def test_a_queue_of_another_reservation_is_ignored() -> None:
-    assert snapshot(workload(RESERVED), owner=Reserved("team", "other")).workload_holders == {}
+    assert snapshot(workload(RESERVED), owner=ReservationKey("team", "other")).workload_holders == {}
 
 
 @pytest.mark.covers("OME-066")
@@ -160,5 +160,7 @@ def test_the_queue_state_follows_its_active_condition(condition_: Json, active: 
     reads: Any = SimpleNamespace(kueue=True)
     state = queue_state(reads, MINE, snapshot(conditions=(condition_,)))
     assert state is not None and (state.active, state.reason) == (active, reason)
-    foreign = queue_state(reads, MINE, snapshot(conditions=(condition_,), owner=Reserved("team", "other")))
+    foreign = queue_state(
+        reads, MINE, snapshot(conditions=(condition_,), owner=ReservationKey("team", "other"))
+    )
     assert foreign is not None and (foreign.active, foreign.reason) == (False, "ClusterQueueNotCreated")

@@ -36,7 +36,7 @@ from broker.kube.errors import NotFound
 from broker.placement.claims import in_gangs, planned
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
@@ -267,7 +267,9 @@ class World:
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
         self.reads.reservations.cache.replace([reservation.body for reservation in setting.reservations], 1)
-        self.owner = {id_: Reserved("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner}
+        self.owner = {
+            id_: ReservationKey("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner
+        }
         self.total = {id_: count for id_, (_, _, count) in setting.slots.items()}
         self.ownership = Ownership(
             owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner}

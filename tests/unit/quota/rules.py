@@ -12,7 +12,7 @@ from broker.capacity.entitlement import KEPT
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.slot_model import SlotRequest
 from broker.quota.slots import SlotTree
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import slot_request
 from broker.reservations.cluster_admission import held
 from tests.unit.quota.rounds import GPU, Drain, World
@@ -209,7 +209,7 @@ def _any_slot(world: World, claim: NodeClaim, tree: SlotTree) -> SlotRequest:
         for requirement in claim.spec.requirements
         if requirement.key == names.INSTANCE_TYPE
     )
-    queue = Reserved(*claim.annotations[names.DRAWS_FROM].split("/")).queue
+    queue = ReservationKey(*claim.annotations[names.DRAWS_FROM].split("/")).queue
     usable_queues = {queue, *tree.peers(queue)}
     ids = [
         id_

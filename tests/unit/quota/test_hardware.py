@@ -24,12 +24,12 @@ from broker.quota.hardware import (
     usage,
 )
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.usage import HolderKind, ReservationHolder, Reserved
+from broker.quota.usage import HolderKind, ReservationHolder, ReservationKey
 
 GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
 TI = 2**40
 NODE = {GPU: 8, MEMORY: 2 * TI, CPU: 128_000}
-A, B, C = Reserved("a", "r"), Reserved("b", "r"), Reserved("", "r")
+A, B, C = ReservationKey("a", "r"), ReservationKey("b", "r"), ReservationKey("", "r")
 
 
 def of(flavor: str = "h100", gpus: int = 0, memory: int = 0, cpu: int = 0) -> dict[FlavorResource, int]:
@@ -40,7 +40,9 @@ def of(flavor: str = "h100", gpus: int = 0, memory: int = 0, cpu: int = 0) -> di
 WHOLE = of(gpus=64, memory=16 * TI, cpu=1024_000)
 
 
-def nodes(count: int, *, out: int = 0, owner: Reserved | None = None, flavor: str = "h100") -> list[Machine]:
+def nodes(
+    count: int, *, out: int = 0, owner: ReservationKey | None = None, flavor: str = "h100"
+) -> list[Machine]:
     return [
         Machine(
             name=f"n-{n}",
@@ -249,7 +251,7 @@ def test_new_machines_count_as_seen_and_slots_with_starting_instances_as_usable(
 
 
 def holder(
-    name: str, amounts: Amounts, kind: HolderKind = "Workload", reserved: Reserved = A
+    name: str, amounts: Amounts, kind: HolderKind = "Workload", reserved: ReservationKey = A
 ) -> ReservationHolder:
     return ReservationHolder(kind=kind, name=name, reserved=reserved, usage=amounts)
 
@@ -311,10 +313,10 @@ H100 = FlavorResource("h100", GPU)
 )
 def test_unattributed_usage_takes_free_amounts(
     machines: list[Machine],
-    used: dict[Reserved, int],
+    used: dict[ReservationKey, int],
     unattributed: dict[UnattributedKey, int],
     anywhere: bool,
-    expected: dict[Reserved, int],
+    expected: dict[ReservationKey, int],
 ) -> None:
     both = [
         EntitledReservation(reserved=reserved, nominal={H100: 32}, since=since)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from broker.quota.resolve import ReservationNames, UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 
 KNOWN = (
-    Reserved("", "pool"),
-    Reserved("a", "pool"),
-    Reserved("a", "gpu"),
-    Reserved("b", "gpu"),
-    Reserved("a", "alone"),
+    ReservationKey("", "pool"),
+    ReservationKey("a", "pool"),
+    ReservationKey("a", "gpu"),
+    ReservationKey("b", "gpu"),
+    ReservationKey("a", "alone"),
 )
 
 
@@ -20,14 +20,14 @@ KNOWN = (
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("a/gpu", Reserved("a", "gpu")),
-        ("b/gpu", Reserved("b", "gpu")),
-        ("a/pool", Reserved("a", "pool")),
-        ("pool", Reserved("", "pool")),  # the cluster's comes before a namespace's
-        ("alone", Reserved("a", "alone")),
+        ("a/gpu", ReservationKey("a", "gpu")),
+        ("b/gpu", ReservationKey("b", "gpu")),
+        ("a/pool", ReservationKey("a", "pool")),
+        ("pool", ReservationKey("", "pool")),  # the cluster's comes before a namespace's
+        ("alone", ReservationKey("a", "alone")),
     ],
 )
-def test_name_resolves_to_one_reservation(given: str, expected: Reserved) -> None:
+def test_name_resolves_to_one_reservation(given: str, expected: ReservationKey) -> None:
     assert ReservationNames(KNOWN).resolve(given) == expected
 
 

@@ -11,12 +11,12 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
 from broker.kube.cache import Cache
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.claims import borrows
 from tests.support.caches import claim_caches
 
 KEEP = {names.DO_NOT_DISRUPT: "true"}
-MINE, THEIRS = Reserved("a", "gpu"), Reserved("b", "gpu")
+MINE, THEIRS = ReservationKey("a", "gpu"), ReservationKey("b", "gpu")
 
 
 def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") -> NodeClaim:

@@ -8,12 +8,12 @@ import pytest
 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
-A, B, POOL = Reserved("a", "gpu"), Reserved("b", "gpu"), Reserved("", "pool")
+A, B, POOL = ReservationKey("a", "gpu"), ReservationKey("b", "gpu"), ReservationKey("", "pool")
 
 
 def cluster(name: str, of: str, *, holds: str = "", state: str = "ACTIVE", detail: str = "") -> Json:

@@ -24,7 +24,7 @@ from broker.kube.client import Client
 from broker.quota.hardware import HardwareShare
 from broker.quota.lifecycle import ObstacleKind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.usage import HolderKind, ReservationHolder, Reserved
+from broker.quota.usage import HolderKind, ReservationHolder, ReservationKey
 from broker.reservations.conditions import (
     REASONS,
     QueueState,
@@ -83,7 +83,7 @@ def facts(
 
 def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int = 8) -> ReservationHolder:
     return ReservationHolder(
-        kind=kind, name=name, reserved=Reserved("a", "r"), usage={GPU: gpus}, healthy=not why, why=why
+        kind=kind, name=name, reserved=ReservationKey("a", "r"), usage={GPU: gpus}, healthy=not why, why=why
     )
 
 
@@ -349,7 +349,7 @@ def test_each_problem_has_its_reason_and_a_remedy(
 
 def remedies_and_reasons(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
     """The remedies for a reservation with this state, and the reasons of its obstacles."""
-    return remedies(state, Reserved("a", "r")), [failure.reason for failure in purchase_failures(state)]
+    return remedies(state, ReservationKey("a", "r")), [failure.reason for failure in purchase_failures(state)]
 
 
 def test_a_reservation_that_buys_nothing_names_the_remedies() -> None:
@@ -388,7 +388,7 @@ def test_a_deleted_reservation_names_the_ec2_state_that_it_waits_for(reason: str
     problem = ReservationProblem(reason=reason, message="instances still run in cr-1")
     short = {"h100": FlavorCount(wanted=2, obtained=1)}
     state = OdcrStatus(managed=True, flavors=short, problems=(problem,))
-    odcrs = OdcrSnapshot(ownership=Ownership(), statuses={Reserved("a", "r"): state})
+    odcrs = OdcrSnapshot(ownership=Ownership(), statuses={ReservationKey("a", "r"): state})
     snapshot = Snapshot(version=1, reservations={}, odcrs=odcrs)
     reservation = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
     assert remaining(reads, reservation, snapshot) == [waits_for]
@@ -472,7 +472,7 @@ def test_amounts_are_quantities_by_flavor_and_resource() -> None:
             ReservationHolder(
                 kind="DedicatedAICluster",
                 name="prod",
-                reserved=Reserved("", "r"),
+                reserved=ReservationKey("", "r"),
                 usage={GPU: 64, MEMORY: 2 * TI},
             ),
             holder("team/train"),

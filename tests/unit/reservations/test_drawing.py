@@ -11,14 +11,14 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import NOT_ALLOWED, DrawRights, allowed_namespaces
 
 TEAM, POOL, LISTED, OPEN = (
-    Reserved("team", "gpus"),
-    Reserved("", "pool"),
-    Reserved("", "listed"),
-    Reserved("ops", "spare"),
+    ReservationKey("team", "gpus"),
+    ReservationKey("", "pool"),
+    ReservationKey("", "listed"),
+    ReservationKey("ops", "spare"),
 )
 
 
@@ -64,7 +64,7 @@ def test_a_reservation_serves_its_namespace_and_those_that_it_lists(
     named: str, namespaces: Iterable[str], served: bool
 ) -> None:
     decided = rights().decide(named, namespaces)
-    assert isinstance(decided, Reserved) is served
+    assert isinstance(decided, ReservationKey) is served
     if isinstance(decided, UnresolvedName):
         assert decided.reason == NOT_ALLOWED and names.ALLOWED_NAMESPACES in decided.message
 

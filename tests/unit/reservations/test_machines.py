@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.machines import MachineReader, expires, node_problem, slots
 from broker.reservations.ownership import Ownership
 from providers.model import Gpu, InstanceType, Odcr
@@ -23,7 +23,7 @@ P5 = InstanceType(
     memory_mib=2_097_152,
     gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81_920),),
 )
-OWNER = Reserved("team", "gpus")
+OWNER = ReservationKey("team", "gpus")
 LIMIT = timedelta(minutes=10)
 GPU = "nvidia.com/gpu"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import names
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import (
     ALL_ADOPTERS,
     Adopters,
@@ -26,15 +26,15 @@ from providers.model import Odcr, ReservationGroup
 from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
 
-A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
-EVERYBODY = Reserved("", "shared")
+A, B = ReservationKey("team-a", "gpus"), ReservationKey("team-b", "gpus")
+EVERYBODY = ReservationKey("", "shared")
 UID = "uid-of-this"
 P5 = InstanceFlavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
 M5 = InstanceFlavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
 
 
 def claimant(
-    reserved: Reserved = A, *flavors: InstanceFlavor, ids: str = "", group: str = "", age: int = 0
+    reserved: ReservationKey = A, *flavors: InstanceFlavor, ids: str = "", group: str = "", age: int = 0
 ) -> OwnershipClaim:
     flavors = flavors or (M5,)
     return OwnershipClaim(
@@ -47,11 +47,11 @@ def claimant(
     )
 
 
-def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | None = None) -> Odcr:
+def tagged(id_: str = "cr-1", reserved: ReservationKey = A, tags: Mapping[str, str] | None = None) -> Odcr:
     return odcr(id_, tags={names.TAG_RESERVATION: str(reserved), **(tags or {})})
 
 
-def bought(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
+def bought(id_: str = "cr-1", reserved: ReservationKey = A, cluster: str = "blue") -> Odcr:
     return tagged(id_, reserved, {MANAGED_BY: MANAGER, TAG_CLUSTER: cluster})
 
 
@@ -61,7 +61,7 @@ def resolved(
     group: tuple[str, ...] | None = None,
     group_tags: Mapping[str, str] | None = None,
     adopters: Adopters = ALL_ADOPTERS,
-    holders: Mapping[str, Reserved] | None = None,
+    holders: Mapping[str, ReservationKey] | None = None,
 ) -> Ownership:
     tags = group_tags or {}
     ownership = Owner("blue", UID).ownership_of(tags)
@@ -76,7 +76,7 @@ def resolved(
     )
 
 
-def reasons(ownership: Ownership, reserved: Reserved = A) -> list[str]:
+def reasons(ownership: Ownership, reserved: ReservationKey = A) -> list[str]:
     return [problem.reason for problem in ownership.problems.get(reserved, ())]
 
 
@@ -105,7 +105,7 @@ def test_ended_and_unclaimed_reservations_have_no_owner() -> None:
     ownership = resolved(
         [
             replace(tagged("cr-1"), state="cancelled"),
-            tagged("cr-2", Reserved("team-a", "other")),
+            tagged("cr-2", ReservationKey("team-a", "other")),
             odcr("cr-3"),
             bought("cr-4", cluster="green"),
             tagged("cr-5", tags={TAG_CLUSTER: "green"}),
@@ -169,7 +169,7 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
     ],
 )
 def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
-    tag: Reserved, cluster: Mapping[str, str], adopted: bool
+    tag: ReservationKey, cluster: Mapping[str, str], adopted: bool
 ) -> None:
     claim, tags = claimant(group=GROUP), {names.TAG_RESERVATION: str(tag), **cluster}
     ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=Adopters())
@@ -247,7 +247,7 @@ def test_a_named_reservation_that_does_not_exist_is_a_problem(
     st.sets(st.integers(0, 5)),
 )
 def test_no_reservation_is_lost_or_counted_twice(
-    specs: list[tuple[Reserved | None, bool, str]], ids: set[int], members: set[int]
+    specs: list[tuple[ReservationKey | None, bool, str]], ids: set[int], members: set[int]
 ) -> None:
     odcrs = []
     for number, (tagged_owner, managed, cluster) in enumerate(specs):

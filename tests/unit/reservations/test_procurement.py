@@ -12,7 +12,7 @@ import pytest
 
 from broker.apis import names
 from broker.capacity.model import Inventory
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (
     LATEST_VISIBLE,
     MOST_ADDED,
@@ -35,7 +35,7 @@ from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
 
 GPU = "nvidia.com/gpu"
-TEAM, OTHER = Reserved("team", "gpus"), Reserved("team", "more")
+TEAM, OTHER = ReservationKey("team", "gpus"), ReservationKey("team", "more")
 RICH = Caps(dollars=1e9)
 TYPES = {
     instance_type.name: instance_type
@@ -52,7 +52,7 @@ H100 = InstanceFlavor(name="h100", instance_types=(P5,), zones=(A, B))
 
 
 def desired(
-    gpus: int = 64, flavor: InstanceFlavor = H100, reserved: Reserved = TEAM, **more: Any
+    gpus: int = 64, flavor: InstanceFlavor = H100, reserved: ReservationKey = TEAM, **more: Any
 ) -> DesiredCapacity:
     demand = FlavorDemand(flavor=flavor, nominal={GPU: float(gpus)})
     demands = more.pop("demands", {flavor.name: demand})
@@ -79,12 +79,12 @@ def foreign(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any)
     return odcr(id_, kind, zone, total=count, free=count, tags={names.TAG_RESERVATION: str(TEAM)}, **more)
 
 
-def intent(id_: str, count: int, *, reserved: Reserved = TEAM, **more: Any) -> PurchaseIntent:
+def intent(id_: str, count: int, *, reserved: ReservationKey = TEAM, **more: Any) -> PurchaseIntent:
     more = {"at": NOW, "flavor": "h100", "instance_type": P5, "zone": A, **more}
     return PurchaseIntent(attempt_id=id_, count=count, reserved=reserved, **more)
 
 
-def lost(id_: str, total: int, *, reserved: Reserved = TEAM, **more: Any) -> HeldRecord:
+def lost(id_: str, total: int, *, reserved: ReservationKey = TEAM, **more: Any) -> HeldRecord:
     more = {"flavor": "h100", "instance_type": P5, "zone": A, "bought": True, **more}
     return HeldRecord(id=id_, total=total, reserved=reserved, **more)
 
@@ -133,7 +133,7 @@ def changes(procurement: ProcurementPlan) -> dict[str, int]:
     return {change.odcr_id: change.count for change in procurement.changes}
 
 
-def reasons(procurement: ProcurementPlan, reserved: Reserved = TEAM) -> list[str]:
+def reasons(procurement: ProcurementPlan, reserved: ReservationKey = TEAM) -> list[str]:
     return [problem.reason for problem in procurement.statuses[reserved].problems]
 
 
@@ -610,7 +610,7 @@ def test_a_held_reservation_that_ec2_does_not_describe_counts_and_is_not_bought_
 
 @pytest.mark.covers("SAF-55")
 def test_caps_hold_for_each_namespace() -> None:
-    elsewhere = Reserved("third", "gpus")
+    elsewhere = ReservationKey("third", "gpus")
     for caps, option in (
         (Caps(dollars=1e9, dollars_namespace=1000.0), "--buy-dollars-namespace is 1000"),
         (Caps(dollars=1e9, instances_namespace=10), "--buy-instances-namespace is 10"),
@@ -624,7 +624,7 @@ def test_caps_hold_for_each_namespace() -> None:
         (problem,) = procurement.statuses[OTHER].problems
         assert option in problem.message and "in namespace team" in problem.message
         # Capacity left by a deleted object of the namespace counts, by the tag of its purchase.
-        left = (managed("cr-1", 9, reserved=Reserved("team", "deleted")),)
+        left = (managed("cr-1", 9, reserved=ReservationKey("team", "deleted")),)
         assert [purchase.count for purchase in planned(desired(), odcrs=left, caps=caps).purchases] == [1]
     assert buys(planned(desired(), lost=[lost("cr-9", 9, reserved=OTHER)], caps=caps)) == [(P5, A, 1)]
 

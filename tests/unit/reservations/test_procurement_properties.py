@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.capacity.model import Inventory
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (
     LATEST_VISIBLE,
     Caps,
@@ -53,7 +53,7 @@ FLAVORS = {
     "big": InstanceFlavor(name="big", instance_types=(BIG,), zones=ZONES[:2]),
     "any": InstanceFlavor(name="any", instance_types=(BIG, SMALL), zones=ZONES[1:]),
 }
-TEAMS = (Reserved("a", "gpus"), Reserved("b", "gpus"))
+TEAMS = (ReservationKey("a", "gpus"), ReservationKey("b", "gpus"))
 Place = tuple[str, str]
 
 
@@ -121,8 +121,8 @@ class World:
     ec2: Ec2
     caps: Caps
     now: datetime = NOW
-    quotas: dict[Reserved, dict[str, int]] = field(default_factory=dict)
-    deleted: set[Reserved] = field(default_factory=set)
+    quotas: dict[ReservationKey, dict[str, int]] = field(default_factory=dict)
+    deleted: set[ReservationKey] = field(default_factory=set)
     cancels: bool = False
     intents: tuple[PurchaseIntent, ...] = ()
     refusals: Refusals = field(default_factory=Refusals)
@@ -195,7 +195,7 @@ class World:
         error = ProviderError("InsufficientInstanceCapacity", "none", class_=ErrorClass.CAPACITY)
         self.refusals = self.refusals.record(kind, zone, count, error, self.now)
 
-    def held(self, team: Reserved, flavor: str) -> int:
+    def held(self, team: ReservationKey, flavor: str) -> int:
         """The GPUs of any source that are held for a flavor in its places."""
         return sum(
             odcr.total * TYPES[odcr.instance_type].gpus[0].count
@@ -203,13 +203,13 @@ class World:
             if odcr.tags.get(names.TAG_RESERVATION) == str(team) and self.flavors_of(odcr, team) == [flavor]
         )
 
-    def flavors_of(self, odcr: Odcr, team: Reserved) -> list[str]:
+    def flavors_of(self, odcr: Odcr, team: ReservationKey) -> list[str]:
         quota = self.quotas[team]
         tagged = odcr.tags.get(names.TAG_FLAVOR)
         among = [tagged] if tagged in quota else quota
         return [name for name in among if self.flavors[name].admits(odcr)]
 
-    def served(self) -> dict[tuple[Reserved, str], int]:
+    def served(self) -> dict[tuple[ReservationKey, str], int]:
         """The held GPUs of each quota."""
         return {
             (team, flavor): min(gpus, self.held(team, flavor))
@@ -249,10 +249,10 @@ def happen(world: World, event: tuple[object, ...]) -> None:
     kind, *rest = event
     alive = world.ec2.alive()
     match kind, rest:
-        case "quota", [Reserved() as team, str(flavor), int(gpus)]:
+        case "quota", [ReservationKey() as team, str(flavor), int(gpus)]:
             if team not in world.deleted:
                 world.quotas.setdefault(team, {})[flavor] = gpus
-        case "drop", [Reserved() as team, str(flavor)]:
+        case "drop", [ReservationKey() as team, str(flavor)]:
             world.quotas.get(team, {}).pop(flavor, None)
         case "room", [(str(name), str(zone)), int(count)]:
             world.ec2.room[name, zone] = count
@@ -263,12 +263,12 @@ def happen(world: World, event: tuple[object, ...]) -> None:
         case "cancel by hand", [int(at)] if alive:
             odcr = alive[at % len(alive)]
             world.ec2.odcrs[odcr.id] = replace(odcr, state="cancelled", available=0)
-        case "foreign purchase", [Reserved() as team, (str(name), str(zone))]:
+        case "foreign purchase", [ReservationKey() as team, (str(name), str(zone))]:
             foreign = world.ec2.make(name, zone, 1, {names.TAG_RESERVATION: str(team)})
             world.ec2.foreign |= {foreign.id}
         case "policy", [bool(cancels)]:
             world.cancels = cancels
-        case "lost reply", [Reserved() as team, (str(name), str(zone)), int(count)]:
+        case "lost reply", [ReservationKey() as team, (str(name), str(zone)), int(count)]:
             sent = PurchaseIntent(
                 attempt_id="p-1",
                 at=world.now - LATEST_VISIBLE,
@@ -280,7 +280,7 @@ def happen(world: World, event: tuple[object, ...]) -> None:
                 match_criteria="open",  # the desired terms differ, so it is not sent again
             )
             world.intents = (sent,) if count else ()
-        case "delete", [Reserved() as team]:
+        case "delete", [ReservationKey() as team]:
             world.deleted.add(team)
         case "wait", [int(minutes)]:
             world.now += timedelta(minutes=minutes)

@@ -10,7 +10,7 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
 from broker.quota.model import FlavorResource, Preemption, Queue, Quota
 from broker.quota.tree import Tree
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.queues import queues
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def quotas(*, limit: str | None = None, lend: str | None = None, memory: str | N
 def queue(spec: Json, namespace: str = "team") -> Queue:
     judged = judge(ReservationSpec.model_validate(spec))
     assert not judged.problems
-    (cluster_queue,) = queues({Reserved(namespace, "gpu"): judged.spec})
+    (cluster_queue,) = queues({ReservationKey(namespace, "gpu"): judged.spec})
     return cluster_queue
 
 
@@ -114,5 +114,5 @@ def test_the_preemption_rule_has_kueues_policies_and_defaults(
 def test_a_cluster_wide_reservation_of_a_cohort_is_its_members_pool() -> None:
     pool = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
     team = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
-    tree = Tree(queues({Reserved("", "pool"): pool, Reserved("team", "gpu"): team}))
+    tree = Tree(queues({ReservationKey("", "pool"): pool, ReservationKey("team", "gpu"): team}))
     assert tree.queues["team--gpu"].potential(GPU) == 128

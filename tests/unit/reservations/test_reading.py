@@ -18,7 +18,7 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, GROUP_NAME_LENGTH, Groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.idle import IdleTracker
@@ -36,7 +36,7 @@ from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE,
 
 GPU = "nvidia.com/gpu"
 P5 = "p5.48xlarge"
-TEAM = Reserved("ml", "training")
+TEAM = ReservationKey("ml", "training")
 
 
 def reservation(
@@ -225,9 +225,9 @@ def groups(cluster: str = "blue") -> tuple[Groups, Api]:
 def test_a_groups_name_is_valid_and_follows_from_cluster_and_object() -> None:
     group_reader, _ = groups()
     assert group_reader.name(TEAM) == "capacity-broker.blue.ml--training"
-    assert group_reader.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
-    long = group_reader.name(Reserved("n" * 63, "r" * 200))
-    assert len(long) == GROUP_NAME_LENGTH and long != group_reader.name(Reserved("n" * 63, "r" * 201))
+    assert group_reader.name(ReservationKey("", "shared")) == "capacity-broker.blue.shared"
+    long = group_reader.name(ReservationKey("n" * 63, "r" * 200))
+    assert len(long) == GROUP_NAME_LENGTH and long != group_reader.name(ReservationKey("n" * 63, "r" * 201))
     assert groups("a/b")[0].name(TEAM) != groups("a-b")[0].name(TEAM)
     like = "arn:aws-cn:ec2:cn-north-1:1:capacity-reservation/cr-1"
     assert group_reader.arn(TEAM, sample_arn=like).startswith(

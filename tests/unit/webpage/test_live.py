@@ -13,17 +13,17 @@ from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.snapshot import Snapshot
 from broker.placement.holds_ledger import HoldLedger
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.webpage.live import LiveState, live_state
 from providers.base import CapacityProvider
 from tests.unit.capacity.builders import NOW, odcr
 
-BEFORE, NOW_OWNER = Reserved("team", "before"), Reserved("team", "now")
+BEFORE, NOW_OWNER = ReservationKey("team", "before"), ReservationKey("team", "now")
 
 
-def reservation(reserved: Reserved, *odcrs: str) -> CapacityReservation:
+def reservation(reserved: ReservationKey, *odcrs: str) -> CapacityReservation:
     metadata = {"namespace": reserved.namespace, "name": reserved.name, "uid": str(reserved)}
     held = [{"id": id_, "flavor": "h100"} for id_ in odcrs]
     return CapacityReservation.decode({"metadata": metadata, "status": {"cloudReservations": held}})

@@ -15,7 +15,7 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.oncall.idle_matches import IdleSlots, idle_matches
 from broker.oncall.waiters import Alternative, Waiter, describe
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
@@ -197,13 +197,13 @@ def test_person_sees_matches_of_readable_namespaces_only() -> None:
     team = VisibleScope(cluster=False, namespaces=frozenset({"team"}))
     seen = visible(live, team)
     assert [waiter.name for waiter in seen.waiters] == ["team/train"]
-    assert [slots.owner for slots in seen.idle_slots] == [Reserved("team", "gpus")]
+    assert [slots.owner for slots in seen.idle_slots] == [ReservationKey("team", "gpus")]
     readers = replace(team, cluster=True)
     seen = visible(live, readers)
     (match,) = (
         match
         for match in idle_matches(seen.waiters, seen.idle_slots, shown=shown_names(readers))
-        if match.slots.owner == Reserved("other", "gpus")
+        if match.slots.owner == ReservationKey("other", "gpus")
     )
     assert "other" not in match.text.replace(ELSEWHERE, "") + match.command
 
@@ -230,7 +230,7 @@ def idle(namespace: str = "team") -> IdleSlots:
         zone="us-east-1a",
         free=3,
         node_classes=frozenset({"gpu"}),
-        owner=Reserved(namespace, "gpus"),
+        owner=ReservationKey(namespace, "gpus"),
         labels={},
     )
 

@@ -20,13 +20,13 @@ from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter,
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.events import Recorder
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
 
-KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
+KNOWN = [ReservationKey("ml", "gpus"), ReservationKey("", "pool")]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_every_known_annotation_is_valid_on_its_kind() -> None:
 class ReporterBench:
     """The reporter over caches of one object each; `events` gives its events by reason."""
 
-    def __init__(self, *objs: Object, known: list[Reserved] | None = None, kueue: bool = False) -> None:
+    def __init__(self, *objs: Object, known: list[ReservationKey] | None = None, kueue: bool = False) -> None:
         self.client = Client(InProcessTransport(Cluster()))
         self.recorder = Recorder(self.client, "test", FakeClock())
         self.known = KNOWN if known is None else known

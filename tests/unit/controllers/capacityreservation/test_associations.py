@@ -20,7 +20,7 @@ from broker.controllers.snapshot import Ec2Reads
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
@@ -35,7 +35,7 @@ from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
-MINE = Reserved("team", "gpu")
+MINE = ReservationKey("team", "gpu")
 TYPE = "p5.48xlarge"
 
 

@@ -9,7 +9,7 @@ from broker.controllers.capacityreservation.controller import ReservationControl
 from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
 from broker.kube.client import Client
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.spec import Reservation
 from local.in_process import InProcessTransport
 from local.kube import Cluster
@@ -33,7 +33,10 @@ class UnusedBuilder(JointFactsBuilder):
 def test_without_reservations_no_facts_are_built_and_old_metrics_are_removed() -> None:
     client, clock, builder = Client(InProcessTransport(Cluster())), FakeClock(), UnusedBuilder()
     controller = ReservationController(dependencies(client, clock), builder)
-    show({Reserved("team", "gpu"): ReservationMetrics(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
+    show(
+        {ReservationKey("team", "gpu"): ReservationMetrics(state="Active")},
+        {("nvidia.com/gpu", "no flavor"): 8},
+    )
     assert controller.run() is None
     assert not [sample for table in TABLES for family in table.collect() for sample in family.samples]
     assert builder.alive is not None and not builder.alive

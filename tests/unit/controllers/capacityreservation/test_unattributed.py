@@ -14,10 +14,10 @@ from broker.controllers.claim_caches import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import ReservationHolder, ReservationKey
 
 GPU = "nvidia.com/gpu"
-OWNER, OTHER = Reserved("team", "gpus"), Reserved("elsewhere", "gpus")
+OWNER, OTHER = ReservationKey("team", "gpus"), ReservationKey("elsewhere", "gpus")
 KEY = FlavorResource("h100", GPU)
 DRAWS, DEDICATED = {names.DRAWS_FROM: "team/gpus"}, {names.DEDICATED: "prod"}
 
@@ -50,7 +50,7 @@ class World:
     def read(
         self,
         *holders: ReservationHolder,
-        owner: Reserved | None = None,
+        owner: ReservationKey | None = None,
         claim: NodeClaim | None = None,
         kueue: bool = False,
         moment: float = 0.0,
@@ -97,7 +97,7 @@ def claim(*, annotations: dict[str, str] | None = None, labels: dict[str, str] |
     ],
 )
 def test_without_kueue_claims_attribute_an_instance(
-    owner: Reserved | None, claim_: NodeClaim | None, gpus: int, use: int
+    owner: ReservationKey | None, claim_: NodeClaim | None, gpus: int, use: int
 ) -> None:
     world = World()
     world.pod(gpus)

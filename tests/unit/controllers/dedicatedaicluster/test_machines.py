@@ -16,7 +16,7 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
 from broker.controllers.dedicatedaicluster.snapshot import quota_flavor
 from broker.quota.flavors import misfit
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_sizes import sizes
 from broker.reservations.sizing import SizedQuota
 from broker.settings import Settings
@@ -51,7 +51,7 @@ def test_a_flavor_counts_whole_offered_instances(zones: str, amount: int, count:
 def test_a_cluster_is_sized_as_its_reservation_is(sizing: str, count: int) -> None:
     flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
-    reserved = Reserved("", "gpu")
+    reserved = ReservationKey("", "gpu")
     metadata = {"name": "gpu", "annotations": {names.SIZING: sizing}}
     reservation = ClusterCapacityReservation.decode({"metadata": metadata})
     size = sizes({"h100": flavor}, {reserved: reservation}, types, Settings().bought_zones)(reserved)
@@ -71,7 +71,7 @@ def claim_body(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> J
         cluster(),
         3,
         demand=ClusterDemand(requests={GPU: 16}, **more),
-        reserved=Reserved("team", "gpu"),
+        reserved=ReservationKey("team", "gpu"),
         flavor=flavor,
         sized=SIZED,
         types={"p5.48xlarge": P5},

@@ -19,7 +19,7 @@ from broker.kube.client import Client
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, decide
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
@@ -109,7 +109,7 @@ def cluster_snapshot(
     reads.cluster_reservations.cache.replace(cluster_wide or [], 1)
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
-    ownership = Ownership(owner={"cr-1": Reserved("team", "gpu")}, flavor={"cr-1": "h100"})
+    ownership = Ownership(owner={"cr-1": ReservationKey("team", "gpu")}, flavor={"cr-1": "h100"})
     reads.snapshots.publish(OdcrSnapshot(ownership=ownership))
     return build_snapshot(
         reads.snapshot(),

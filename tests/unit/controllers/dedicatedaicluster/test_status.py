@@ -25,7 +25,7 @@ from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import FlavorResource, Reason
 from broker.quota.resolve import UnresolvedName
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.sizing import FlavorProblem, SizedQuota
 
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 KEY = FlavorResource("h100", GPU)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-MINE = Reserved("team", "gpu")
+MINE = ReservationKey("team", "gpu")
 EVICTION = preempted(
     Eviction(
         reason=Reason.RECLAIM, preemptor="other", preemptor_path="/c/team--b", preemptee_path="/c/team--gpu"
@@ -282,10 +282,10 @@ def test_a_partial_eviction_keeps_the_rest() -> None:
 
 def test_a_cluster_that_moves_releases_its_first_reservation() -> None:
     dac = cluster(holds=16, state="ACTIVE")
-    status = status_of(dac, claim(0), reserved=Reserved("team", "other"))
+    status = status_of(dac, claim(0), reserved=ReservationKey("team", "other"))
     assert (status.state, conditions_of(status)["Ready"][1]) == ("UPDATING", "ReservationChanged")
     assert (claim_changes(status), status.held) == (([], ["c-u-0"]), held(dac))
-    assert status_of(dac, reserved=Reserved("team", "other")).held is None
+    assert status_of(dac, reserved=ReservationKey("team", "other")).held is None
 
 
 def test_a_deleted_cluster_is_released_after_its_last_instance() -> None:

@@ -18,7 +18,7 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import held
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
@@ -30,14 +30,14 @@ from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
-MINE = Reserved("team", "gpu")
+MINE = ReservationKey("team", "gpu")
 EMPTY = ClusterSnapshot(reservations={}, specs={}, flavors={}, clusters=(), other_holders=())
 
 
 class Stage:
     """A cluster that requests GPUs, and its reservation's queue in namespace team with the broker's check."""
 
-    def __init__(self, reserved: Reserved = MINE) -> None:
+    def __init__(self, reserved: ReservationKey = MINE) -> None:
         self.reserved = reserved
         transport = InProcessTransport(Cluster())
         self.client = Client(transport)
@@ -105,8 +105,10 @@ class Stage:
 
 @pytest.mark.covers("SAF-53")
 @pytest.mark.parametrize("namespace", ["team", "a-tenant"])
-@pytest.mark.parametrize("reserved", [MINE, Reserved("", "pool")], ids=str)
-def test_a_workload_outside_of_the_reservations_queues_is_ignored(reserved: Reserved, namespace: str) -> None:
+@pytest.mark.parametrize("reserved", [MINE, ReservationKey("", "pool")], ids=str)
+def test_a_workload_outside_of_the_reservations_queues_is_ignored(
+    reserved: ReservationKey, namespace: str
+) -> None:
     """A tenant creates a Workload with the cluster as its owner, in a queue of its own that admits it.
     Otherwise the cluster would get instances for it, without quota of its reservation."""
     stage = Stage(reserved)

@@ -18,7 +18,7 @@ from broker.controllers.disruption.standing import StandingNodes
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.text import format_time
 from tests.support.caches import claim_caches
@@ -87,7 +87,7 @@ def outside(name: str = "d", *pods: Pod, **more: Any) -> ManagedNode:
     return managed(name, "on-demand", *(pods or (pod(f"app-{name}", "1500m", name),)), **more)
 
 
-RIGHTS = DrawRights({Reserved("default", "team"): CapacityReservation()})
+RIGHTS = DrawRights({ReservationKey("default", "team"): CapacityReservation()})
 
 
 def moves(*nodes: ManagedNode, waiting: Sequence[Pod] = ()) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
@@ -61,7 +61,7 @@ P5 = InstanceType(
     zones=frozenset({"us-east-1a"}),
     gpus=(Gpu(name="h100", manufacturer="nvidia", count=8, memory_mib=81920),),
 )
-A, B = Reserved("team", "a"), Reserved("team", "b")
+A, B = ReservationKey("team", "a"), ReservationKey("team", "b")
 
 
 class World:
@@ -77,7 +77,7 @@ class World:
         self.clock = FakeClock()
         self.kueue = Kueue(self.transport, version=served[0], now=self.clock.now)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
-        self.owned_odcrs: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
+        self.owned_odcrs: dict[ReservationKey, Mapping[str, tuple[Odcr, ...]]] = {}
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.pods: Cache[Pod] = Cache(Pod)
@@ -106,7 +106,7 @@ class World:
     def kind(self, model: type[Any]) -> Kind:
         return self.kueue.kind(model)
 
-    def _reservation(self, reserved: Reserved, cohort: str, borrows: bool) -> None:
+    def _reservation(self, reserved: ReservationKey, cohort: str, borrows: bool) -> None:
         quota = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16"}]}]
         raw = {
             "metadata": {"name": reserved.name, "namespace": reserved.namespace, "resourceVersion": "1"},
@@ -126,7 +126,9 @@ class World:
         body = {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
         self.client.create(self.kind(ResourceFlavor), body)
 
-    def holds(self, reserved: Reserved, *counts: int, state: OdcrState = "active", used: int = 0) -> None:
+    def holds(
+        self, reserved: ReservationKey, *counts: int, state: OdcrState = "active", used: int = 0
+    ) -> None:
         self.owned_odcrs[reserved] = {
             "h100": tuple(
                 Odcr(
@@ -144,7 +146,7 @@ class World:
     def submit(
         self,
         name: str,
-        reserved: Reserved = A,
+        reserved: ReservationKey = A,
         *,
         gpus: int = 8,
         flavor: str = "h100",
@@ -432,7 +434,7 @@ def test_a_queue_without_a_reservation_stays_pending_with_a_remedy() -> None:
             "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
         },
     )
-    world.submit("one", Reserved("", "theirs"))
+    world.submit("one", ReservationKey("", "theirs"))
     assert world.check_states("one") == ["Pending"]
     assert "ClusterQueue theirs is of no reservation" in world.check_of("one").message
     before = world.kueue.raw(Workload, "one", "team")
@@ -633,7 +635,7 @@ def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
     assert world.kueue.decides(name, namespace="team") == "requeued"
 
 
-def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
+def _put_right(world: World, reserved: ReservationKey, *, borrows: bool) -> None:
     """Gives the reservation an invalid limit, which is corrected unless the broker is strict."""
     wrong = {"borrowingLimit": "8"} if not borrows else {}
     quotas = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16", **wrong}]}]
@@ -653,7 +655,7 @@ def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
 @pytest.mark.parametrize("wrong", [A, B], ids=["borrower", "lender"])
 @pytest.mark.parametrize(("strict", "expected"), [(False, "Ready"), (True, "Retry")])
 def test_a_reservation_that_is_invalid_under_strict_lends_and_borrows_nothing(
-    wrong: Reserved, strict: bool, expected: str
+    wrong: ReservationKey, strict: bool, expected: str
 ) -> None:
     """In the check, in launches and in quota: all use the same judgement."""
     world = World(a=True)
@@ -866,7 +868,9 @@ def test_workload_that_replaces_none_of_its_job_needs_all_of_its_pods(replaces: 
 @pytest.mark.covers("FLT-45")
 @pytest.mark.parametrize("first", [A, B], ids=["the owner first", "the member without instances first"])
 @pytest.mark.parametrize("owner_borrows", [False, True])
-def test_no_more_workloads_are_ready_than_instances_can_hold(first: Reserved, owner_borrows: bool) -> None:
+def test_no_more_workloads_are_ready_than_instances_can_hold(
+    first: ReservationKey, owner_borrows: bool
+) -> None:
     """B has quota and no instances: Kueue lends it nothing, and reclaims nothing of it."""
     world = World(a=owner_borrows, b=True)
     world.holds(A, 4)

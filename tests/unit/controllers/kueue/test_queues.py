@@ -34,7 +34,7 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
@@ -49,7 +49,7 @@ from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
-KEY, QUEUE, TEAM = "team/gpu", "team--gpu", Reserved("team", "gpu")
+KEY, QUEUE, TEAM = "team/gpu", "team--gpu", ReservationKey("team", "gpu")
 OME = [body for body in crds.load() if body["spec"]["group"] == "ome.io"]
 QUOTA = {"name": GPU, "nominalQuota": "16"}
 SPEC: Json = {
@@ -84,7 +84,7 @@ class World:
         self.check = AdmissionCheckReconciler(shared)
         self.controller = QueueController(shared, self.check)
 
-    def reported(self, reserved: Reserved = TEAM) -> tuple[ReservationProblem, ...]:
+    def reported(self, reserved: ReservationKey = TEAM) -> tuple[ReservationProblem, ...]:
         return self.reads.snapshot().queue_problems.get(reserved, ())
 
     def reserve(self, **more: Any) -> None:
@@ -308,9 +308,9 @@ def test_a_shared_reservation_has_a_queue_in_each_annotated_namespace(world: Wor
         meta = {"name": name, "annotations": {names.DRAWS_FROM: drawn}}
         world.client.create(Namespace.KIND, {"metadata": meta})
     world.client.create(ClusterCapacityReservation.KIND, {"metadata": {"name": "gpu"}, "spec": SPEC})
-    shared = Reserved("", "gpu")
+    shared = ReservationKey("", "gpu")
 
-    def queues() -> dict[str, Reserved | None]:
+    def queues() -> dict[str, ReservationKey | None]:
         world.reconcile()
         world.controller.reconcile("gpu")
         locals_ = [LocalQueue.decode(raw) for raw in world.client.list(LocalQueue.KIND)[0]]
@@ -337,13 +337,17 @@ def test_similar_names_give_different_queues(world: World) -> None:
     world.reconcile()
     world.controller.reconcile("team/x--gpu")
     world.controller.reconcile("team--x/gpu")
-    owners = [Reserved("team", "gpu"), Reserved("team", "x--gpu"), Reserved("team--x", "gpu")]
+    owners = [
+        ReservationKey("team", "gpu"),
+        ReservationKey("team", "x--gpu"),
+        ReservationKey("team--x", "gpu"),
+    ]
     assert [world.reported(owner) for owner in owners] == [()] * 3
     queues = [world.kueue.queue(queue_name(owner)) for owner in owners]
     assert [owner_of(queue) if queue else None for queue in queues] == owners
     assert next(queue.name for queue in queues if queue) == "team--gpu"
     # The only ClusterCapacityReservation with the name of another's queue.
-    assert Reserved("", "team--gpu").queue.startswith("team--gpu-")
+    assert ReservationKey("", "team--gpu").queue.startswith("team--gpu-")
 
 
 @pytest.mark.parametrize(
@@ -475,7 +479,7 @@ def test_a_terminating_check_of_another_controller_is_no_conflict(world: World) 
 
 
 MARKED = mark(TEAM)
-OTHERS = mark(Reserved("other", "gpu"))
+OTHERS = mark(ReservationKey("other", "gpu"))
 
 
 @pytest.mark.covers("SAF-75")

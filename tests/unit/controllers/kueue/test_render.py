@@ -22,7 +22,7 @@ from broker.controllers.kueue.render import (
     local_queue,
     skeleton,
 )
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import owner_of, queue_name, short
 from broker.reservations.spec import Reservation
@@ -231,10 +231,10 @@ NAME = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?"), fullmatc
 
 @given(NAME, NAME)
 def test_a_queues_name_fits_a_label_and_is_unique(namespace: str, name: str) -> None:
-    name_ = queue_name(Reserved(namespace[:63].rstrip("-"), name))
+    name_ = queue_name(ReservationKey(namespace[:63].rstrip("-"), name))
     assert len(name_) <= 63
     assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", name_)
-    assert queue_name(Reserved(namespace[:63].rstrip("-"), name + "x" * 60)) != name_
+    assert queue_name(ReservationKey(namespace[:63].rstrip("-"), name + "x" * 60)) != name_
 
 
 def test_a_long_name_keeps_its_head() -> None:
@@ -250,11 +250,11 @@ def test_a_long_name_keeps_its_head() -> None:
 
 def test_a_skeleton_holds_the_queue_and_names_its_owner() -> None:
     reservation_ = reservation()
-    first = skeleton(rendered(reservation_), Reserved("team", "gpu"))
+    first = skeleton(rendered(reservation_), ReservationKey("team", "gpu"))
     queue = ClusterQueue.decode(first)
-    assert owner_of(queue) == Reserved("team", "gpu")
+    assert owner_of(queue) == ReservationKey("team", "gpu")
     assert first["spec"] == {"stopPolicy": "Hold"}
-    local = skeleton(local_queue(reservation_, "team"), Reserved("team", "gpu"))
+    local = skeleton(local_queue(reservation_, "team"), ReservationKey("team", "gpu"))
     assert local["spec"] == {"stopPolicy": "Hold", "clusterQueue": "team--gpu"}
     assert owner_of(ClusterQueue.decode({"metadata": {"name": "team--gpu"}})) is None
 

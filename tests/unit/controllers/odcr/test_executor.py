@@ -14,7 +14,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
 from broker.kube.lease import NotLeading
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import PurchaseSpec
 from broker.reservations.purchases import Purchase
 from providers.model import Odcr
@@ -52,7 +52,7 @@ def bought(
     executor = OdcrExecutor(
         client, provider, MagicMock(), ledger, AssumptionStore(FakeClock()), recorder=MagicMock()
     )
-    reserved = Reserved("default", "team")
+    reserved = ReservationKey("default", "team")
     reading: Any = SimpleNamespace(
         reservation=CapacityReservation.decode({"metadata": READ, "spec": {}}),
         desired=SimpleNamespace(terms=PurchaseSpec()),

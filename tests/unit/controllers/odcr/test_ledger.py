@@ -12,14 +12,14 @@ from broker.apis.core import ConfigMap
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.unit.capacity.builders import NOW, minutes
 
-TEAM = Reserved("ml", "training")
+TEAM = ReservationKey("ml", "training")
 INTENT = PurchaseIntent(
     attempt_id="a" * 64,
     at=NOW,
@@ -34,7 +34,7 @@ INTENT = PurchaseIntent(
 )
 HELD = HeldRecord(
     id="cr-1",
-    reserved=Reserved("", "shared"),
+    reserved=ReservationKey("", "shared"),
     flavor="h100",
     instance_type="p5.48xlarge",
     zone="us-east-1a",

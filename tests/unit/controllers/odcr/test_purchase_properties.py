@@ -36,7 +36,7 @@ from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound, Unavailable
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
@@ -282,7 +282,7 @@ class Purchases(RuleBasedStateMachine):
                 continue
             for reservation in map(CapacityReservation.decode, self.client.list(CapacityReservation.KIND)[0]):
                 if self.published.is_deletable(
-                    Reserved(reservation.namespace, reservation.name), uid=reservation.uid
+                    ReservationKey(reservation.namespace, reservation.name), uid=reservation.uid
                 ):
                     self.release(reservation.namespace, reservation.name)
         if kill:

@@ -15,7 +15,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
 from broker.controllers.slots.builder import draw_requests, drawn
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import FlavorCatalog
@@ -132,12 +132,12 @@ def test_claim_waits_for_the_reason_of_its_own_pods() -> None:
         annotations = {names.DRAWS_FROM: "team/gpus", names.PODS: pods}
         return NodeClaim.decode({"metadata": {"name": uid, "uid": uid, "annotations": annotations}})
 
-    rights = DrawRights({Reserved("team", "gpus"): reservation_of()})
+    rights = DrawRights({ReservationKey("team", "gpus"): reservation_of()})
     claims = [claim("r", "red/p"), claim("b", "blue/p"), claim("o", "team/p")]
     draws, barred, written = drawn(draw_requests(claims), rights)
     assert "namespace red:" in barred[draws["r"]] and "namespace blue:" in barred[draws["b"]]
     assert written[draws["r"]] == written[draws["b"]] == "team/gpus"
-    assert draws["o"] == Reserved("team", "gpus").queue
+    assert draws["o"] == ReservationKey("team", "gpus").queue
 
 
 def test_a_barred_reservation_grants_no_slots_and_the_others_keep_theirs() -> None:

@@ -16,12 +16,12 @@ from broker.controllers.slots.cluster_slots import cluster_holdings, nominated_s
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.sizing import SizedQuota
 
 GPU = "nvidia.com/gpu"
-MINE = Reserved("team", "gpu")
+MINE = ReservationKey("team", "gpu")
 UNIT = {"count": 1, "resources": {"requests": {GPU: 8}}}
 ON_DEMAND = {names.CAPACITY_TYPE: "on-demand"}
 

@@ -22,7 +22,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
@@ -156,7 +156,7 @@ def test_slots_of_a_deleted_reservation_are_kept_while_its_ownership_is_still_pu
     world = World(installed=True)
     world.read(world.reads.named)
     if published:
-        owner = {"cr-1": Reserved("team", "gpu")}
+        owner = {"cr-1": ReservationKey("team", "gpu")}
         world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(owner=owner)))
     tagged = inventory(odcr("cr-1", tags={names.TAG_RESERVATION: "team/gpu"}))
     entitled = world.reader.entitlements({}, world.snapshot(tagged))
@@ -217,7 +217,7 @@ def test_waiting_claims_of_an_evicted_cluster_have_no_held_quota(evicted: bool) 
     world.reads.clusters.read()
     world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
     usage = {FlavorResource("h100", "nvidia.com/gpu"): 8}
-    admission = ClusterAdmission(reserved=Reserved("team", "gpu"), since=world.clock.now(), usage=usage)
+    admission = ClusterAdmission(reserved=ReservationKey("team", "gpu"), since=world.clock.now(), usage=usage)
     world.assumed.admitted.assume(body["metadata"]["uid"], admission)
     if evicted:
         world.assumed.evicted.assume("serving", None)
