@@ -17,9 +17,9 @@ from benchmarks.processes import ROOT
 
 COMMANDS = {
     "--help and mistakes": "import broker.cli",
-    "plan": "import broker.cli, broker.commands.plan, broker.commands.manifests, providers.aws",
-    "explain claim": "import broker.cli, broker.commands.explain, broker.kube.transports",
-    "inventory": "import broker.cli, broker.commands.inventory, providers.aws",
+    "plan": "import broker.cli, broker.commands.plan.claims, broker.commands.manifests, providers.aws",
+    "explain claim": "import broker.cli, broker.commands.explain.claim, broker.kube.transports",
+    "inventory": "import broker.cli, broker.commands.inventory.inventory, providers.aws",
     "run": "import broker.cli, broker.run, broker.kube.transports, providers.aws",
 }
 SDKS = "import boto3, kubernetes"

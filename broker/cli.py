@@ -191,7 +191,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 
 
 def _no_cluster() -> Client:
-    from broker.commands.drafts import ExampleAccount
+    from broker.commands.plan.drafts import ExampleAccount
 
     raise ExampleAccount
 
@@ -204,8 +204,10 @@ def _plan(
     fill: Callable[[str], str] = str,
 ) -> int:
     """Prints the plan of the files, and returns the exit code. `fill` replaces placeholders."""
-    from broker.commands import drafts, manifests, plan, pods
+    from broker.commands import manifests
     from broker.commands.dry_run import DryRun
+    from broker.commands.plan import claims as plan
+    from broker.commands.plan import drafts, pods
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
@@ -252,8 +254,8 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
     """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting claim,
     also show every present option and the reason why it is not taken.
     """
-    from broker.commands import explain
     from broker.commands.dry_run import DryRun
+    from broker.commands.explain import claim as explain
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 
@@ -295,7 +297,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
 @options("cluster_name", *_AWS, *CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List every capacity reservation that the account sees: owner, idle slots and their cost."""
-    from broker.commands import inventory
+    from broker.commands.inventory import inventory
 
     odcrs, account = _inventory(settings)
     if output is not Format.TABLE:
@@ -313,7 +315,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 @options("cluster_name", *_AWS, *CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List the idle reserved slots: owner, count, cost an hour, and time."""
-    from broker.commands import idle, inventory
+    from broker.commands.inventory import idle, inventory
 
     everything, account = _inventory(settings)
     idle_odcrs = idle.rows(everything)
@@ -329,7 +331,7 @@ def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
 
 def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
     """The rows, and the account and Region that they are of."""
-    from broker.commands import inventory
+    from broker.commands.inventory import inventory
     from broker.kube.clock import SystemClock
 
     seen, trouble = inventory.read_records(lambda: _client(settings))
@@ -348,7 +350,7 @@ app.callback()(verb_commands.begin)
 @crds_app.command("print", cls=Command)
 def crds_print() -> None:
     """Print the definitions as YAML."""
-    from broker.commands import crds
+    from broker.commands.crds import install as crds
 
     sys.stdout.write(crds.text())
 
@@ -357,7 +359,7 @@ def crds_print() -> None:
 @options(*CLUSTER)
 def crds_check(settings: Settings, output: Output = Format.TABLE) -> None:
     """Compare the cluster's definitions with this version's; exit 1 if a kind or a field is missing."""
-    from broker.commands import crd_skew
+    from broker.commands.crds import skew as crd_skew
 
     rows = crd_skew.check(_client(settings))
     show(rows, columns=crd_skew.COLUMNS, format_=output)
@@ -368,7 +370,7 @@ def crds_check(settings: Settings, output: Output = Format.TABLE) -> None:
 @options(*CLUSTER)
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
-    from broker.commands import crds
+    from broker.commands.crds import install as crds
 
     show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
 
@@ -383,7 +385,7 @@ def crds_patch(
     output: Output = Format.TABLE,
 ) -> None:
     """Add capacityReservationSpec to Karpenter's definition of EC2NodeClass; nothing else in it changes."""
-    from broker.commands import crds
+    from broker.commands.crds import install as crds
 
     rows = crds.patch(_client(settings), check=check)
     show(rows, columns=crds.PROPERTY_COLUMNS, format_=output)

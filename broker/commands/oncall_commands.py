@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker.commands.errors.problems_by import GroupBy
 from broker.commands.help import Command
 from broker.commands.output import Format, show_one, table
-from broker.commands.problems_by import GroupBy
 from broker.commands.verb_commands import CLUSTER, Output
 from broker.options import options
 from broker.settings import Settings
 
 if TYPE_CHECKING:
     from broker.apis.meta import Object
-    from broker.commands.situation import Situation
+    from broker.commands.explain.situation import Situation
     from broker.kube.client import Client
 
 ClassName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the EC2NodeClass.")]
@@ -40,7 +40,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     """Adds the commands to the program. `client` connects to the cluster."""
 
     def situation(settings: Settings) -> Situation:
-        from broker.commands.situation import read
+        from broker.commands.explain.situation import read
         from broker.kube.clock import SystemClock
 
         return read(client(settings), SystemClock().now())
@@ -49,7 +49,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @options(*CLUSTER)
     def explain_class(settings: Settings, name: ClassName, output: Output = Format.TABLE) -> None:
         """Show the shortages, waiting claims, attempts, next steps and costs of an EC2NodeClass."""
-        from broker.commands.situation import of_class
+        from broker.commands.explain.situation import of_class
 
         subject, part = of_class(situation(settings), name)
         _explained(part, subject, output)
@@ -58,7 +58,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @options(*CLUSTER)
     def explain_reservation(settings: Settings, name: ReservationName, output: Output = Format.TABLE) -> None:
         """Show the state, shortages, waiting claims, attempts and costs of a reservation."""
-        from broker.commands.situation import of_reservation
+        from broker.commands.explain.situation import of_reservation
 
         subject, part = of_reservation(situation(settings), name)
         _explained(part, subject, output)
@@ -77,8 +77,8 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         """Count the refusals and problems of the last hour, by pool, class or code. They come from --history
         if it is set, else from the existing claims, the published shortages and the Warning events.
         """
-        from broker.commands import problems
-        from broker.commands.present import page
+        from broker.commands.errors import problems
+        from broker.commands.explain.present import page
         from broker.kube.clock import SystemClock
 
         now = SystemClock().now()
@@ -109,9 +109,9 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         """Show shortages, waiting claims and costs live, until Ctrl-C. On a pipe, print a line a change."""
         import time
 
-        from broker.commands import situation as situations
         from broker.commands import watch
-        from broker.commands.present import page
+        from broker.commands.explain import situation as situations
+        from broker.commands.explain.present import page
         from broker.kube.clock import SystemClock
 
         clock, connected = SystemClock(), client(settings)
@@ -130,8 +130,8 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
 
 
 def _explained(part: Situation, subject: Object | None, output: Format) -> None:
-    from broker.commands.explanation import explain
-    from broker.commands.present import page, rendered
+    from broker.commands.explain.explanation import explain
+    from broker.commands.explain.present import page, rendered
 
     explanation = explain(part, subject)
     if output is Format.TABLE:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from broker.commands import uninstall_command
 from broker.commands.help import Command
 from broker.commands.output import Format, show
+from broker.commands.uninstall import command as uninstall_command
 from broker.options import options
 from broker.settings import Settings
 

@@ -13,10 +13,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from broker.commands.explanation import Explanation, explain
+from broker.commands.explain.explanation import Explanation, explain
+from broker.commands.explain.present import rendered
+from broker.commands.explain.situation import Situation
 from broker.commands.output import shortage_name
-from broker.commands.present import rendered
-from broker.commands.situation import Situation
 from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError
 from broker.text import plain

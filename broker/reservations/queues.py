@@ -28,7 +28,7 @@ from broker.quota.usage import ReservationKey
 
 
 def queues(reservations: Mapping[ReservationKey, ReservationSpec]) -> tuple[Queue, ...]:
-    """A queue for each reservation, named `ReservationKey.queue`. The specs are judged and have no problem."""
+    """A queue for each reservation, by `ReservationKey.queue`. The specs are judged and have no problem."""
     return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items()))
 
 

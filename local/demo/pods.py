@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.apis.core import Pod
-from broker.commands.pod_manifests import pods_of
+from broker.commands.plan.pod_manifests import pods_of
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import AlreadyExists

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from broker import logs
 from broker.app import LEASE, Broker
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.commands import crds
+from broker.commands.crds import install as crds
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import NAMESPACE

@@ -23,7 +23,7 @@ from broker.apis.kueue import ClusterQueue, Namespace
 from broker.apis.limits import LimitRange
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests, troubles
-from broker.commands.crds import install
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound, Unavailable
 from local.aws import LocalAws

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from broker.apis.kueue import ResourceFlavor
-from broker.commands.drafts import drafted
+from broker.commands.plan.drafts import drafted
 from broker.kube.client import Client, Reply, Request, Stream
 from broker.kube.errors import Unavailable
 

@@ -18,10 +18,10 @@ from broker.apis import names
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.commands import problems
-from broker.commands.crds import install
+from broker.commands.crds.install import install
+from broker.commands.errors import problems
+from broker.commands.errors.problems_by import GroupBy
 from broker.commands.output import table
-from broker.commands.problems_by import GroupBy
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.kube.client import Client

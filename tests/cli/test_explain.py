@@ -16,8 +16,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.capacity.shortages import Scope, Shortages
-from broker.commands import explain
-from broker.commands.crds import install
+from broker.commands.crds.install import install
+from broker.commands.explain import claim as explain
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump

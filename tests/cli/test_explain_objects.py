@@ -23,9 +23,9 @@ from broker.apis.ome import CapacityReservation
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands import watch
-from broker.commands.advice import advice
-from broker.commands.crds import install
-from broker.commands.situation import Situation, read
+from broker.commands.crds.install import install
+from broker.commands.explain.advice import advice
+from broker.commands.explain.situation import Situation, read
 from broker.controllers.launch.published import PublishedShortages
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of

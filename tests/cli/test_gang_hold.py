@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.commands.crds import install
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.text import decode_time, format_time
 from local.in_process import InProcessTransport

@@ -12,9 +12,9 @@ import yaml
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.ome import CapacityReservation
-from broker.commands import idle as idle_command
-from broker.commands import inventory
-from broker.commands.crds import install
+from broker.commands.crds.install import install
+from broker.commands.inventory import idle as idle_command
+from broker.commands.inventory import inventory
 from broker.commands.output import fitting
 from broker.kube.client import Client
 

@@ -12,7 +12,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY
-from broker.commands import crds
+from broker.commands.crds import install as crds
 from broker.controllers.advisor.definition import PATIENCE
 from broker.kube.client import Client, Json, Request
 from broker.kube.errors import Conflict

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.commands import explain
+from broker.commands.explain import claim as explain
 from broker.history.tables import EntryFilter
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews

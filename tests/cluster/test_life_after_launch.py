@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.commands import explain
+from broker.commands.explain import claim as explain
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
 from tests.cluster.account import A

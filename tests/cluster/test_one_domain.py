@@ -9,9 +9,9 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.commands import drafts
 from broker.commands.dry_run import DryRun
-from broker.commands.pods import planned_pods
+from broker.commands.plan import drafts
+from broker.commands.plan.pods import planned_pods
 from broker.kube.client import Client
 from tests.cluster import cases, objects
 from tests.cluster.account import A, B

@@ -11,8 +11,9 @@ from broker.apis import names
 from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import FIRST
-from broker.commands import explain, situation
-from broker.commands.explain_options import ClaimForecast
+from broker.commands.explain import claim as explain
+from broker.commands.explain import situation
+from broker.commands.explain.options import ClaimForecast
 from broker.controllers.launch import published
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound

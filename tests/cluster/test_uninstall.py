@@ -19,9 +19,9 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.commands import leftovers_kube
-from broker.commands.leftovers import Removal, RemovalPlan, apply
-from broker.commands.uninstall import account_of, find
+from broker.commands.uninstall import leftovers_kube
+from broker.commands.uninstall.leftovers import Removal, RemovalPlan, apply
+from broker.commands.uninstall.removal import account_of, find
 from broker.controllers.advisor.terms import Record, tag_key
 from broker.controllers.lifecycle.registration import MARK
 from broker.kube import identity

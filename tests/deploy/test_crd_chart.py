@@ -10,7 +10,8 @@ import yaml
 
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
-from broker.commands import crd_skew, crds
+from broker.commands.crds import install as crds
+from broker.commands.crds import skew as crd_skew
 from broker.kube.client import Client
 from broker.version import version
 from local.in_process import InProcessTransport

@@ -30,7 +30,7 @@ from broker.apis.core import Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.commands import crds
+from broker.commands.crds import install as crds
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport

@@ -17,7 +17,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import is_true
-from broker.commands import crds
+from broker.commands.crds import install as crds
 from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER, TAG_NODECLASS

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from broker.commands.crds import text
+from broker.commands.crds.install import text
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.cluster.stack import Stack

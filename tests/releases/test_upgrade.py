@@ -14,7 +14,8 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
-from broker.commands import crd_skew, crds
+from broker.commands.crds import install as crds
+from broker.commands.crds import skew as crd_skew
 from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from local.aws import LocalAws

@@ -17,7 +17,7 @@ import yaml
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
-from broker.commands.crds import MARK
+from broker.commands.crds.install import MARK
 from broker.kube.client import Client
 from local.aws import LocalAws
 from local.in_process import InProcessTransport

@@ -14,8 +14,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.commands import explain
 from broker.commands.dry_run import DryRun
+from broker.commands.explain import claim as explain
 from broker.kube.client import Request
 from broker.webpage.lending import loans
 from tests.cluster.account import A, B

@@ -11,8 +11,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
-from broker.commands import drafts, manifests, plan
+from broker.commands import manifests
 from broker.commands.dry_run import DryRun
+from broker.commands.plan import claims as plan
+from broker.commands.plan import drafts
 from broker.kube.client import Client
 from tests.cluster import objects
 from tests.cluster.account import A

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation, OnDemandCapacityReservationStatus
-from broker.commands import inventory
+from broker.commands.inventory import inventory
 from broker.webpage.live import live_state
 from tests.cluster.ome.bought import CANCEL, broker_odcrs, change_quota, create_reservation, flavored, sizes
 from tests.cluster.ome.reserved import flavors_alone, reservation_status

@@ -16,13 +16,15 @@ from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
-from broker.commands import explain, problems, watch
+from broker.commands import watch
 from broker.commands.dry_run import DryRun
-from broker.commands.explanation import explain as explain_cluster
+from broker.commands.errors import problems
+from broker.commands.errors.problems_by import GroupBy
+from broker.commands.explain import claim as explain
+from broker.commands.explain.explanation import explain as explain_cluster
+from broker.commands.explain.present import rendered
+from broker.commands.explain.situation import read
 from broker.commands.output import table
-from broker.commands.present import rendered
-from broker.commands.problems_by import GroupBy
-from broker.commands.situation import read
 from tests.cluster.account import ACCOUNT
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5

@@ -14,8 +14,8 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
-from broker.commands.explanation import explain
-from broker.commands.situation import Situation, of_class, of_reservation
+from broker.commands.explain.explanation import explain
+from broker.commands.explain.situation import Situation, of_class, of_reservation
 from broker.oncall.waiters import waiting_pods
 
 NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Pod
-from broker.commands.pod_manifests import pods_of, remarks
+from broker.commands.plan.pod_manifests import pods_of, remarks
 
 
 def workload(kind: str, name: str = "web", **spec: Any) -> dict[str, Any]:

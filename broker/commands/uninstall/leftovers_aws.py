@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from broker.apis import names
-from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan, apply
+from broker.commands.uninstall.leftovers import RemainingResource, Removal, RemovalPlan, apply
 from broker.controllers.advisor.terms import tag_key, tag_prefix
 from broker.reservations.purchase_obstacles import lent_text
 from broker.text import abridged, counted

@@ -42,7 +42,7 @@ def register(
         """Show the broker's leftovers in the cluster and in AWS, and with --yes remove them. Ends no instance
         and cancels no reservation: they are listed with the command that does.
         """
-        from broker.commands import uninstall
+        from broker.commands.uninstall import removal as uninstall
         from broker.kube.clock import SystemClock
         from providers.aws.clients import configured_region
 
@@ -65,7 +65,7 @@ def register(
 
 
 def _print(rows: list[dict[str, Any]], stays: list[dict[str, Any]], *, removed: bool, output: Format) -> None:
-    from broker.commands import leftovers
+    from broker.commands.uninstall import leftovers
 
     if output is not Format.TABLE:
         show_one({"removed": removed, "rows": rows, "stays": stays}, format_=output)

@@ -13,7 +13,15 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from broker.commands.explanation import ATTEMPTS, CLAIMS, COLUMNS, EVENTS, HEADINGS, NOTHING, Explanation
+from broker.commands.explain.explanation import (
+    ATTEMPTS,
+    CLAIMS,
+    COLUMNS,
+    EVENTS,
+    HEADINGS,
+    NOTHING,
+    Explanation,
+)
 from broker.commands.output import shortage_name, table
 from broker.text import plain
 

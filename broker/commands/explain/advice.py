@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
-from broker.commands.situation import Situation, draw_rights
+from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.waiters import KARPENTERS, POD
 from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption

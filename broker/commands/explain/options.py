@@ -30,9 +30,9 @@ from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.supply import LaunchSupply
-from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
-from broker.commands.plan import PlanInputs, considered
+from broker.commands.explain.decision import decided, unplanned
+from broker.commands.plan.claims import PlanInputs, considered
 from broker.placement.claims import in_gangs
 from providers.base import CapacityProvider
 

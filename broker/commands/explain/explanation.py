@@ -17,10 +17,10 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.model import Attempt, Outcome
-from broker.commands.advice import advice
+from broker.commands.explain.advice import advice
+from broker.commands.explain.situation import Reservation, Situation, concerned, happened
+from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import age, shortage_row
-from broker.commands.prices import usd_hour
-from broker.commands.situation import Reservation, Situation, concerned, happened
 from broker.kube.conditions import timestamp
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import POD, Waiter, created

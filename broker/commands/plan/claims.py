@@ -24,8 +24,8 @@ from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
-from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
+from broker.commands.explain.decision import Decision, because, decided, unplanned
 from broker.commands.manifests import BadManifest
 from broker.controllers.claim_status import instance_id
 from broker.controllers.nodeclass.resolve import (

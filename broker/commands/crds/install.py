@@ -16,7 +16,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition
 from broker.apis.karpenter_aws_definition import patch as changes
-from broker.commands.crd_skew import VERSION
+from broker.commands.crds.skew import VERSION
 from broker.kube.client import Client
 from broker.kube.errors import Invalid, NotFound
 from broker.version import version

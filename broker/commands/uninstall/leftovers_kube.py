@@ -27,8 +27,8 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.app import LEASE
-from broker.commands.crds import MARK as DEFINITION_MARK
-from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan
+from broker.commands.crds.install import MARK as DEFINITION_MARK
+from broker.commands.uninstall.leftovers import RemainingResource, Removal, RemovalPlan
 from broker.controllers.advisor.controller import LIST
 from broker.controllers.advisor.terms import Record, load, split
 from broker.controllers.launch.calls import RECORDS

@@ -20,12 +20,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
-from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds
-from broker.commands.explain_options import ClaimForecast, blocking, forecast_claim
+from broker.commands.explain.decision import because
+from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
+from broker.commands.explain.situation import concerned, happened, listed, published_shortages, unknown
+from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import shortage_name, shortage_row
-from broker.commands.prices import usd_hour
-from broker.commands.situation import concerned, happened, listed, published_shortages, unknown
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import NotFound

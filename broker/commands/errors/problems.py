@@ -17,9 +17,9 @@ from broker.apis import names
 from broker.capacity.chances import ChanceNow, chance_now, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, forecasts
 from broker.capacity.model import Attempt, Outcome
-from broker.commands.problems_by import GroupBy
-from broker.commands.situation import Situation, concerned, happened
-from broker.commands.stored_history import opened
+from broker.commands.errors.problems_by import GroupBy
+from broker.commands.errors.stored_history import opened
+from broker.commands.explain.situation import Situation, concerned, happened
 from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter

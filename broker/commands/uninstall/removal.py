@@ -13,9 +13,9 @@ from typing import Any
 from broker.apis.coordination import Lease
 from broker.apis.core import ConfigMap
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.commands import leftovers_aws, leftovers_kube
-from broker.commands.leftovers import RemovalPlan
-from broker.commands.leftovers_aws import Account
+from broker.commands.uninstall import leftovers_aws, leftovers_kube
+from broker.commands.uninstall.leftovers import RemovalPlan
+from broker.commands.uninstall.leftovers_aws import Account
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound

@@ -1,0 +1,1 @@
+"""The definitions of the kinds that the broker reads."""

@@ -1,0 +1,1 @@
+"""Refusals and problems, counted."""

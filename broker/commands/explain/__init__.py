@@ -1,0 +1,1 @@
+"""Why a claim, class, reservation or cluster is as it is."""

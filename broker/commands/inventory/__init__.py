@@ -1,0 +1,1 @@
+"""The reservations that the account sees, and what idle ones cost."""

@@ -1,0 +1,1 @@
+"""What the broker would do with the objects of files."""

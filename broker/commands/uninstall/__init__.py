@@ -1,0 +1,1 @@
+"""What the broker leaves behind, and its removal."""
