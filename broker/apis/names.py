@@ -146,6 +146,13 @@ RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
 # Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
 REPLACES: Final = "capacity-broker.io/replaces"
 MOVE: Final = "capacity-broker.io/move"
+# Written by the broker on a claim that takes over the slot of the claim that it replaces: the ODCR, and once
+# that claim is gone `/` and until when the slot is kept.
+TAKES_SLOT: Final = "capacity-broker.io/takes-slot"
+# On a NodePool: launch-first, terminate-first or auto (default), for the nodes in full reservations.
+REPLACE: Final = "capacity-broker.io/replace"
+# On a NodePool: how many nodes of one reservation may be away at once while they are replaced; 1 by default.
+REPLACE_AT_ONCE: Final = "capacity-broker.io/replace-at-once"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
@@ -227,12 +234,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DedicatedAICluster": (NODE_CLASS,),
     "DedicatedAIClusterProfile": (NODE_CLASS,),
     "EC2NodeClass": (RESERVATION_SPEC, *WRITTEN_BY_BROKER["EC2NodeClass"]),
-    "NodeClaim": (*_OF_CLAIMS, *WRITTEN_BY_BROKER["NodeClaim"]),
-    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS),
+    "NodeClaim": (*_OF_CLAIMS, TAKES_SLOT, *WRITTEN_BY_BROKER["NodeClaim"]),
+    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE),
     "Namespace": (DRAWS_FROM, KEPT_ROOM),
 }
 # Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
-OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS})
+OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE})
 # Those of them that affect purchases from EC2, their terms, and releases.
 BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, ALLOWED_NAMESPACES}
 

@@ -167,7 +167,8 @@ class Claim:
     label of nodes, of which all claims of the gang get one value; empty if they need not. `requests`
     are in base units: cores, bytes, counts. Claims with unequal `template` (their nodes' settings at
     start) never share a call. `min_values`: for each label, the number of different values that must be
-    possible. `since`: when its pods began to wait, if that was before it was `created`.
+    possible. `since`: when its pods began to wait, if that was before it was `created`. `slot`: the
+    reservation in which it takes over the slot of a node that ends for it, and until when that is kept.
     """
 
     name: str
@@ -183,6 +184,8 @@ class Claim:
     domain: str = ""
     template: str = ""
     min_values: tuple[tuple[str, int], ...] = ()
+    slot: str = ""
+    slot_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -61,6 +61,11 @@ def instance_id(claim: NodeClaim) -> str:
     return claim.status.provider_id.rpartition("/")[2]
 
 
+def held_odcr(claim: NodeClaim) -> str:
+    """The ODCR that the claim's instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
     if (text := claim.annotations.get(names.REPLACES)) is None:

@@ -59,6 +59,7 @@ class DisruptionController:
         wakes += self._write_conditions(snapshot)
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
+        self._moves.bound_holds()
         self._methods.run(self._reader.current(snapshot))
         soonest = conditions.soonest(at for at in wakes if at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())

@@ -15,10 +15,13 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.requirements import InvalidRequirement
+from broker.capacity.successors import succeed
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import Way, ways
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import held_odcr
 from broker.controllers.disruption.replacements import Demand, Pair, planned
+from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
@@ -100,10 +103,13 @@ class MachineFinder:
 
     @cached_property
     def supply(self) -> LaunchSupply:
-        """What claims that wait, and those of nodes that may be replaced, can have. Raises ProviderError."""
+        """What claims that wait, and those of nodes that may be replaced, can have beside successors.
+
+        Raises ProviderError.
+        """
         claims = {node.claim.uid: node.claim for node in self.snapshot.nodes}
         claims |= {claim.uid: claim for claim in self.owned if claim.uid in self.waiting}
-        return LaunchSupply(
+        supply = LaunchSupply(
             classes=self.classes,
             types=self.observed.types,
             inventory=self.observed.inventory,
@@ -111,15 +117,17 @@ class MachineFinder:
             now=self.snapshot.now,
             entitlements=self.sources.slots.entitlements(claims, self.observed),
         )
+        return succeed([*self.waiting.values()], supply).rest(supply)
 
     @cached_property
     def catalog(self) -> OptionCatalog:
         return OptionCatalog(self.supply)
 
-    def find(self, needed: Demand, placement: PlacementSnapshot) -> Pair:
+    def find(self, needed: Demand, placement: PlacementSnapshot, way: ReplaceWay, *, unit: int = 1) -> Pair:
         """The machines in order that hold all pods together; those that cannot be had only beside others.
 
-        A replacement evicts no borrower: a lent slot is full. `placement` is without the old node.
+        A replacement evicts no borrower: a lent slot is full. `placement` is without the old node. `unit`:
+        the number of nodes that are replaced together.
         """
         pool = needed.node.pool
         try:
@@ -129,6 +137,14 @@ class MachineFinder:
         except (InvalidRequirement, ProviderError) as error:
             return replace(needed, problem=str(error)), []
         fitting, unfit = self.fitting(needed, claim, placement)
+        if (own := _own_slot(needed.node, fitting)) is not None and way != "launch-first":
+            free = {item.way.odcr_id: item.way.free for item in fitting if item.open and item.way.odcr_id}
+            if way == "auto" and sum(free.values()) >= unit:
+                fitting = [item for item in fitting if item.way.odcr_id]  # nothing is bought beside a slot
+            else:
+                freed = Fitting(own.machine, replace(own.way, free=1, out=None))
+                fitting = [freed, *(item for item in fitting if item is not own)]
+                needed = replace(needed, slot=own.way.odcr_id)
         machines = _combinable(fitting, unfit)
         problem = "" if machines else _problem(pool.name, fitting)
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
@@ -271,6 +287,13 @@ def _combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> 
         return [item.machine for item in good]
     first = next((item.machine for item in fitting if item.open), None)
     return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
+
+
+def _own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:
+    """The machine in the slot that the node leaves, if its pods fit there; a borrowed slot is not held."""
+    slot = held_odcr(node.claim)
+    own = (item for item in fitting if item.way.odcr_id == slot and not item.way.borrows)
+    return next(own, None) if slot else None
 
 
 def _problem(pool: str, fitting: Sequence[Fitting]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args
@@ -32,15 +33,18 @@ from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.context import ControllerContext
-from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
+from broker.placement.claims import taken_over
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, decode_whole
+from broker.text import InvalidText, decode_whole, format_time
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
 # A slot that is not had by then was taken by another claim.
 SLOT_TIMEOUT: Final = timedelta(minutes=2)
+# How long a slot is kept for the successor of a node that has ended.
+HOLD: Final = timedelta(minutes=10)
 # Of each cause: the reason in the condition, which budgets name.
 REASON_OF: Final[Mapping[Cause, str]] = {
     "Empty": "Empty",
@@ -149,6 +153,19 @@ class MoveController:
                     self._undo_orphan(node)
         return wakes
 
+    def bound_holds(self) -> None:
+        """Sets the end of the hold of each successor of which the old claim is gone."""
+        claims = self._claims.list()
+        uids = {claim.uid for claim in claims}
+        for claim in claims:
+            slot, until = taken_over(claim)
+            if slot and until is None and claim.waits and replaces(claim)[1] not in uids:
+                end = format_time(self._clock.now() + HOLD)
+                meta = {"uid": claim.uid, "annotations": {names.TAKES_SLOT: f"{slot}/{end}"}}
+                with suppress(NotFound, Conflict):
+                    body = self._client.patch(NodeClaim.KIND, claim.name, {"metadata": meta})
+                    observe_response(self._claims, body)
+
     def _step(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         if not move.olds:
             return None
@@ -162,9 +179,9 @@ class MoveController:
                 self._mark(node, move.label.cause, _doing(move.label.cause, replacement))
             elif node is not None:
                 self._taint(node)
-            if not _initialized(replacement):
+            if not _may_follow(replacement):
                 self._reporter.waiting(replacement)
-        if all(_initialized(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
+        if all(_may_follow(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
             for node in move.olds:
                 self.end(node, move.label.cause)
             return None
@@ -181,7 +198,7 @@ class MoveController:
             if node is None or node.claim.deleting:
                 continue
             blocked = self._blocked(node, move.label.cause, (), snapshot.now)
-            if _initialized(replacement) and not blocked:
+            if _may_follow(replacement) and not blocked:
                 self.end(node, move.label.cause)
                 continue
             began = since(node.claim, names.DISRUPTION_REASON)
@@ -337,6 +354,11 @@ def base_gang(gang: str) -> str:
 def move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
     text = "/".join([*sorted(node.claim.uid for node in nodes), now.isoformat()])
     return hashlib.sha256(text.encode()).hexdigest()[:_ID]
+
+
+def _may_follow(replacement: NodeClaim) -> bool:
+    """Whether the old node may end: its successor is ready, or is launched into its slot."""
+    return bool(taken_over(replacement)[0]) or _initialized(replacement)
 
 
 def _initialized(claim: NodeClaim) -> bool:

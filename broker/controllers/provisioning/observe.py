@@ -14,12 +14,15 @@ from broker.capacity.entitlement import RECLAIMING, SlotPool
 from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
+from broker.capacity.successors import AWAITS_REPLACED
 from broker.capacity.supply import LaunchSupply
 from broker.placement.claims import BadClaim, planned
 from broker.placement.waiting import waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
-_WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})
+_WAITS_FOR_SLOT: Final = frozenset(
+    {RECLAIMING, HELD_FOR_GANG, AWAITS_REPLACED, "ReservationPending", "PlannedLater"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,79 @@
+"""Nodes of full reservations are replaced in their slots: no slot idles, and nothing is bought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.test_disruption import STEP
+from tests.cluster.test_standing import nodes, replicas
+
+KINDS = pytest.mark.parametrize(
+    "kinds", [(RESERVED,), (RESERVED, ON_DEMAND)], ids=["reserved", "with-fallback"]
+)
+
+
+def pool(stack: Stack, *kinds: str, annotations: dict[str, str] | None = None, **reservation: Any) -> None:
+    stack.node_class("web", zones=(A,), **reservation)
+    stack.node_pool("web", node_class="web")
+    required = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*kinds]}
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    block = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    template = {"spec": {"requirements": [required, types]}}
+    body: dict[str, Any] = {"spec": {"disruption": block, "template": template}}
+    stack.edit(NodePool, "web", {**body, "metadata": {"annotations": annotations or {}}})
+
+
+def drift(stack: Stack, *claims: str) -> None:
+    for name in claims:
+        stack.until(
+            lambda n=name: names.NODEPOOL_HASH in stack.get(NodeClaim, n).annotations,  # type: ignore[misc]
+            "a hash",
+            step=STEP,
+        )
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+
+
+def launched(stack: Stack) -> int:
+    """The instances that were asked for so far."""
+    return sum(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"] for fleet in stack.aws.fleets())
+
+
+def rolled(stack: Stack, count: int) -> tuple[int, int]:
+    """Lets a rollout go on until all nodes are new. Returns the launches, and the most nodes away at once."""
+    before, away = launched(stack), 0
+
+    def done() -> bool:
+        nonlocal away
+        replicas(stack, count)
+        claims = stack.all(NodeClaim)
+        ready = [claim for claim in claims if not claim.deleting and stack.is_true(claim.name, names.READY)]
+        away = max(away, count - len(ready))
+        new = [claim for claim in ready if not claim.name.startswith("r-")]
+        bound = [pod for pod in stack.all(Pod) if pod.spec.node_name and not pod.deleting]
+        return len(new) == count and len(claims) == count and len(bound) == count
+
+    stack.until(done, "the rollout is over", step=STEP)
+    return launched(stack) - before, away
+
+
+@KINDS
+@pytest.mark.covers("FUL-01", "FUL-02", "FUL-03", "FUL-05")
+def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
+    stack: Stack, kinds: tuple[str, ...]
+) -> None:
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, *kinds, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    drift(stack, "r-0", "r-1", "r-2")
+    assert rolled(stack, 3) == (3, 1)
+    assert stack.aws.free(odcr) == 0
+    assert [i.get("CapacityReservationId") for i in stack.aws.instances()] == [odcr] * 3
