@@ -33,6 +33,7 @@ def add_disruption(
         disrupts=term.launches_for,
         creating=launcher.creating,
         plan_seconds=term.settings.plan_seconds,
+        successions=term.successions,
     )
     disruption = DisruptionController(term, term.caches, sources)
 

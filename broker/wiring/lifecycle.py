@@ -36,6 +36,7 @@ def add_lifecycle(term: Term, launcher: Launcher) -> None:
         term.inventory,
         launching=launcher.launching,
         freed=signals.replan,
+        undecided=term.successions.undecided,
     )
     _watch_claims(term, registration, termination, terminations)
     _watch_nodes(term, AbandonedNodes(term.client, caches, terminations))
@@ -71,6 +72,7 @@ def _watch_claims(
         .watches(read.claims, key, lives_or_ends)
         .watches(read.nodes, claims_of_node)
         .on(signals.instance_changed.subscribe, claims_of_instance)
+        .on(term.successions.decided_now.subscribe, lambda name: (name,))
         .on(signals.owner_changed.subscribe, lambda: [claim.name for claim in claims.list()])
     )
 

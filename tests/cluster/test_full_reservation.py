@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import STEP
+from tests.cluster.test_disruption import STEP, replacement
 from tests.cluster.test_standing import nodes, replicas
 
 KINDS = pytest.mark.parametrize(
@@ -77,3 +77,54 @@ def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
     assert rolled(stack, 3) == (3, 1)
     assert stack.aws.free(odcr) == 0
     assert [i.get("CapacityReservationId") for i in stack.aws.instances()] == [odcr] * 3
+
+
+def ended(stack: Stack, *claims: str) -> None:
+    for name in claims:
+        stack.until(lambda n=name: stack.find(NodeClaim, n) is None, f"{name} ends", step=STEP)  # type: ignore[misc]
+
+
+def settled(stack: Stack, count: int) -> list[str]:
+    """The reservation of each pod's node, once all pods have one."""
+
+    def bound() -> bool:
+        replicas(stack, count)
+        claims = [
+            claim for claim in stack.all(NodeClaim) if stack.is_true(claim.name, names.INITIALIZED_CONDITION)
+        ]
+        pods = [pod for pod in stack.all(Pod) if pod.spec.node_name and not pod.deleting]
+        return len(pods) == count and len(claims) == count
+
+    stack.until(bound, "all pods run", step=STEP)
+    return sorted(stack.reservation_of(claim.name) for claim in stack.all(NodeClaim) if not claim.waits)
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["delete", "expire"])
+@pytest.mark.covers("FUL-01", "FUL-04")
+def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
+    stack: Stack, kinds: tuple[str, ...], end: str
+) -> None:
+    odcr = stack.aws.odcr(count=2)
+    pool(stack, *kinds, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", expireAfter="10m" if end == "expire" else "Never")
+    rival = stack.claim("rival", node_class="web", priority="1000")  # waits for the slot, too
+    stack.until_waiting(rival, "AllReservationsFull")
+    for name in ("r-0", "r-1"):
+        stack.until(
+            lambda n=name: stack.get(NodeClaim, n).labels.get(names.RESERVATION_ID) == odcr,  # type: ignore[misc]
+            "its label",
+            step=STEP,
+        )
+    ending = ("r-1",) if end == "delete" else ("r-0", "r-1")
+    if end == "delete":
+        stack.delete(NodeClaim, "r-1")
+    else:
+        stack.advance(600)
+    for name in ending:  # on a slow machine, steps of minutes would outrun the pass that decides
+        stack.until(lambda n=name: replacement(stack, n), f"a successor of {name}")  # type: ignore[misc]
+    ended(stack, *ending)
+    assert settled(stack, 2) == [odcr, odcr]
+    assert not stack.get(NodeClaim, rival).status.provider_id
+    assert launched(stack) == 2 + len(ending)

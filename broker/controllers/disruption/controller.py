@@ -60,7 +60,10 @@ class DisruptionController:
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
         self._moves.bound_holds()
-        self._methods.run(self._reader.current(snapshot))
+        snapshot = self._reader.current(snapshot)
+        ending = [claim for claim in self._caches.claims.list() if claim.deleting]
+        self._methods.run(snapshot)
+        self._sources.successions.decide([c for c in ending if _looked_at(c, snapshot)])
         soonest = conditions.soonest(at for at in wakes if at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, wait))
@@ -167,3 +170,9 @@ class DisruptionController:
         new = [item for item in updates if (item.type, item.status, item.reason) not in known]
         if new or clear or fields:
             write(self._client, claims, claim, *updates, now=now, fields=fields, clear=clear)
+
+
+def _looked_at(claim: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
+    """Whether the snapshot had the claim as one that ends, or cannot have it."""
+    node = snapshot.by_uid(claim.uid)
+    return node is None or node.claim.deleting

@@ -33,7 +33,7 @@ from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.moves import MoveController, base_gang
 from broker.controllers.disruption.permission import Permission
-from broker.controllers.disruption.replacing import Replacer
+from broker.controllers.disruption.replacing import Replacer, leaves_slot
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import (
     ReturnSelector,
@@ -94,6 +94,10 @@ class DisruptionMethods:
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         settled = after_endings(snapshot, self._usable(snapshot))
+        for node in snapshot.nodes:
+            if leaves_slot(node):
+                with self._reporter.isolated(node):
+                    self._replacer.succeed(node, finder, self._usable(snapshot))
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)

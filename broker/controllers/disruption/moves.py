@@ -50,6 +50,7 @@ REASON_OF: Final[Mapping[Cause, str]] = {
     "Empty": "Empty",
     "Drifted": "Drifted",
     "Expired": "Expired",
+    "Ended": "Ended",
     "ReturnToReservation": "Underutilized",
 }
 _MOST: Final = 10_000

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.apis import names
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import replaces
+from broker.controllers.claim_status import held_odcr, replaces, since
 from broker.controllers.disruption.assumed import assumed_on, place_on_others
 from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
 from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
@@ -101,6 +101,23 @@ class Replacer:
         begun = self.begin(pairs, "Drifted", message, finder, gang=gang_name)
         return placed if begun else None
 
+    def succeed(self, node: ManagedNode, finder: MachineFinder, usable: Sequence[str]) -> None:
+        """Creates the claim that takes over the slot of a node that ends, if its pods fit nowhere else.
+
+        Whoever ended it: a person, its expiry, an event of EC2.
+        """
+        assert node.node is not None
+        needed = demand(node, node.moving)
+        placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
+        unplaced, _ = place_on_others(needed.pods, placement, usable)
+        if not unplaced:
+            return
+        pair = finder.find(replace(needed, pods=tuple(unplaced)), placement, "terminate-first")
+        needed, machines = pair
+        if not needed.slot or not machines or finder.over_limits([node]):
+            return  # its pods get machines as any others do
+        self.begin([pair], "Ended", f"NodeClaim {node.claim.name} ends; {_shown(pair)}", finder)
+
     def _have_machines(self, pairs: Sequence[Pair]) -> bool:
         """Whether all replacements can be made; reports the problem of the others."""
         for needed, machines in pairs:
@@ -139,6 +156,21 @@ class Replacer:
                 self._have_machines([(needed, []) for needed, _ in pairs])
                 return False
             return self._moves.start(bodies, label, message)
+
+
+def leaves_slot(node: ManagedNode) -> bool:
+    """Whether a node with pods ends and leaves its slot to none: no claim is evicted for, or replaces it."""
+    claim = node.claim
+    return (
+        claim.deleting
+        and bool(held_odcr(claim))
+        and node.node is not None
+        and bool(node.moving)
+        and node.replacement is None
+        and not node.pool.deleting
+        and not is_true(claim, names.PREEMPTED)
+        and since(claim, names.DISRUPTION_REASON) is None
+    )
 
 
 def _shown(pair: Pair) -> str:

@@ -18,7 +18,7 @@ from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 
-Cause = Literal["Empty", "Drifted", "Expired", "ReturnToReservation"]
+Cause = Literal["Empty", "Drifted", "Expired", "ReturnToReservation", "Ended"]
 BLOCKED: Final = "DisruptionBlocked"
 TERMINATING: Final = "DisruptionTerminating"
 LAUNCHING: Final = "DisruptionLaunching"

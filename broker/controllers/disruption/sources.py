@@ -15,6 +15,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
+from broker.controllers.successions import Successions
 from broker.kube.cache import Cache
 from providers.errors import ProviderError
 from providers.model import Instance, InstanceType
@@ -35,6 +36,7 @@ class DisruptionSources:
     disrupts: Callable[[NodePool], bool]
     creating: Callable[[], AbstractContextManager[object]]
     plan_seconds: float
+    successions: Successions
 
     def instances(self) -> Mapping[str, Instance]:
         """The instances as last described, by id; empty before the first description."""

@@ -48,8 +48,11 @@ class Termination:
         *,
         launching: Callable[[str], bool],
         freed: Callable[[], None],
+        undecided: Callable[[NodeClaim, datetime], bool],
     ) -> None:
-        """`freed` is called when the slot of an ended instance is free again."""
+        """`freed` is called when the slot of an ended instance is free again. `undecided`: whether the slot
+        of the claim may still get a successor.
+        """
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._caches = caches
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
@@ -58,6 +61,7 @@ class Termination:
         self._inventory = inventory
         self._launching = launching
         self._freed = freed
+        self._undecided = undecided
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
         """Makes one step towards the end. Raises ApiError."""
@@ -65,6 +69,8 @@ class Termination:
             return None
         if self._launching(claim.uid):
             return Result(requeue_after=RECHECK)  # EC2 may be about to give it an instance
+        if self._undecided(claim, self._clock.now()):
+            return Result(requeue_after=RECHECK)
         if claim.status.provider_id and self._caches.first_of(claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
