@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
@@ -15,8 +16,8 @@ KINDS = ("reserved", "on-demand")
 AT = "reserved:m5.xlarge:us-east-1a:"
 
 
-def successor(name: str = "next", slot: str = "cr-1", **more: object) -> Claim:
-    return claim(name, kinds=KINDS, slot=slot, **more)
+def successor(name: str = "next", slot: str = "cr-1", *, until: datetime | None = None, **more: Any) -> Claim:
+    return claim(name, kinds=KINDS, slot=slot, slot_until=until, **more)
 
 
 def planned(world: Inventory, *claims: Claim, entitlements: Entitlements | None = None) -> Plan:
