@@ -128,3 +128,35 @@ def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
     assert settled(stack, 2) == [odcr, odcr]
     assert not stack.get(NodeClaim, rival).status.provider_id
     assert launched(stack) == 2 + len(ending)
+
+
+@pytest.mark.covers("FUL-05")
+def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    stack.control.fault(action="CreateFleet", code="InternalError", status=500, times=-1)
+    drift(stack, "r-0", "r-1", "r-2")
+
+    def stopped() -> bool:
+        replicas(stack, 3)
+        shown = stack.condition(NodePool, "web", "NodesReplaced")
+        return shown is not None and shown.status == "False"
+
+    stack.until(stopped, "the condition", step=STEP)
+    stack.until_event("web", "DisruptionFailed", kind="NodePool")
+    for _ in range(10):
+        stack.advance(120)
+        stack.passes()
+        replicas(stack, 3)
+    left = [claim.name for claim in stack.all(NodeClaim) if not claim.deleting]
+    assert len([name for name in left if name.startswith("r-")]) == 2
+    shown = stack.condition(NodePool, "web", "NodesReplaced")
+    assert shown is not None and shown.reason == "LaunchFailed"
+    assert "no other node of its reservation is ended" in shown.message
+    stack.control.clear_faults()
+    stack.until(lambda: stack.aws.free(odcr) == 0, "its successor has the slot", step=STEP)
+    rolled(stack, 3)
+    shown = stack.condition(NodePool, "web", "NodesReplaced")
+    assert shown is not None and shown.status == "True"

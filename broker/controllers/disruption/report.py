@@ -70,6 +70,10 @@ class DisruptionReporter:
         self._recorder.event(pool, "Warning", ENDED_UNUSED, message)
         _log.warning("node ended unused", nodepool=pool.name, why=message)
 
+    def stopped(self, pool: NodePool, message: str) -> None:
+        self._recorder.event(pool, "Warning", FAILED, message)
+        _log.warning("rollout stopped", nodepool=pool.name, why=message)
+
     def not_returning(self, pool: NodePool, message: str) -> None:
         self._recorder.event(pool, "Warning", BLOCKED, message, topic=message)
 

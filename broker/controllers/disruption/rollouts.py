@@ -6,22 +6,24 @@ ended for a replacement. So a launch that fails stops the rollout after one node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import condition, is_true
+from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_status import held_odcr, replaces
 from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
 from broker.placement.claims import taken_over
 from broker.text import InvalidText, decode_whole, shortened
 
 ReplaceWay = Literal["auto", "launch-first", "terminate-first"]
 _WAYS: Final[tuple[ReplaceWay, ...]] = ("auto", "launch-first", "terminate-first")
+NODES_REPLACED: Final = "NodesReplaced"
 _MOST: Final = 10_000
 
 
@@ -43,6 +45,30 @@ def at_once(pool: NodePool) -> int:
     except InvalidText as error:
         field = f"metadata.annotations[{names.REPLACE_AT_ONCE}]"
         raise InvalidText(f"{field} is {shortened(text)}: write a whole number such as 2") from error
+
+
+def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, str]:
+    """By NodePool, the replacement that could not be launched, and why."""
+    texts: dict[str, str] = {}
+    for claim in sorted(claims, key=lambda claim: claim.name):
+        launched = condition(claim.status.conditions, names.LAUNCHED)
+        waits = launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT
+        if replaces(claim)[1] is None or not claim.waits or waits:
+            continue
+        text = f"NodeClaim {claim.name} replaces NodeClaim {replaces(claim)[0]}, and is not launched"
+        texts.setdefault(claim.labels.get(names.NODEPOOL, ""), f"{text}: {launched.message}")
+    return texts
+
+
+def rollout_condition(pool: NodePool, problem: str) -> ConditionUpdate | None:
+    """The pool's condition after a pass; None if it stays as it is. `problem`: of `stopped`, or empty."""
+    if problem:
+        message = f"{problem}; no other node of its reservation is ended for a replacement meanwhile"
+        return ConditionUpdate(type=NODES_REPLACED, status="False", reason="LaunchFailed", message=message)
+    known = condition(pool.status.conditions, NODES_REPLACED)
+    if known is None or known.status == "True":
+        return None
+    return ConditionUpdate(type=NODES_REPLACED, status="True", reason=NODES_REPLACED)
 
 
 def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now: datetime) -> str:

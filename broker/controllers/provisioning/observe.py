@@ -20,7 +20,7 @@ from broker.placement.claims import BadClaim, planned
 from broker.placement.waiting import waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
-_WAITS_FOR_SLOT: Final = frozenset(
+WAITS_FOR_SLOT: Final = frozenset(
     {RECLAIMING, HELD_FOR_GANG, AWAITS_REPLACED, "ReservationPending", "PlannedLater"}
 )
 
@@ -85,11 +85,11 @@ def _stuck(result: Plan) -> frozenset[str]:
     Claims of a gang are stuck together or not at all.
     """
     waits = {hold.gang for hold in result.holds}
-    waits |= {item.claim.gang for item in result.unplaced if item.reason in _WAITS_FOR_SLOT} - {""}
+    waits |= {item.claim.gang for item in result.unplaced if item.reason in WAITS_FOR_SLOT} - {""}
     return frozenset(
         item.claim.uid
         for item in result.unplaced
-        if item.reason not in _WAITS_FOR_SLOT
+        if item.reason not in WAITS_FOR_SLOT
         and item.claim.uid not in result.nominated
         and (not item.claim.gang or item.claim.gang not in waits)
     )
