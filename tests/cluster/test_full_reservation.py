@@ -65,12 +65,15 @@ def rolled(stack: Stack, count: int) -> tuple[int, int]:
 
 
 @KINDS
+@pytest.mark.parametrize("target", ["id", "group", "open"])
 @pytest.mark.covers("FUL-01", "FUL-02", "FUL-03", "FUL-05")
 def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
-    stack: Stack, kinds: tuple[str, ...]
+    stack: Stack, kinds: tuple[str, ...], target: str
 ) -> None:
-    odcr = stack.aws.odcr(count=3)
-    pool(stack, *kinds, id_=odcr)
+    odcr = stack.aws.odcr(count=3, criteria="open" if target == "open" else "targeted")
+    group = stack.aws.group(odcr)
+    targets = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
+    pool(stack, *kinds, **targets[target])
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1", "r-2")
     drift(stack, "r-0", "r-1", "r-2")
