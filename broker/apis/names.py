@@ -153,6 +153,8 @@ TAKES_SLOT: Final = "capacity-broker.io/takes-slot"
 REPLACE: Final = "capacity-broker.io/replace"
 # On a NodePool: how many nodes of one reservation may be away at once while they are replaced; 1 by default.
 REPLACE_AT_ONCE: Final = "capacity-broker.io/replace-at-once"
+# On a NodePool without spec.replicas: `all-reserved`, for a node in each usable slot of its reservations.
+REPLICAS: Final = "capacity-broker.io/replicas"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
@@ -235,11 +237,11 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DedicatedAIClusterProfile": (NODE_CLASS,),
     "EC2NodeClass": (RESERVATION_SPEC, *WRITTEN_BY_BROKER["EC2NodeClass"]),
     "NodeClaim": (*_OF_CLAIMS, TAKES_SLOT, *WRITTEN_BY_BROKER["NodeClaim"]),
-    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE),
+    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE, REPLICAS),
     "Namespace": (DRAWS_FROM, KEPT_ROOM),
 }
 # Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
-OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE})
+OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS, REPLACE, REPLACE_AT_ONCE, REPLICAS})
 # Those of them that affect purchases from EC2, their terms, and releases.
 BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, ALLOWED_NAMESPACES}
 

@@ -1,14 +1,15 @@
 """Which claims that end were looked at for a successor, so that no slot is freed before it is held.
 
 Why: a slot that is free for a moment is anybody's. So the termination of an instance in a reservation waits
-until a pass of disruption has made the claim that takes the slot over, or has decided that none is needed.
+until a loop has made the claim that takes the slot over, or has decided that none is needed: disruption for
+pods, and the loop of static pools for their nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import held_odcr
@@ -16,6 +17,7 @@ from broker.kube.watches import Signal
 
 # A disruption pass that cannot run does not keep instances alive for longer.
 LONGEST: Final = timedelta(minutes=5)
+Decider = Literal["pods", "static pools"]
 
 
 class Successions:
@@ -23,11 +25,12 @@ class Successions:
 
     def __init__(self) -> None:
         self.decided_now = Signal()  # by the name of the claim
-        self._decided: frozenset[str] = frozenset()
+        self._decided: dict[Decider, frozenset[str]] = {}
 
-    def decide(self, ending: Collection[NodeClaim]) -> None:
-        """Records that a pass has looked at these claims, which are all that end."""
-        before, self._decided = self._decided, frozenset(claim.uid for claim in ending)
+    def decide(self, decider: Decider, ending: Collection[NodeClaim]) -> None:
+        """Records that a pass has looked at these claims: all that end and that it decides about."""
+        before = self._decided.get(decider, frozenset())
+        self._decided[decider] = frozenset(claim.uid for claim in ending)
         for claim in ending:
             if claim.uid not in before:
                 self.decided_now(claim.name)
@@ -35,5 +38,6 @@ class Successions:
     def undecided(self, claim: NodeClaim, now: datetime) -> bool:
         """Whether the end of a claim in a reservation has to wait for the decision."""
         since = claim.metadata.deletion_timestamp
-        open_ = bool(held_odcr(claim)) and claim.uid not in self._decided
+        decided = any(claim.uid in uids for uids in (*self._decided.values(),))
+        open_ = bool(held_odcr(claim)) and not decided
         return open_ and since is not None and now - since < LONGEST

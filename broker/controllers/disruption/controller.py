@@ -66,7 +66,7 @@ class DisruptionController:
         ending = [claim for claim in self._caches.claims.list() if claim.deleting]
         self._methods.run(snapshot)
         self._report_rollouts(snapshot)
-        self._sources.successions.decide([c for c in ending if _looked_at(c, snapshot)])
+        self._sources.successions.decide("pods", [c for c in ending if _looked_at(c, snapshot)])
         soonest = conditions.soonest(at for at in wakes if at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, wait))
@@ -191,6 +191,9 @@ class DisruptionController:
 
 
 def _looked_at(claim: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
-    """Whether the snapshot had the claim as one that ends, or cannot have it."""
+    """Whether the snapshot had the claim as one that ends, or cannot have it.
+
+    Static pools decide about their own.
+    """
     node = snapshot.by_uid(claim.uid)
-    return node is None or node.claim.deleting
+    return node is None or (node.claim.deleting and not node.static)

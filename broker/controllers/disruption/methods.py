@@ -18,6 +18,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import is_true
+from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.assumed import after_endings, assumed_on
@@ -333,4 +334,4 @@ class DisruptionMethods:
 
 def _stays_empty(pool: NodePool) -> bool:
     """Whether the pool keeps nodes without pods."""
-    return pool.spec.replicas is not None or pool.spec.disruption.consolidate_after == conditions.NEVER
+    return static(pool) or pool.spec.disruption.consolidate_after == conditions.NEVER

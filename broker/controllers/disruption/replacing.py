@@ -16,6 +16,7 @@ from broker.controllers.disruption.assumed import assumed_on, place_on_others
 from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
 from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
 from broker.controllers.disruption.replacements import (
+    Demand,
     Pair,
     body,
     demand,
@@ -25,6 +26,7 @@ from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.rollouts import replace_way, rollout_obstacle
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.provisioning.usage import NODES, node_room
 from broker.placement.snapshot import PlacementSnapshot
 from broker.text import InvalidText
 
@@ -85,6 +87,7 @@ class Replacer:
             way = replace_way(nodes[0].pool)
             pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
             problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
+            problem = problem or self._beyond_limit([needed for needed, _ in pairs])
         except InvalidText as error:
             problem = str(error)
         if problem:
@@ -100,6 +103,18 @@ class Replacer:
         gang_name = base_gang(gang) if len(nodes) > 1 else ""
         begun = self.begin(pairs, "Drifted", message, finder, gang=gang_name)
         return placed if begun else None
+
+    def _beyond_limit(self, demands: Sequence[Demand]) -> str:
+        """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.
+
+        A successor in the slot of its node is launched only once that is gone.
+        """
+        beside = [needed for needed in demands if needed.node.static and not needed.slot]
+        pool = beside[0].node.pool if beside else None
+        room = node_room(pool, self._caches.claims.list()) if pool else None
+        if pool is None or room is None or len(beside) <= room:
+            return ""
+        return f"spec.limits.nodes of NodePool {pool.name} is {pool.spec.limits[NODES]}: raise it"
 
     def succeed(self, node: ManagedNode, finder: MachineFinder, usable: Sequence[str]) -> None:
         """Creates the claim that takes over the slot of a node that ends, if its pods fit nowhere else.
@@ -164,6 +179,7 @@ def leaves_slot(node: ManagedNode) -> bool:
     return (
         claim.deleting
         and bool(held_odcr(claim))
+        and not node.static  # the loop of static pools makes their successors
         and node.node is not None
         and bool(node.moving)
         and node.replacement is None

@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
+from broker.apis.static_pools import number_of_nodes, static
 from broker.capacity.model import Claim, Inventory, Option
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
@@ -196,7 +197,7 @@ def consolidates(pool: NodePool) -> bool:
     return (
         disruption.consolidation_policy != "WhenEmpty"
         and disruption.consolidate_after != NEVER
-        and pool.spec.replicas is None
+        and not static(pool)
     )
 
 
@@ -216,8 +217,8 @@ def return_obstacle(pool: NodePool) -> str:
         )
     if disruption.consolidate_after == NEVER:
         return f"{field} is true, but spec.disruption.consolidateAfter is Never: set a duration such as 5m"
-    if pool.spec.replicas is not None:
-        return f"{field} is true, but spec.replicas is set: such a pool is not consolidated"
+    if number := number_of_nodes(pool):
+        return f"{field} is true, but {number}: such a pool is not consolidated"
     return ""
 
 

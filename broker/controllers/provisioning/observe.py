@@ -62,7 +62,7 @@ def forecast(
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
     reclaimed = Counter(slot.slot_pool for slot in result.nominated.values())
-    return LaunchForecast(taken=taken, stuck=_stuck(result), reclaimed=reclaimed)
+    return LaunchForecast(taken=taken, stuck=stuck_claims(result), reclaimed=reclaimed)
 
 
 def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) -> dict[str, Claim]:
@@ -79,7 +79,7 @@ def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) ->
     return planned_claims
 
 
-def _stuck(result: Plan) -> frozenset[str]:
+def stuck_claims(result: Plan) -> frozenset[str]:
     """The claims without an option, except those that wait for a slot or for the next plan.
 
     Claims of a gang are stuck together or not at all.
