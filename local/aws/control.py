@@ -97,6 +97,24 @@ class Control:
         body = {"state": state, "shared_with": shared_with, "launchable": launchable}
         self._call("PATCH", f"reservations/{reservation_id}", body)
 
+    # ---- health
+
+    def impair(self, instance_id: str, check: str = "instance", *, over: bool = False) -> None:
+        """A status check (instance, system) of a running instance fails from now on; `over`: it passes."""
+        self._call("POST", "health", {"instance_id": instance_id, "check": check, "over": over})
+
+    def schedule_event(
+        self, instance_id: str, code: str, *, in_s: float = 3600.0, over: bool = False
+    ) -> None:
+        """Schedules an event such as instance-retirement; `over`: it is completed."""
+        body = {"instance_id": instance_id, "event": code, "in_s": in_s, "over": over}
+        self._call("POST", "health", body)
+
+    def reboots(self, instance_id: str) -> int:
+        """How many reboots of the instance EC2 was asked for."""
+        record = self._call("GET", "health").get(instance_id, {})
+        return len(record.get("reboots", ()))
+
     # ---- AWS's events
 
     def notice(

@@ -107,6 +107,16 @@ class OfferBody(Body):
     ultraservers: int = Field(default=0, ge=0)
 
 
+class HealthBody(Body):
+    """`check` fails from now on, or passes; or an event with this code is scheduled, or is over."""
+
+    instance_id: str
+    check: Literal["instance", "system"] | None = None
+    event: str | None = None
+    in_s: float = Field(default=3600.0, ge=0)
+    over: bool = False
+
+
 class NoticeBody(Body):
     kind: str
     instance_id: str | None = None

@@ -17,6 +17,7 @@ from local.aws.calls import CallRecorder
 from local.aws.clock import LocalClock
 from local.aws.ec2.blocks import Blocks
 from local.aws.ec2.errors import UNDOCUMENTED
+from local.aws.ec2.health import HealthRecord
 from local.aws.ec2.idempotency import Replies
 from local.aws.ec2.ledger import CapacityLedger
 from local.aws.ec2.quotas import VcpuQuotas
@@ -66,6 +67,7 @@ class AwsWorld(BaseBackend):
         self.reservation_fleets: dict[str, ReservationFleet] = {}
         self.billing: dict[str, BillingRequest] = {}  # by reservation
         self.quotes: dict[str, ReservationQuote] = {}
+        self.health: dict[str, HealthRecord] = {}  # by instance
 
     def lag(self, seconds: float) -> None:
         self._lag = timedelta(seconds=seconds)
@@ -86,6 +88,7 @@ class AwsWorld(BaseBackend):
         self.notices.clear()
         self.ledger.clear_limits()
         self.quotas.limits.clear()
+        self.health.clear()
         self._lag = timedelta()
         self.knobs = Knobs()
 
