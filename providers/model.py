@@ -343,6 +343,23 @@ class Image:
         return self.architecture == type_.architecture and drives
 
 
+Impairment = Literal["instance", "system", "event"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceProblem:
+    """A failed status check of an instance, or an event that EC2 has scheduled for it.
+
+    `since`: when the check first failed; None for an event, and if EC2 does not say it.
+    """
+
+    id: str
+    kind: Impairment
+    code: str  # of an event, such as instance-retirement; of a check the name
+    message: str = ""
+    since: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """An instance as DescribeInstances shows it; `reservation_id` is EC2's record of its reservation."""
