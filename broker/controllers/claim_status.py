@@ -35,6 +35,7 @@ BROKER_CONDITIONS = (
     names.DRAINED,
     names.INSTANCE_TERMINATING,
     names.INSTANCE_LISTED,
+    names.INSTANCE_HEALTHY,
     names.PREEMPTED,
     names.RECLAIMING,
     names.DRIFTED,

@@ -1,6 +1,6 @@
-"""Starts disruptions in Karpenter's order: empty nodes, drifted ones, then moves into idle slots.
+"""Starts disruptions in Karpenter's order: broken nodes, empty ones, drifted ones, moves into idle slots.
 
-Source: Karpenter, pkg/controllers/disruption (emptiness.go, drift.go, controller.go).
+Source: Karpenter, pkg/controllers/disruption (repair.go, emptiness.go, drift.go, controller.go).
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.moves import MoveController, base_gang
 from broker.controllers.disruption.permission import Permission
+from broker.controllers.disruption.reboots import RebootController
+from broker.controllers.disruption.repair_view import RepairReader
+from broker.controllers.disruption.repairs import Repairs
 from broker.controllers.disruption.replacing import Replacer, leaves_slot
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import (
@@ -77,6 +80,14 @@ class DisruptionMethods:
         self._moves, self._reporter = moves, reporter
         self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
+        self._repairs = Repairs(
+            caches.claims,
+            RepairReader(context, caches.pools),
+            RebootController(context, caches, sources.ec2.provider),
+            self._replacer,
+            self._permission,
+            reporter,
+        )
         self._learner = RoomLearner()
         self._unused = UnusedNodes(context, caches, reporter)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
@@ -99,6 +110,8 @@ class DisruptionMethods:
             if leaves_slot(node):
                 with self._reporter.isolated(node):
                     self._replacer.succeed(node, finder, self._usable(snapshot))
+        in_repair, settled = self._repairs.run(finder, settled, self._usable(snapshot), ledger)
+        free = [node for node in free if node.claim.uid not in in_repair]
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
@@ -270,7 +283,9 @@ class DisruptionMethods:
         usable = [
             node
             for node in self._caches.nodes.list()
-            if node.name not in ending and node.ready and not node.deleting and not node.disrupted
+            if node.name not in ending
+            and node.ready
+            and not (node.deleting or node.disrupted or node.rebooting)
         ]
         usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
         return [node.name for node in usable]

@@ -30,6 +30,7 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import observe_response, replaces, since, write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
+from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.context import ControllerContext
@@ -49,10 +50,13 @@ HOLD: Final = timedelta(minutes=10)
 REASON_OF: Final[Mapping[Cause, str]] = {
     "Empty": "Empty",
     "Drifted": "Drifted",
+    "Unhealthy": "Unhealthy",
     "Expired": "Expired",
     "Ended": "Ended",
     "ReturnToReservation": "Underutilized",
 }
+# The causes of replacements that may be given up.
+_UNDONE: Final[tuple[Cause, ...]] = ("ReturnToReservation", "Unhealthy")
 _MOST: Final = 10_000
 _ID: Final = 8  # characters of a move's id
 
@@ -221,6 +225,8 @@ class MoveController:
         self, node: ManagedNode, cause: Cause, budgets: Iterable[PodDisruptionBudget], now: datetime
     ) -> bool:
         """Whether something holds the old node up now; reports it."""
+        if cause == "Unhealthy":
+            return False  # its drain has a bound
         reason = obstacle(node, budgets, self._pods.find, now, eventual=cause == "Drifted")
         if reason:
             self._reporter.blocked(node, reason)
@@ -323,6 +329,8 @@ class MoveController:
 
     def end(self, node: ManagedNode, cause: Cause) -> None:
         """Ends a claim that needs no replacement, or none any more."""
+        if cause == "Unhealthy":
+            bound_drain(self._client, self._claims, node, self._clock.now())
         if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
@@ -373,7 +381,7 @@ def _late(move: Move) -> str:
 
 
 def _cause(reason: str) -> Cause:
-    return "ReturnToReservation" if reason == REASON_OF["ReturnToReservation"] else "Drifted"
+    return next((cause for cause in _UNDONE if REASON_OF[cause] == reason), "Drifted")
 
 
 def _doing(cause: Cause, replacement: NodeClaim) -> str:

@@ -23,7 +23,7 @@ from broker.controllers.disruption.replacements import (
     replacement_name,
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
-from broker.controllers.disruption.rollouts import replace_way, rollout_obstacle
+from broker.controllers.disruption.rollouts import ReplaceWay, replace_way, rollout_obstacle
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.usage import NODES, node_room
@@ -55,13 +55,17 @@ class Replacer:
         finder: MachineFinder,
         before: PlacementSnapshot,
         usable: Sequence[str],
+        *,
+        cause: Cause = "Drifted",
+        why: str = "",
+        way: ReplaceWay | None = None,
     ) -> PlacementSnapshot | None:
-        """Ends drifted nodes if their pods fit on others; else starts replacements.
+        """Ends drifted or broken nodes if their pods fit on others; else starts replacements.
 
         Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
         its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
-        move on with the others. `usable`: the nodes that may get pods. Returns the placement after it; None
-        if nothing was started.
+        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's. Returns
+        the placement after it; None if nothing was started.
         """
         if any(names.CAPACITY_TYPE not in node.claim.labels for node in nodes):
             return None  # EC2 has not shown yet whether they are in a reservation
@@ -73,7 +77,7 @@ class Replacer:
         static = any(node.static for node in nodes)
         if not unplaced and not static:
             for node in nodes:
-                self._moves.end(node, "Drifted")
+                self._moves.end(node, cause)
             return placed
         if static or len(nodes) > 1:
             placed = placement
@@ -84,7 +88,7 @@ class Replacer:
                 self._reporter.blocked(node, f"Cannot replace it: {problem}")
             return None
         try:
-            way = replace_way(nodes[0].pool)
+            way = way or replace_way(nodes[0].pool)
             pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
             problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
             problem = problem or self._beyond_limit([needed for needed, _ in pairs])
@@ -98,10 +102,10 @@ class Replacer:
         pairs = finder.within_limits(pairs)
         if not self._have_machines(pairs):
             return None
-        reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
-        message = f"Drifted: {reason.reason if reason else ''}; {_shown(pairs[0])}"
+        drifted = condition(nodes[0].claim.status.conditions, names.DRIFTED)
+        message = f"{cause}: {why or (drifted.reason if drifted else '')}; {_shown(pairs[0])}"
         gang_name = base_gang(gang) if len(nodes) > 1 else ""
-        begun = self.begin(pairs, "Drifted", message, finder, gang=gang_name)
+        begun = self.begin(pairs, cause, message, finder, gang=gang_name)
         return placed if begun else None
 
     def _beyond_limit(self, demands: Sequence[Demand]) -> str:

@@ -18,7 +18,7 @@ from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 
-Cause = Literal["Empty", "Drifted", "Expired", "ReturnToReservation", "Ended"]
+Cause = Literal["Empty", "Drifted", "Unhealthy", "Expired", "ReturnToReservation", "Ended"]
 BLOCKED: Final = "DisruptionBlocked"
 TERMINATING: Final = "DisruptionTerminating"
 LAUNCHING: Final = "DisruptionLaunching"
@@ -28,8 +28,8 @@ RETURNING: Final = "ReturnToReservation"
 
 DISRUPTED = Counter(
     "capacity_broker_claims_disrupted",
-    "Claims that the broker ended, by reason: Empty, Drifted, Expired, or ReturnToReservation after its "
-    "replacement in a reserved slot was ready.",
+    "Claims that the broker ended, by reason: Empty, Drifted, Unhealthy, Expired, or ReturnToReservation "
+    "after its replacement in a reserved slot was ready.",
     ["reason", "nodepool"],
     registry=REGISTRY,
 )

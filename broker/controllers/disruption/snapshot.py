@@ -87,14 +87,16 @@ class DisruptionSnapshot:
             and node.initialized
             and not is_true(node.claim, names.INSTANCE_TERMINATING)
         ]
-        disrupted = [
+        leaving = [
             node
             for node in counted
             if node.claim.deleting
             or node.replacement is not None
-            or (node.node is not None and (node.node.deleting or not node.node.ready))
+            or (node.node is not None and (node.node.deleting or node.node.rebooting))
         ]
-        return PoolNodes(total=len(counted), disrupted=len(disrupted))
+        unready = [node for node in counted if node.node is not None and not node.node.ready]
+        disrupted = {node.claim.uid for node in (*leaving, *unready)}
+        return PoolNodes(total=len(counted), disrupted=len(disrupted), leaving=len(leaving))
 
 
 class DisruptionSnapshotBuilder:

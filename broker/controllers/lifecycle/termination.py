@@ -29,7 +29,8 @@ from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, counted, decode_duration
+from broker.placement.termination import deadline_of
+from broker.text import counted
 from providers.errors import ProviderError
 
 RECHECK = 2.0
@@ -102,7 +103,7 @@ class Termination:
         return True
 
     def _late(self, claim: NodeClaim) -> bool:
-        deadline = _deadline(claim)
+        deadline = deadline_of(claim)
         return deadline is not None and self._clock.now() >= deadline
 
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
@@ -252,13 +253,3 @@ class Termination:
 def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
     removal = remove_finalizer(claim, names.TERMINATION_FINALIZER)
     return dict(removal["metadata"]) if removal else {}
-
-
-def _deadline(claim: NodeClaim) -> datetime | None:
-    period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
-    if not period or since is None:
-        return None
-    try:
-        return since + decode_duration(period)
-    except InvalidText:
-        return None
