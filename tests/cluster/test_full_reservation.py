@@ -120,6 +120,7 @@ def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
             "its label",
             step=STEP,
         )
+    stack.passes()  # the broker has read the pods by then
     ending = ("r-1",) if end == "delete" else ("r-0", "r-1")
     if end == "delete":
         stack.delete(NodeClaim, "r-1")

@@ -66,7 +66,9 @@ class DisruptionController:
         ending = [claim for claim in self._caches.claims.list() if claim.deleting]
         self._methods.run(snapshot)
         self._report_rollouts(snapshot)
-        self._sources.successions.decide("pods", [c for c in ending if _looked_at(c, snapshot)])
+        self._sources.successions.decide(
+            "pods", [c for c in ending if _looked_at(c, snapshot) and c.uid not in self._methods.unsettled]
+        )
         soonest = conditions.soonest(at for at in wakes if at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, wait))

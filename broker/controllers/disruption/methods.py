@@ -92,6 +92,7 @@ class DisruptionMethods:
         self._unused = UnusedNodes(context, caches, reporter)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
+        self.unsettled: set[str] = set()
         self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
@@ -106,10 +107,7 @@ class DisruptionMethods:
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         settled = after_endings(snapshot, self._usable(snapshot))
-        for node in snapshot.nodes:
-            if leaves_slot(node):
-                with self._reporter.isolated(node):
-                    self._replacer.succeed(node, finder, self._usable(snapshot))
+        self._succeed(snapshot, finder)
         in_repair, settled = self._repairs.run(finder, settled, self._usable(snapshot), ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
@@ -125,6 +123,27 @@ class DisruptionMethods:
         self._return(replace(finder), [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
+
+    def _succeed(self, snapshot: DisruptionSnapshot, finder: MachineFinder) -> None:
+        """Creates the successors of nodes that end; `unsettled` has the claims for which that was refused."""
+        self.unsettled = {node.claim.uid for node in snapshot.nodes if leaves_slot(node)}
+        for node in snapshot.nodes:
+            if node.claim.uid in self.unsettled:
+                with self._reporter.isolated(node):
+                    if (full := self._with_pods(node)).moving:
+                        self._replacer.succeed(full, finder, self._usable(snapshot))
+                    self.unsettled.discard(node.claim.uid)
+
+    def _with_pods(self, node: ManagedNode) -> ManagedNode:
+        """The node; before its only decision also with pods that the cache may lack."""
+        if node.moving or not self._sources.successions.undecided(node.claim, self._clock.now()):
+            return node
+        return replace(node, pods=self._newest_pods(node))
+
+    def _newest_pods(self, node: ManagedNode) -> tuple[Pod, ...]:
+        assert node.node is not None
+        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
+        return tuple(map(Pod.decode, listed))
 
     def _move_to_standing(
         self,
@@ -219,8 +238,7 @@ class DisruptionMethods:
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""
         assert node.node is not None
-        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
-        if replace(node, pods=tuple(map(Pod.decode, listed))).moving:
+        if replace(node, pods=self._newest_pods(node)).moving:
             return False
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 

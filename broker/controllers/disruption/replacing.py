@@ -178,14 +178,13 @@ class Replacer:
 
 
 def leaves_slot(node: ManagedNode) -> bool:
-    """Whether a node with pods ends and leaves its slot to none: no claim is evicted for, or replaces it."""
+    """Whether a node ends and leaves its slot to none: no claim is evicted for, or replaces it."""
     claim = node.claim
     return (
         claim.deleting
         and bool(held_odcr(claim))
         and not node.static  # the loop of static pools makes their successors
         and node.node is not None
-        and bool(node.moving)
         and node.replacement is None
         and not node.pool.deleting
         and not is_true(claim, names.PREEMPTED)
