@@ -106,6 +106,7 @@ class Template:
     primary_ipv6: bool = False  # an IPv6 address by which the node is reached: in an IPv6 cluster
     connection_tracking: ConnectionTracking | None = None
     nested_virtualization: str = ""
+    enclaves: bool = False
     market: Market = "on-demand"
     target: ReservationTarget = ReservationTarget()
     tags: Mapping[str, str] = field(default_factory=dict)

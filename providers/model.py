@@ -262,6 +262,7 @@ class InstanceType:
     market_types: frozenset[str] = frozenset({"on-demand", "spot"})
     placement_strategies: frozenset[str] = frozenset({"cluster", "partition", "spread"})
     nested_virtualization: bool = False
+    enclaves: bool = False
     cpu_manufacturer: str = ""  # as EC2 writes it; empty where unknown
     clock_mhz: int = 0  # sustained; 0: unknown
     neuron_name: str = ""

@@ -84,6 +84,8 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
         data["Placement"]["GroupId"] = template.placement_group_id
     if template.nested_virtualization:
         data["CpuOptions"] = {"NestedVirtualization": _choice(template.nested_virtualization)}
+    if template.enclaves:
+        data["EnclaveOptions"] = {"Enabled": True}
     if template.instance_profile:
         kind = "Arn" if template.instance_profile.startswith("arn:") else "Name"
         data["IamInstanceProfile"] = {kind: template.instance_profile}  # type: ignore[misc]

@@ -297,6 +297,12 @@ def test_a_placement_group_by_id_and_nested_virtualization() -> None:
     assert data["CpuOptions"] == {"NestedVirtualization": "enabled"}
 
 
+@pytest.mark.covers("CUR-01")
+@pytest.mark.parametrize(("enclaves", "sent"), [(True, {"Enabled": True}), (False, None)])
+def test_enclaves_are_enabled_in_the_template(enclaves: bool, sent: object) -> None:
+    assert template_data(Template(image_id="ami-1", enclaves=enclaves)).get("EnclaveOptions") == sent
+
+
 def test_a_profile_by_arn_is_sent_as_one() -> None:
     arn = "arn:aws:iam::123456789012:instance-profile/nodes"
     assert template_data(Template(image_id="ami-1", instance_profile=arn))["IamInstanceProfile"] == {
