@@ -11,6 +11,7 @@ from broker.controllers.claim_caches import BY_PROVIDER_ID
 from broker.controllers.claim_status import instance_id
 from broker.controllers.interruption.notices import BY_INSTANCE
 from broker.controllers.launch.launcher import Launcher
+from broker.controllers.left_slots import LeftSlots
 from broker.controllers.lifecycle.abandoned import AbandonedNodes
 from broker.controllers.lifecycle.registration import MARK, Registration
 from broker.controllers.lifecycle.termination import Termination
@@ -81,6 +82,8 @@ def _watch_claims(
             terminations.forget(instance_id(old))
 
     read.claims.on_change(forget)
+    left = LeftSlots(caches, term.inventory.assumed, released=signals.replan)
+    read.claims.on_change(left.observe)
     # `terminations` enqueues its own instances: those that its callers look up or end.
     manager.singleton("terminations", terminations.run, batcher=terminations.batcher)
 
