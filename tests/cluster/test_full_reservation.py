@@ -72,7 +72,7 @@ def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
 ) -> None:
     odcr = stack.aws.odcr(count=3, criteria="open" if target == "open" else "targeted")
     group = stack.aws.group(odcr)
-    targets = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
+    targets: dict[str, Any] = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
     pool(stack, *kinds, **targets[target])
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1", "r-2")

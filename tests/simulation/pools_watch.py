@@ -366,7 +366,8 @@ class PoolsWatch:
 
 def taken_slot(claim: Json, odcr: str) -> bool:
     """Whether the claim takes over a slot of the reservation."""
-    return claim["metadata"].get("annotations", {}).get(names.TAKES_SLOT, "").partition("/")[0] == odcr
+    slot: str = claim["metadata"].get("annotations", {}).get(names.TAKES_SLOT, "")
+    return slot.partition("/")[0] == odcr
 
 
 def _identity(claim: Json) -> str:

@@ -52,8 +52,9 @@ def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     for claim in sorted(claims, key=lambda claim: claim.name):
         launched = condition(claim.status.conditions, names.LAUNCHED)
-        waits = launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT
-        if replaces(claim)[1] is None or not claim.waits or waits:
+        if launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT:
+            continue
+        if replaces(claim)[1] is None or not claim.waits:
             continue
         text = f"NodeClaim {claim.name} replaces NodeClaim {replaces(claim)[0]}, and is not launched"
         texts.setdefault(claim.labels.get(names.NODEPOOL, ""), f"{text}: {launched.message}")
