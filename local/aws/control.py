@@ -68,6 +68,10 @@ class Control:
         """Sets the time for which a slot stays taken after its instance's end."""
         self._call("POST", "settings", {"slot_release_s": seconds})
 
+    def freed_slot_absorbs(self, enabled: bool = True) -> None:
+        """Whether a slot that comes free takes a running instance, which AWS does not document."""
+        self._call("POST", "settings", {"freed_slot_absorbs": enabled})
+
     def check_offerings(self, enforced: bool = True) -> None:
         """Refuse instance types that a zone doesn't offer, as EC2 does (moto's data of 2025)."""
         self._call("POST", "settings", {"check_offerings": enforced})

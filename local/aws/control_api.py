@@ -7,7 +7,7 @@
     GET    pools         DELETE pools
     POST   quotas        {instance_type, market, vcpus, account, region}  (null: no limit)      GET quotas
     POST   settings      any of {describe_lag_s, slot_release_s, pending_s, grouping_s, payment_s,
-                         assessment_s, assessment_outcome, check_offerings, codes}
+                         assessment_s, assessment_outcome, check_offerings, freed_slot_absorbs, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet

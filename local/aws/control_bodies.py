@@ -65,6 +65,7 @@ class SettingsBody(Body):
     assessment_s: float | None = Field(default=None, ge=0)
     assessment_outcome: Literal["scheduled", "unsupported"] | None = None
     check_offerings: bool | None = None
+    freed_slot_absorbs: bool | None = None
     codes: dict[str, str] | None = None
 
 

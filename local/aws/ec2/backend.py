@@ -272,7 +272,11 @@ class LocalEC2Backend(QuickLookups):
                 self._finish_later(here, occupant, InstanceState(state_name, code))
             else:
                 self._publish(here, [occupant.instance], occupant.instance.state)
-            here.ledger.leave(occupant, slot_free_after=here.knobs.slot_release_s)
+            here.ledger.leave(
+                occupant,
+                slot_free_after=here.knobs.slot_release_s,
+                absorbs=here.knobs.freed_slot_absorbs,
+            )
 
     def _finish_later(self, here: AwsWorld, occupant: Occupant, transition: InstanceState) -> None:
         instance = occupant.instance

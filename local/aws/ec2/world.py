@@ -47,6 +47,9 @@ class Knobs:
     assessment_s: float = 0.0
     assessment_outcome: str = "scheduled"
     check_offerings: bool = False
+    # Whether a slot that comes free takes a running instance that matches. EC2's guide says that reservations
+    # match "new instances and running instances", and not when.
+    freed_slot_absorbs: bool = True
 
 
 class AwsWorld(BaseBackend):
