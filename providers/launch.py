@@ -60,11 +60,16 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationTarget:
-    """Template's CapacityReservationSpecification. Empty id and group: no target."""
+    """Template's CapacityReservationSpecification. Empty id and group: no target.
+
+    `spills`: EC2 runs an instance that finds no free slot in the group On-Demand, and may count it there
+    later.
+    """
 
     preference: Preference | None = None
     reservation_id: str = ""
     group_arn: str = ""
+    spills: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -374,6 +374,11 @@ class Instance:
     subnet_id: str = ""
     security_group_ids: frozenset[str] = frozenset()
     reservation_id: str = ""
+    # The specification that it was launched with, by which EC2 may count it in a reservation later.
+    reservation_preference: str = ""
+    reservation_group: str = ""  # the ARN of the group that it targets
+    platform: str = "Linux/UNIX"  # its image's PlatformDetails
+    placement_group: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
     tenancy: str = "default"
     architecture: Literal["amd64", "arm64"] = "amd64"

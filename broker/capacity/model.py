@@ -250,7 +250,7 @@ class Skipped:
 class Assignment:
     """A claim and the option for its launch now; `rest` are its remaining options in order.
 
-    `closed`: instance types and zones where the instance must match no open reservation.
+    `closed`: instance types and zones where an instance outside reservations must match none, now or later.
     """
 
     claim: Claim

@@ -92,7 +92,7 @@ def plan(
     later = _later(all_claims, unplaced, assignments)
     unplaced |= later
     return Plan(
-        assignments=(*succession.assignments, *draft.as_launched(assignments, catalog, succession.slots)),
+        assignments=(*succession.assignments, *draft.as_launched(assignments, catalog, succession.held)),
         unplaced=(
             *succession.unplaced.values(),
             *(
@@ -290,17 +290,18 @@ class _Draft:
         return tuple(assignments), skipped
 
     def as_launched(
-        self, assignments: tuple[Assignment, ...], catalog: OptionCatalog, held: Mapping[str, str]
+        self, assignments: tuple[Assignment, ...], catalog: OptionCatalog, held: frozenset[str]
     ) -> tuple[Assignment, ...]:
-        """The assignments, so that EC2 takes the slots of the plan and no other; `held`: for successors."""
+        """The assignments, so that EC2 takes the slots of the plan and no other; `held`: by successors."""
         supply = self.supply
-        kept = frozenset((*self.kept.values(), *held.values())) | self.slots.kept
+        kept = frozenset(self.kept.values()) | held | self.slots.kept
 
         def member(claim: Claim, odcr_id: str) -> Option:
             return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))
 
         assignments = separated(assignments, self.slots.allocated, kept, supply, member)
-        return opted_out(assignments, kept, supply)
+        awaited = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
+        return opted_out(assignments, kept | awaited, supply)
 
 
 def _later(

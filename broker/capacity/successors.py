@@ -25,12 +25,16 @@ AWAITS_REPLACED: Final = "AwaitsReplaced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """`others`: the claims that hold no slot. `slots`: the free slot of each successor (by uid)."""
+    """`others`: the claims that hold no slot. `slots`: the free slot of each successor (by uid).
+
+    `held`: the reservations with holds, also of slots that their nodes have not left yet.
+    """
 
     others: Sequence[Claim]
     assignments: tuple[Assignment, ...] = ()
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
     def rest(self, supply: LaunchSupply) -> LaunchSupply:
         """The supply without the slots of successors."""
@@ -73,6 +77,7 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
         assignments=tuple(assignments),
         unplaced=unplaced,
         slots=slots,
+        held=frozenset(claim.slot for claim in holders),
     )
 
 
