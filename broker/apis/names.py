@@ -145,7 +145,8 @@ WAITING_SINCE: Final = "capacity-broker.io/waiting-since"
 ATTEMPT_IDS: Final = "capacity-broker.io/attempt-ids"
 AWS_REQUESTS: Final = "capacity-broker.io/aws-requests"
 EXPECT: Final = "capacity-broker.io/expect"
-# On a NodePool: `true` if claims outside reservations may move into slots that stay idle.
+# On a NodePool: whether claims outside reservations move into slots that stay idle. `true` for all, `false`
+# for none; without it those that the broker launched outside because their reservations were full.
 RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
 # Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
 REPLACES: Final = "capacity-broker.io/replaces"

@@ -42,9 +42,9 @@ from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import (
     ReturnSelector,
     consolidates,
-    enabled,
     return_obstacle,
     return_units,
+    returns,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
@@ -311,32 +311,33 @@ class DisruptionMethods:
     # ---- return to reservations
 
     def _return(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> None:
-        """Moves claims into idle slots, in pools that enable it."""
+        """Moves claims into idle slots."""
         snapshot = finder.snapshot
         inventory = finder.observed.inventory
         if inventory.described is None:
             return
         self.returns.observe(inventory, snapshot.now)
         idle = self.returns.idle(snapshot.now)
-        enabled_pools: set[str] = set()
+        blocked: set[str] = set()
         for pool in snapshot.pools.values():
             if reason := return_obstacle(pool):
                 self._reporter.not_returning(pool, reason)
-            elif enabled(pool):
-                enabled_pools.add(pool.name)
-        if not idle or not enabled_pools or self._permission.pods_wait(snapshot.now):
+                blocked.add(pool.name)
+        if not idle or self._permission.pods_wait(snapshot.now):
             return
         candidates = [
             node
             for node in free
-            if node.pool.name in enabled_pools
+            if node.pool.name not in blocked
+            and returns(node)
             and node.moving
             and is_true(node.claim, names.CONSOLIDATABLE)
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
             and self._permission.may(node, snapshot)
             and self._may_grow(node, finder)
         ]
-        budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
+        pools = {node.pool.name for node in candidates}
+        budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in pools}
         try:
             moves = self.returns.select(finder, candidates, idle, budgets)
         except ProviderError as error:
