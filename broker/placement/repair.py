@@ -1,7 +1,8 @@
 """What is broken on a node, and which repair is due when: the rules of a pool applied to one node.
 
 Source: Karpenter, pkg/controllers/disruption/repair.go. A sign is due when it has been tolerated since it was
-first seen, since the node was made, and since its last reboot was over.
+first seen, since the node was made, and since its last reboot was over. A condition without a transition time
+is shown, and its repair is never due.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _History:
 
 
 def _sign(policy: RepairPolicy, item: Condition, before: _History, now: datetime) -> BrokenSign:
-    since, last = item.last_transition_time or before.joined, before.reboots.last
+    since, last = item.last_transition_time or now, before.reboots.last
     ended = last.until if last is not None and last.over and last.until is not None else before.joined
     due, action = max(since, before.joined, ended) + policy.tolerated, policy.action
     spent = before.reboots.current is None and not before.reboots.left(now)

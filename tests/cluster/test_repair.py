@@ -222,6 +222,34 @@ def test_broken_node_is_replaced_after_its_toleration_and_not_before(
     assert stack.aws.free(odcr) == 0 and launched(stack) == 3
 
 
+@pytest.mark.covers("FUL-21")
+def test_pods_that_may_not_be_disrupted_hold_a_broken_node_no_longer_than_its_bound(stack: Stack) -> None:
+    odcr = full(stack, "r-0", "r-1")
+    stack.budget("web", app="web", allowed=0)
+    guarded = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+    stack.client.patch(Pod.KIND, "app-r-0", guarded, namespace="default")
+    stack.advance(3600)
+    sign(stack, "r-0", GPU, reason=XID79, age=3000)
+    stack.until(lambda: replacement(stack, "r-0"), "a successor", step=STEP)
+    reason = stack.until(lambda: stack.claim_condition("r-0", names.DISRUPTION_REASON), "its reason")
+    assert reason is not None and reason.reason == "Unhealthy"
+    assert f"{XID79}; it ends first, and its successor takes over its slot of {odcr}" in reason.message
+    stack.until(lambda: stack.get(NodeClaim, "r-0").deleting, "it ends", step=STEP)
+    later(stack, 120)
+    assert stack.aws.instance(instance_id(stack.get(NodeClaim, "r-0")))["State"]["Name"] == "running"
+    stack.until(lambda: stack.find(NodeClaim, "r-0") is None, "the bound is over", step=STEP)
+
+
+@pytest.mark.covers("FUL-20")
+def test_call_that_fails_changes_nothing(stack: Stack) -> None:
+    full(stack, "r-0", "r-1", annotations={names.REPAIR: "InstanceImpaired=30m"})
+    stack.control.impair(instance_id(stack.get(NodeClaim, "r-0")))
+    stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_HEALTHY), "it is reported", step=STEP)
+    stack.control.fault(action="DescribeInstanceStatus", code="UnauthorizedOperation", times=-1)
+    later(stack, 150)
+    assert stack.claim_condition("r-0", names.INSTANCE_HEALTHY) is not None
+
+
 @pytest.mark.covers("FUL-20", "FUL-21")
 @pytest.mark.parametrize("check", ["instance", "system"])
 def test_impaired_instance_is_replaced_without_a_drain(stack: Stack, check: str) -> None:

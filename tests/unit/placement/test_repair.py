@@ -98,6 +98,12 @@ def test_toleration_counts_from_the_registration_by_the_clock_of_the_broker() ->
 
 
 @pytest.mark.covers("FUL-20")
+def test_sign_without_a_time_is_shown_and_never_due() -> None:
+    timeless = condition("Ready", 600) | {"lastTransitionTime": None}
+    assert step(diagnose(node(timeless), claim(), DEFAULT, NOW)) == ("replace", 30)
+
+
+@pytest.mark.covers("FUL-20")
 def test_node_that_joins_is_not_broken_until_it_is_late() -> None:
     young, late = condition("Ready", 1), condition("Ready", 31)
     assert diagnose(node(young), claim(initialized=False), DEFAULT, NOW) is None
