@@ -382,7 +382,7 @@ def test_explain_and_the_page_have_the_same_values_from_the_first_minute(stack: 
 @pytest.mark.covers("FUL-21")
 def test_budget_for_unhealthy_paces_repairs(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR_AT_MOST: "100%"})
-    block = {"budgets": [{"nodes": "0"}]}
+    block = {"budgets": [{"nodes": "0", "reasons": ["Unhealthy"]}]}
     stack.edit(NodePool, "web", {"spec": {"disruption": block}})
     stack.advance(3600)
     sign(stack, "r-0", GPU, reason=XID79, age=3000)
