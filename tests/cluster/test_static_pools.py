@@ -272,6 +272,33 @@ def test_a_claim_that_waits_gets_its_slot_before_a_static_pool(stack: Stack) -> 
     assert launched(stack) == 2
 
 
+@pytest.mark.covers("FUL-32")
+def test_two_replacements_of_one_pass_do_not_count_on_one_free_slot(stack: Stack) -> None:
+    """Each of two full reservations is replaced by itself, and the only free slot suits both."""
+    first, second, spare = (stack.aws.odcr(count=1) for _ in range(3))
+    [occupant] = stack.aws.rival(spare)
+    static_pool(stack, 2, group=stack.aws.group(first, second, spare))
+    stack.start()
+    assert settled(stack, 2) == sorted([first, second])
+    before = {claim.name for claim in own(stack)}
+    stack.aws.ec2.terminate_instances(InstanceIds=[occupant])
+    stack.until(lambda: stack.aws.free(spare) == 1, "a free slot", step=1.0)
+    drift(stack, *before)
+    waited: set[str] = set()
+
+    def replaced() -> bool:
+        claims = own(stack)
+        free = sum(stack.aws.free(odcr) for odcr in (first, second, spare))
+        waiting = [claim for claim in claims if claim.waits and names.TAKES_SLOT not in claim.annotations]
+        waited.update(claim.name for claim in waiting if len(waiting) > free)
+        return len(claims) == 2 and before.isdisjoint(claim.name for claim in claims)
+
+    stack.until(replaced, "both are replaced", step=STEP)
+    assert not waited
+    assert "" not in settled(stack, 2)
+    assert launched(stack) == 4
+
+
 # ---- following pools
 
 

@@ -171,6 +171,9 @@ class Replacer:
             for needed, machines in pairs
         ]
         with self._sources.creating():
+            if problem := finder.not_placed(body_ for _, body_ in bodies):
+                self._reporter.blocked(pairs[0][0].node, f"Cannot replace it now: {problem}")
+                return False
             if not finder.admit(pairs):
                 self._have_machines([(needed, []) for needed, _ in pairs])
                 return False
