@@ -4,7 +4,8 @@ Why: where a reservation is full, a node is replaced by ending it first. Without
 could take the slot, and the pods of the node would have none.
 
 Invariant: until its hold ends, only the successor launches into the slot, and it launches nowhere else. The
-successors of a gang launch together. A slot that is borrowed is not held: its owner may have it back.
+successors of a gang launch together. A slot that is borrowed is not held: its owner may have it back. Nor is
+one that EC2 shows taken by others: an instance that it absorbed, or one of another cluster.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from broker.capacity.class_catalog import named
@@ -21,6 +23,9 @@ from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
 
 AWAITS_REPLACED: Final = "AwaitsReplaced"
+# After the old instance is gone: how long its slot is kept, and when EC2's count shows whether it is free.
+HOLD: Final = timedelta(minutes=10)
+COUNTED: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,29 +60,28 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     if not any(claim.slot for claim in claims):
         return Succession(others=claims)
     catalog = OptionCatalog(supply)
-    holders = [claim for claim in claims if _holds(claim, catalog, supply)]
-    held = {claim.uid for claim in holders}
-    free = Counter({claim.slot: supply.inventory.free(claim.slot) for claim in holders})
+    holding = [claim for claim in claims if _holds(claim, catalog, supply)]
+    free = Counter({claim.slot: supply.inventory.free(claim.slot) for claim in holding})
     slots: dict[str, str] = {}
-    for claim in holders:
+    for claim in holding:
         if free[claim.slot] > 0:
             free[claim.slot] -= 1
             slots[claim.uid] = claim.slot
     assignments: list[Assignment] = []
     unplaced: dict[str, Unplaced] = {}
-    for unit in _units(holders):
+    for unit in _units(holding):
         if all(claim.uid in slots for claim in unit):
             for claim in unit:
                 option = named(supply.inventory.odcrs[claim.slot], catalog.known(claim))
                 assignments.append(Assignment(claim=claim, option=option))
-        else:
+        elif not any(_taken(claim, supply.now) for claim in unit if claim.uid not in slots):
             unplaced |= {claim.uid: _waits(claim, claim.uid in slots) for claim in unit}
+    held = {*unplaced, *(assignment.claim.uid for assignment in assignments)}
     return Succession(
         others=[claim for claim in claims if claim.uid not in held],
         assignments=tuple(assignments),
         unplaced=unplaced,
-        slots=slots,
-        held=frozenset(claim.slot for claim in holders),
+        slots={uid: slot for uid, slot in slots.items() if uid in held},
     )
 
 
@@ -91,6 +95,15 @@ def _holds(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> bool:
         return False
     options = catalog.candidates(claim).options
     return any(claim.slot in option.odcr_ids for option in options)
+
+
+def _taken(claim: Claim, now: datetime) -> bool:
+    """Whether a slot that is not free was taken by others, and is not still that of the old node."""
+    return claim.slot_until is not None and now >= _counted(claim.slot_until)
+
+
+def _counted(until: datetime) -> datetime:
+    return until - HOLD + COUNTED
 
 
 def _units(holders: Iterable[Claim]) -> Iterable[Sequence[Claim]]:
@@ -107,4 +120,5 @@ def _waits(claim: Claim, free: bool) -> Unplaced:
     message = f"it takes over a slot of {claim.slot}; the node that it replaces {state}{until}"
     if free:
         message = f"its slot of {claim.slot} {state}{until}"
-    return Unplaced(claim=claim, reason=AWAITS_REPLACED, message=message, retry_at=claim.slot_until)
+    retry_at = _counted(claim.slot_until) if claim.slot_until and not free else claim.slot_until
+    return Unplaced(claim=claim, reason=AWAITS_REPLACED, message=message, retry_at=retry_at)

@@ -26,6 +26,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
+from broker.capacity.successors import HOLD
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import observe_response, replaces, since, write
 from broker.controllers.disruption.candidates import obstacle
@@ -44,8 +45,6 @@ from broker.text import InvalidText, decode_whole, format_time
 TIMEOUT: Final = timedelta(minutes=10)
 # A slot that is not had by then was taken by another claim.
 SLOT_TIMEOUT: Final = timedelta(minutes=2)
-# How long a slot is kept for the successor of a node that has ended.
-HOLD: Final = timedelta(minutes=10)
 # Of each cause: the reason in the condition, which budgets name.
 REASON_OF: Final[Mapping[Cause, str]] = {
     "Empty": "Empty",

@@ -8,6 +8,7 @@ from typing import Any
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
+from broker.capacity.successors import COUNTED, HOLD
 from broker.quota.model import Preemption
 
 from .builders import GROUP, NOW, chosen, claim, inventory, node_class, odcr, refusals, supply
@@ -52,12 +53,21 @@ def test_calls_of_other_claims_cannot_take_the_slot_of_a_successor() -> None:
 
 
 def test_hold_that_is_over_makes_the_claim_like_any_other() -> None:
-    late = successor(slot_until=NOW)
+    late = successor(until=NOW)
     assert chosen(planned(group(0), late))["next"].startswith("on-demand:")
     result = planned(group(1), claim("rival", kinds=("reserved",), priority=1000), late)
     assert chosen(result)["rival"].startswith(AT)
-    kept = successor(slot_until=NOW + timedelta(minutes=1))
+    kept = successor(until=NOW + timedelta(minutes=1))
     assert refusals(planned(group(0), kept)) == {"next": "AwaitsReplaced"}
+
+
+def test_slot_that_others_took_is_not_waited_for() -> None:
+    just, long = (successor(until=NOW + HOLD - ago) for ago in (COUNTED / 2, COUNTED))
+    assert refusals(planned(group(0), just)) == {"next": "AwaitsReplaced"}
+    assert chosen(planned(group(0), long))["next"].startswith("on-demand:")
+    gang = [successor(f"g-{n}", f"cr-{n}", gang="g", until=NOW + HOLD - COUNTED) for n in (1, 2)]
+    result = planned(group(1, 0), *gang)
+    assert len(chosen(result)) in (0, 2) and "AwaitsReplaced" not in refusals(result).values()
 
 
 def test_slot_that_the_class_no_longer_launches_into_is_not_waited_for() -> None:
