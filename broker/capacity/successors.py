@@ -82,6 +82,7 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
         assignments=tuple(assignments),
         unplaced=unplaced,
         slots={uid: slot for uid, slot in slots.items() if uid in held},
+        held=frozenset(claim.slot for claim in holding if claim.uid in held),
     )
 
 

@@ -106,6 +106,7 @@ def reasons() -> dict[str, str]:
     top = ROOT / "broker"
     files = [path for room in ("controllers", "capacity") for path in (top / room).rglob("*.py")]
     files += [top / "kube" / "manager.py", top / "placement" / "claims.py"]
+    files += [top / "apis" / "karpenter_aws_kubelet.py"]
     files += [ROOT / "providers" / "odcr_states.py", ROOT / "providers" / "errors.py"]
     return {
         node.value: file.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
@@ -57,7 +57,7 @@ def test_hold_that_is_over_makes_the_claim_like_any_other() -> None:
     assert chosen(planned(group(0), late))["next"].startswith("on-demand:")
     result = planned(group(1), claim("rival", kinds=("reserved",), priority=1000), late)
     assert chosen(result)["rival"].startswith(AT)
-    kept = successor(until=NOW + timedelta(minutes=1))
+    kept = successor(until=NOW + HOLD)
     assert refusals(planned(group(0), kept)) == {"next": "AwaitsReplaced"}
 
 
