@@ -115,6 +115,7 @@ class World:
                 manager=self.manager,
                 read=read,
                 signals=Signals(),
+                successions=nothing,
                 takeover=nothing,
                 nodeclasses=nothing,
                 ec2=nothing,

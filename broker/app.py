@@ -32,6 +32,7 @@ from broker.wiring.odcr import add_odcr
 from broker.wiring.provisioning import add_occupancy, add_provisioning
 from broker.wiring.reservations import add_annotations, add_reservations
 from broker.wiring.slots import add_slots
+from broker.wiring.staticpools import add_static_pools
 from broker.wiring.term import new_term
 from providers.base import CapacityProvider
 
@@ -73,6 +74,7 @@ class Broker:
         add_annotations(term)
         self.occupancy = add_occupancy(term)
         pods = add_provisioning(term, self.slots, self.launcher, self.occupancy)
+        add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
         add_advisor(term)
         add_prices(term)

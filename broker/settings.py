@@ -161,11 +161,19 @@ class Settings:
     fallback_premium: Annotated[
         float,
         _option(
-            "Share that an on-demand instance may cost more to have type and zone of an open reservation.",
+            "Share that an on-demand instance may cost more so that EC2 can count it in a reservation later.",
             about=LAUNCHING,
         ),
         rules.share,
     ] = 0.1
+    absorption_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that EC2 has to count a running instance in an idle slot, before a new node goes there.",
+            about=LAUNCHING,
+        ),
+        rules.seconds(0),
+    ] = 120.0
     gang_hold_seconds: Annotated[
         float,
         _option(

@@ -25,6 +25,7 @@ from providers.model import (
     UNCHANGED,
     Image,
     Instance,
+    InstanceProblem,
     InstanceType,
     Market,
     Odcr,
@@ -186,6 +187,16 @@ class InstanceCalls(Protocol):
         other alive: it is in the error's `refused`, with the reason."""
 
 
+class HealthCalls(Protocol):
+    """The health of instances, and their reboot."""
+
+    def problems(self) -> Sequence[InstanceProblem]:
+        """The failed checks and scheduled events of all running instances of the account."""
+
+    def reboot(self, id_: str) -> None:
+        """Reboots one instance. It has no token: each call that EC2 gets is a reboot."""
+
+
 class ResourceTags(Protocol):
     """Tags of resources."""
 
@@ -221,6 +232,7 @@ class CapacityProvider(
     BrokerTemplates,
     LaunchCalls,
     InstanceCalls,
+    HealthCalls,
     ResourceTags,
     NoticeQueue,
     Protocol,

@@ -60,11 +60,16 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationTarget:
-    """Template's CapacityReservationSpecification. Empty id and group: no target."""
+    """Template's CapacityReservationSpecification. Empty id and group: no target.
+
+    `spills`: EC2 runs an instance that finds no free slot in the group On-Demand, and may count it there
+    later.
+    """
 
     preference: Preference | None = None
     reservation_id: str = ""
     group_arn: str = ""
+    spills: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,7 @@ class Template:
     primary_ipv6: bool = False  # an IPv6 address by which the node is reached: in an IPv6 cluster
     connection_tracking: ConnectionTracking | None = None
     nested_virtualization: str = ""
+    enclaves: bool = False
     market: Market = "on-demand"
     target: ReservationTarget = ReservationTarget()
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -262,6 +262,7 @@ class InstanceType:
     market_types: frozenset[str] = frozenset({"on-demand", "spot"})
     placement_strategies: frozenset[str] = frozenset({"cluster", "partition", "spread"})
     nested_virtualization: bool = False
+    enclaves: bool = False
     cpu_manufacturer: str = ""  # as EC2 writes it; empty where unknown
     clock_mhz: int = 0  # sustained; 0: unknown
     neuron_name: str = ""
@@ -343,6 +344,23 @@ class Image:
         return self.architecture == type_.architecture and drives
 
 
+Impairment = Literal["instance", "system", "event"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceProblem:
+    """A failed status check of an instance, or an event that EC2 has scheduled for it.
+
+    `since`: when the check first failed; None for an event, and if EC2 does not say it.
+    """
+
+    id: str
+    kind: Impairment
+    code: str  # of an event, such as instance-retirement; of a check the name
+    message: str = ""
+    since: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """An instance as DescribeInstances shows it; `reservation_id` is EC2's record of its reservation."""
@@ -356,6 +374,11 @@ class Instance:
     subnet_id: str = ""
     security_group_ids: frozenset[str] = frozenset()
     reservation_id: str = ""
+    # The specification that it was launched with, by which EC2 may count it in a reservation later.
+    reservation_preference: str = ""
+    reservation_group: str = ""  # the ARN of the group that it targets
+    platform: str = "Linux/UNIX"  # its image's PlatformDetails
+    placement_group: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
     tenancy: str = "default"
     architecture: Literal["amd64", "arm64"] = "amd64"

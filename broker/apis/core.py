@@ -48,10 +48,17 @@ class NodeSpec(Model):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeSystemInfo(Model):
+    """The identifiers that the kubelet reports; `boot_id` changes with each boot."""
+
+    boot_id: str = Field(default="", alias="bootID")
+
+
 class NodeStatus(Model):
     capacity: dict[str, Quantity] = Field(default_factory=dict)
     allocatable: dict[str, Quantity] = Field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
 
 
 class Node(Object):
@@ -69,6 +76,11 @@ class Node(Object):
     def disrupted(self) -> bool:
         """Whether the node's taint keeps new pods off it, because it is about to end."""
         return any(taint.key == names.DISRUPTED_TAINT for taint in self.spec.taints)
+
+    @property
+    def rebooting(self) -> bool:
+        """Whether the node's taint keeps new pods off it, because it is rebooted."""
+        return any(taint.key == names.REBOOTING_TAINT for taint in self.spec.taints)
 
 
 class Toleration(Model):

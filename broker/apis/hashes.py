@@ -78,6 +78,7 @@ def _fields(value: Any, *, but: frozenset[str] = frozenset()) -> Any:
             item = getattr(value, name)
             if name not in but and item != field.get_default(call_default_factory=True):
                 fields[name] = _fields(item, but=but)
+        fields |= {name: _fields(item) for name, item in (value.model_extra or {}).items()}
         return {name: item for name, item in fields.items() if item not in ({}, [], None, "")}
     if isinstance(value, Mapping):
         return {str(key): _fields(item) for key, item in value.items()}

@@ -1,6 +1,6 @@
 """karpenter.sh: NodeClaim (one requested instance) and NodePool (the template and limits of claims).
 
-Fields, limits and defaults are those of Karpenter v1 as its AWS provider 1.14 ships it
+Fields, rules and defaults are those of Karpenter v1 as its AWS provider 1.15 ships it
 (karpenter.sh_nodeclaims.yaml, karpenter.sh_nodepools.yaml). A NodeClaim's spec never changes; conditions
 of both are a map by type, so each party applies its own.
 """
@@ -60,7 +60,7 @@ class ClaimRequirement(Model):
         ""
     )
     values: Annotated[
-        tuple[Annotated[str, crd(maxLength=63, pattern=LABEL_VALUE)], ...],
+        tuple[str, ...],
         crd(
             "The values to compare with: any number for In, one whole number for Gt, Lt, Gte and Lte.",
             x_kubernetes_list_type="atomic",
@@ -80,7 +80,7 @@ REQUIREMENTS = crd(
     ),
     SchemaRule(
         "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || "
-        "(has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]+$')))",
+        "(has(x.values) && x.values.size() == 1 && int(x.values[0]) >= 0))",
         "a requirement with operator Gt, Lt, Gte or Lte needs values to be one whole number",
     ),
     SchemaRule(
@@ -227,7 +227,7 @@ class Budget(Model):
         crd("A count or a percentage.", required=True, default="10%", pattern="^((100|[0-9]{1,2})%|[0-9]+)$"),
     ] = "10%"
     reasons: Annotated[
-        tuple[Annotated[str, crd(enum=["Underutilized", "Empty", "Drifted"])], ...],
+        tuple[Annotated[str, crd(enum=["Underutilized", "Empty", "Drifted", "Unhealthy"])], ...],
         crd("The reasons that it applies to; all if empty.", maxItems=50, x_kubernetes_list_type="set"),
     ] = ()
     schedule: Annotated[
@@ -248,7 +248,7 @@ class Disruption(Model):
 
     consolidate_after: Annotated[
         str,
-        crd("How long a node must be underutilized first.", required=True, pattern=DURATION_OR_NEVER),
+        crd("How long a node must be underutilized first.", default="0s", pattern=DURATION_OR_NEVER),
     ] = "0s"
     consolidation_policy: Annotated[
         str,
@@ -348,7 +348,8 @@ class NodePoolSpec(Model):
             "replicas cannot be added or removed: make another pool",
         ),
         SchemaRule(
-            "!has(self.replicas) || !has(self.limits) || self.limits.all(k, k == 'nodes')",
+            "!has(self.replicas) || !has(self.limits) || size(self.limits) == 0 || "
+            "(size(self.limits) == 1 && 'nodes' in self.limits)",
             "limits of a pool with replicas can only be nodes",
         ),
         SchemaRule(
@@ -358,9 +359,9 @@ class NodePoolSpec(Model):
 
     template: Annotated[NodeClaimTemplate, crd(required=True)] = NodeClaimTemplate()
     disruption: Annotated[Disruption, crd(default={"consolidateAfter": "0s"})] = Disruption()
-    limits: Annotated[
-        dict[str, Quantity], crd("Limits on the total resources of the pool's nodes.", maxProperties=100)
-    ] = Field(default_factory=dict)
+    limits: Annotated[dict[str, Quantity], crd("Limits on the total resources of the pool's nodes.")] = Field(
+        default_factory=dict
+    )
     weight: Annotated[
         int | None, crd("Pools with more weight are tried first.", format="int32", minimum=1, maximum=100)
     ] = None

@@ -1,6 +1,6 @@
 """karpenter.k8s.aws: EC2NodeClass, Karpenter's class of instances, with `capacityReservationSpec` added.
 
-Fields are those of Karpenter's AWS provider 1.14 (its CRD karpenter.k8s.aws_ec2nodeclasses.yaml). v1 and
+Fields are those of Karpenter's AWS provider 1.15 (its CRD karpenter.k8s.aws_ec2nodeclasses.yaml). v1 and
 v1beta1 are stored alike and converted by name only, so one schema serves both. Values allowed in v1beta1
 alone (no amiSelectorTerms, amiFamily Ubuntu) are allowed in both. Otherwise an object written at one
 version could not be patched at the other. A cluster with Karpenter keeps its own CRD; there the fields
@@ -16,12 +16,13 @@ from pydantic import Field
 from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter_aws_accepted import load
+from broker.apis.karpenter_aws_kubelet import KUBELET, KubeletConfiguration
 from broker.apis.karpenter_aws_launch import (
     METADATA_DEFAULT,
     BlockDeviceMapping,
     ConnectionTrackingSpec,
     CpuOptions,
-    KubeletConfiguration,
+    EnclaveOptions,
     MetadataOptionsSpec,
     MetadataOptionsV1Beta1,
     NetworkInterfaceSpec,
@@ -83,8 +84,8 @@ class EC2NodeClassSpec(Model):
         crd(
             "AMIs to launch. Left out (v1beta1), the newest EKS optimized AMI of amiFamily.",
             at_least_one("tags", "id", "name", "alias", "ssmParameter"),
-            alone("id", "alias", "tags", "name", "owner"),
-            alone("alias", "id", "tags", "name", "owner"),
+            alone("id", "alias", "tags", "name", "owner", every=False),
+            alone("alias", "id", "tags", "name", "owner", every=False),
             SchemaRule(
                 "self.size() == 1 || !self.exists(x, has(x.alias))",
                 "a term with 'alias' must be the only term of amiSelectorTerms",
@@ -111,7 +112,7 @@ class EC2NodeClassSpec(Model):
             SchemaRule("self.size() != 0", "securityGroupSelectorTerms must have at least one term"),
             at_least_one("tags", "id", "name"),
             alone("id", "tags", "name"),
-            alone("name", "tags"),
+            alone("name", "tags", "id"),
             required=True,
             maxItems=30,
         ),
@@ -197,7 +198,8 @@ class EC2NodeClassSpec(Model):
     ] = ()
     connection_tracking: Annotated[ConnectionTrackingSpec | None, crd()] = None
     cpu_options: Annotated[CpuOptions | None, crd()] = None
-    kubelet: Annotated[KubeletConfiguration | None, crd(x_kubernetes_preserve_unknown_fields=True)] = None
+    enclave_options: Annotated[EnclaveOptions | None, crd()] = None
+    kubelet: Annotated[KubeletConfiguration | None, KUBELET] = None
     instance_store_policy: Annotated[str, crd("The use of instance-store disks.", enum=["RAID0"])] = ""
     placement_group_selector: Annotated[PlacementGroupSelector | None, crd()] = None
     context: Annotated[str, crd("Reserved by EC2 (CreateFleet's Context).")] = ""

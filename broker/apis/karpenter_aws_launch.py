@@ -1,19 +1,18 @@
-"""karpenter.k8s.aws: the parts of an EC2NodeClass that are copied into launch templates and user data.
+"""karpenter.k8s.aws: the parts of an EC2NodeClass that are copied into launch templates.
 
-Fields and limits are those of Karpenter's AWS provider 1.14 (karpenter.k8s.aws_ec2nodeclasses.yaml). They
-are EC2's RequestLaunchTemplateData and the kubelet's configuration:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RequestLaunchTemplateData.html,
-https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+Fields and limits are those of Karpenter's AWS provider 1.15 (karpenter.k8s.aws_ec2nodeclasses.yaml). They
+are EC2's RequestLaunchTemplateData:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RequestLaunchTemplateData.html
 """
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from broker.apis.meta import QUANTITY, Model, Text
-from broker.apis.schema import Crd, SchemaRule, crd
+from broker.apis.meta import Model, Text
+from broker.apis.schema import SchemaRule, crd
 
 SWITCH = ["enabled", "disabled"]
 # Sizes of EBS volumes: 1 to 59000 Gi, 64000 G, 58 Ti, 64 T.
@@ -22,16 +21,6 @@ VOLUME_SIZE = (
     "|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G"
     "|([1-9]|[1-4][0-9]|5[0-8])Ti|([1-9]|[1-5][0-9]|6[0-4])T)$"
 )
-SIGNALS = (
-    "memory.available",
-    "nodefs.available",
-    "nodefs.inodesFree",
-    "imagefs.available",
-    "imagefs.inodesFree",
-    "pid.available",
-)
-RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-THRESHOLD = rf"^((\d{{1,2}}(\.\d{{1,2}})?|100(\.0{{1,2}})?)%|{QUANTITY[1:-1]})$"
 
 
 class EbsVolume(Model):
@@ -144,85 +133,10 @@ class CpuOptions(Model):
     )
 
 
-def _keys(field: str, known: tuple[str, ...]) -> SchemaRule:
-    return SchemaRule(
-        f"self.all(k, k in {list(known)})", f"{field} has an unknown key; known are {', '.join(known)}"
-    )
+class EnclaveOptions(Model):
+    """Nitro Enclaves on the instances; disabled if left out."""
 
-
-def _reserved(field: str, doc: str) -> Crd:
-    return crd(
-        doc,
-        _keys(field, RESERVABLE),
-        SchemaRule("self.all(k, !self[k].startsWith('-'))", f"{field} must not be negative"),
-    )
-
-
-Reserved = dict[str, Annotated[Text, crd(pattern=QUANTITY)]]
-Thresholds = dict[str, Annotated[str, crd(pattern=THRESHOLD)]]
-
-
-class KubeletConfiguration(Model):
-    """The kubelet's configuration on the nodes.
-
-    Any field of KubeletConfiguration, as in Karpenter's main branch. The fields below have limits of
-    their own; the others are passed to the nodes unchanged.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    RULES: ClassVar[tuple[SchemaRule, ...]] = (
-        SchemaRule(
-            "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || "
-            "self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
-            "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
-        ),
-        SchemaRule(
-            "!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && "
-            "k in self.evictionSoftGracePeriod)",
-            "each key of evictionSoft must be in evictionSoftGracePeriod",
-        ),
-        SchemaRule(
-            "!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, "
-            "has(self.evictionSoft) && k in self.evictionSoft)",
-            "each key of evictionSoftGracePeriod must be in evictionSoft",
-        ),
-    )
-
-    cluster_dns: Annotated[tuple[str, ...], crd("Addresses of the cluster's DNS.")] = Field(
-        default=(), alias="clusterDNS"
-    )
-    cpu_cfs_quota: Annotated[bool | None, crd("Whether CPU limits are enforced by CFS quota.")] = Field(
-        default=None, alias="cpuCFSQuota"
-    )
-    max_pods: Annotated[int | None, crd("Pods a node may run.", format="int32", minimum=0)] = None
-    pods_per_core: Annotated[int | None, crd("Pods a core; maxPods caps it.", format="int32", minimum=0)] = (
-        None
-    )
-    kube_reserved: Annotated[Reserved, _reserved("kubeReserved", "Kept for Kubernetes' own components.")] = (
-        Field(default_factory=dict)
-    )
-    system_reserved: Annotated[
-        Reserved, _reserved("systemReserved", "Kept for system daemons and the kernel.")
-    ] = Field(default_factory=dict)
-    eviction_hard: Annotated[
-        Thresholds, crd("Thresholds that evict at once.", _keys("evictionHard", SIGNALS))
-    ] = Field(default_factory=dict)
-    eviction_soft: Annotated[
-        Thresholds, crd("Thresholds that evict after a grace period.", _keys("evictionSoft", SIGNALS))
-    ] = Field(default_factory=dict)
-    eviction_soft_grace_period: Annotated[
-        dict[str, str],
-        crd("Grace period of each soft threshold.", _keys("evictionSoftGracePeriod", SIGNALS)),
-    ] = Field(default_factory=dict)
-    eviction_max_pod_grace_period: Annotated[
-        int | None, crd("Longest grace period, in seconds, at a soft eviction.", format="int32")
-    ] = None
-    image_gc_high_threshold_percent: Annotated[
-        int | None,
-        crd("Disk use above which unused images are removed.", format="int32", minimum=0, maximum=100),
-    ] = Field(default=None, alias="imageGCHighThresholdPercent")
-    image_gc_low_threshold_percent: Annotated[
-        int | None,
-        crd("Disk use down to which unused images are removed.", format="int32", minimum=0, maximum=100),
-    ] = Field(default=None, alias="imageGCLowThresholdPercent")
+    enabled: Annotated[
+        bool,
+        crd("Whether instances may run enclaves; only types that support them are launched.", required=True),
+    ] = False

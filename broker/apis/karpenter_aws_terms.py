@@ -1,16 +1,16 @@
 """karpenter.k8s.aws: the selectors of an EC2NodeClass for AMIs, subnets, security groups, reservations
 and its group.
 
-Terms are ORed, the fields of one term ANDed, and an id stands alone (Karpenter's AWS provider 1.14, its
-CRD karpenter.k8s.aws_ec2nodeclasses.yaml). Karpenter's CRD refuses a list only if every term of it breaks
-the last rule; here one such term is enough. Karpenter's CRD accepts empty tags as a selection, which its
-own objects cannot hold; here they are refused.
+Terms are ORed and the fields of one term ANDed (Karpenter's AWS provider 1.15, its CRD
+karpenter.k8s.aws_ec2nodeclasses.yaml). An id selects alone; the CRD rejects fields beside it only if every
+term has some, so `unread_fields` names them. The CRD accepts empty tags; `empty_terms` names such terms,
+since they would select everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -36,19 +36,17 @@ Tags = Annotated[
         SchemaRule(
             "self.all(k, k != '' && self[k] != '')", "a tag needs a key and a value; use '*' for any value"
         ),
-        SchemaRule(
-            "self.size() != 0", "tags is empty and would select everything: name a tag or leave tags out"
-        ),
         maxProperties=20,
     ),
 ]
 
 
-def alone(field: str, *others: str) -> SchemaRule:
-    """A rule: a term with `field` has none of the others."""
+def alone(field: str, *others: str, every: bool = True) -> SchemaRule:
+    """A rule: a term with `field` has none of the others. `every`: only a list of such terms is rejected."""
     any_other = " || ".join(f"has(x.{other})" for other in others)
+    several = f"has(x.{field}) && ({any_other})"
     return SchemaRule(
-        f"!self.exists(x, has(x.{field}) && ({any_other}))",
+        f"self.size() == 0 || !self.all(x, {several})" if every else f"!self.exists(x, {several})",
         f"a term with '{field}' selects by that alone: move {', '.join(others)} to another term",
     )
 
@@ -75,7 +73,7 @@ class AMISelectorTerm(Model):
                 f"alias has an unknown family; known are {', '.join(AMI_FAMILIES)}",
             ),
             SchemaRule(
-                "!self.startsWith('windows') || self.endsWith('@latest')",
+                "!self.startsWith('windows') || self.matches('^[^@]+@latest(@|$)')",
                 "alias of a windows family must have the version latest",
             ),
             maxLength=30,
@@ -131,3 +129,33 @@ class PlacementGroupSelector(Model):
 
     id: Annotated[str, crd("Id of the placement group.", pattern="^pg-[0-9a-z]+$")] = ""
     name: Annotated[str, crd("Name of the placement group.", minLength=1)] = ""
+
+
+SelectorTerm = (
+    AMISelectorTerm | SubnetSelectorTerm | SecurityGroupSelectorTerm | CapacityReservationSelectorTerm
+)
+# The first of these that a term sets selects alone.
+_ALONE: Final[Mapping[type[SelectorTerm], tuple[str, ...]]] = {
+    AMISelectorTerm: ("id", "ssmParameter"),
+    SubnetSelectorTerm: ("id",),
+    SecurityGroupSelectorTerm: ("id", "name"),
+    CapacityReservationSelectorTerm: ("id",),
+}
+
+
+def selecting(term: SelectorTerm) -> str:
+    """The field that selects alone; empty if all fields of the term do."""
+    fields = term.wire()
+    return next((field for field in _ALONE[type(term)] if fields.get(field)), "")
+
+
+def unread_fields(terms: Sequence[SelectorTerm]) -> Iterator[str]:
+    """The fields beside one that selects alone, as `[0].tags`."""
+    for index, term in enumerate(terms):
+        if alone_ := selecting(term):
+            yield from (f"[{index}].{field}" for field in term.wire() if field != alone_)
+
+
+def empty_terms(terms: Sequence[SelectorTerm]) -> Iterator[str]:
+    """The terms that would select everything, as `[0]`."""
+    return (f"[{index}]" for index, term in enumerate(terms) if not any(term.wire().values()))

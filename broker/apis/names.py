@@ -38,6 +38,10 @@ DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 TERMINATION_FINALIZER: Final = "karpenter.sh/termination"
 UNREGISTERED_TAINT: Final = "karpenter.sh/unregistered"
 DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"
+REBOOTING_TAINT: Final = "karpenter.sh/rebooting"
+DO_NOT_REPAIR: Final = "karpenter.sh/do-not-repair"
+# On a claim that ends: until when its drain may take.
+TERMINATION_DEADLINE: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 # Karpenter on AWS
 KARPENTER_AWS: Final = "karpenter.k8s.aws"
@@ -141,11 +145,26 @@ WAITING_SINCE: Final = "capacity-broker.io/waiting-since"
 ATTEMPT_IDS: Final = "capacity-broker.io/attempt-ids"
 AWS_REQUESTS: Final = "capacity-broker.io/aws-requests"
 EXPECT: Final = "capacity-broker.io/expect"
-# On a NodePool: `true` if claims outside reservations may move into slots that stay idle.
+# On a NodePool: whether claims outside reservations move into slots that stay idle. `true` for all, `false`
+# for none; without it those that the broker launched outside because their reservations were full.
 RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
 # Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
 REPLACES: Final = "capacity-broker.io/replaces"
 MOVE: Final = "capacity-broker.io/move"
+# Written by the broker on a claim that takes over the slot of the claim that it replaces: the ODCR, and once
+# that claim is gone `/` and until when the slot is kept.
+TAKES_SLOT: Final = "capacity-broker.io/takes-slot"
+# On a NodePool: launch-first, terminate-first or auto (default), for the nodes in full reservations.
+REPLACE: Final = "capacity-broker.io/replace"
+# On a NodePool: how many nodes of one reservation may be away at once while they are replaced; 1 by default.
+REPLACE_AT_ONCE: Final = "capacity-broker.io/replace-at-once"
+# On a NodePool without spec.replicas: `all-reserved`, for a node in each usable slot of its reservations.
+REPLICAS: Final = "capacity-broker.io/replicas"
+# On a NodePool: changes of the table of repairs, or `off`; the share of its nodes that may be broken at once.
+REPAIR: Final = "capacity-broker.io/repair"
+REPAIR_AT_MOST: Final = "capacity-broker.io/repair-at-most"
+# Written by the broker on a claim: the reboots of its instance.
+REBOOTS: Final = "capacity-broker.io/reboots"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
@@ -199,6 +218,14 @@ TAG_ADVISED: Final = ADVISED
 # NodePool: its own (OF_THE_POOL) and those of its template, which its claims get. Other kinds are not
 # checked.
 _OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, GANG_DOMAIN, PRIORITY, PODS, EXPECT)
+_OF_THE_POOL: Final = (
+    RETURN_TO_RESERVATIONS,
+    REPLACE,
+    REPLACE_AT_ONCE,
+    REPLICAS,
+    REPAIR,
+    REPAIR_AT_MOST,
+)
 _OF_RESERVATIONS: Final = (
     RESERVATION_POLICY,
     DELETION_POLICY,
@@ -219,7 +246,7 @@ _OF_RESERVATIONS: Final = (
 # By kind, those that only the broker writes: never suggested to a user, and none changes a launch.
 WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
     "EC2NodeClass": (ACCEPTED_SPEC, ADVISED),
-    "NodeClaim": (LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE, TAG_FLAVOR),
+    "NodeClaim": (LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE, TAG_FLAVOR, REBOOTS),
 }
 ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "CapacityReservation": _OF_RESERVATIONS,
@@ -227,12 +254,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DedicatedAICluster": (NODE_CLASS,),
     "DedicatedAIClusterProfile": (NODE_CLASS,),
     "EC2NodeClass": (RESERVATION_SPEC, *WRITTEN_BY_BROKER["EC2NodeClass"]),
-    "NodeClaim": (*_OF_CLAIMS, *WRITTEN_BY_BROKER["NodeClaim"]),
-    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS),
+    "NodeClaim": (*_OF_CLAIMS, TAKES_SLOT, *WRITTEN_BY_BROKER["NodeClaim"]),
+    "NodePool": (*_OF_CLAIMS, *_OF_THE_POOL),
     "Namespace": (DRAWS_FROM, KEPT_ROOM),
 }
 # Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
-OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS})
+OF_THE_POOL: Final = frozenset(_OF_THE_POOL)
 # Those of them that affect purchases from EC2, their terms, and releases.
 BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, ALLOWED_NAMESPACES}
 
@@ -251,6 +278,10 @@ RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 # On claims that are kept though EC2 does not list their instance.
 INSTANCE_LISTED: Final = "InstanceListed"
+# On claims: EC2 reports the instance as impaired, or announces an event for it.
+INSTANCE_HEALTHY: Final = "InstanceHealthy"
+# On NodePools: whether few enough nodes are broken.
+REPAIR_ALLOWED: Final = "RepairAllowed"
 # The broker's: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.apis.names import INSTANCE_TENANCY
+from broker.capacity.absorption import Place, absorbing_places
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool, Resolved, Selection
@@ -112,6 +113,7 @@ class ClassCatalog:
     ]  # not launchable yet, with the latest time until they are
     offerings: Mapping[str, tuple[Offering, ...]]  # by type
     unreserved: Mapping[CapacityType, UnreservedOptions]
+    absorbing: frozenset[Place]  # where a reservation of the class takes running instances
     type_filter: TypeFilter
     option_cache: dict[tuple[str, ...], Option]
 
@@ -163,6 +165,7 @@ class ClassCatalogs:
             unreserved={
                 kind: self._unreserved_of(kind, nodes, zones, node_class.placement) for kind in _UNRESERVED
             },
+            absorbing=absorbing_places(node_class),
             type_filter=nodes.type_filter,
             option_cache=option_cache,
         )

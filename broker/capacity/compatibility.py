@@ -20,6 +20,8 @@ def incompatibility(type_: InstanceType, node_class: NodeClass) -> str:
         return "connectionTracking needs Nitro instances"
     if node_class.nested_virtualization and not type_.nested_virtualization:
         return "cpuOptions.nestedVirtualization is enabled, and its processors do not have it"
+    if node_class.enclaves and not type_.enclaves:
+        return "enclaveOptions is enabled, and it does not support Nitro Enclaves"
     if node_class.placement_strategy not in {"", *type_.placement_strategies}:
         return f"EC2 takes it into no placement group with the {node_class.placement_strategy} strategy"
     return _interfaces(type_, node_class)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from broker.capacity.absorption import lets_absorb
 from broker.capacity.class_catalog import image_for
 from broker.capacity.demand import order
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
@@ -38,7 +39,7 @@ class LaunchGroup:
 
     `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that
     a group or an open match does not take the slot that another launch names. `spills`: EC2 may fall
-    back to On-Demand itself. `closed`: EC2 must match no open reservation, though the class would let it.
+    back to On-Demand itself. `closed`: outside reservations, where EC2 must count it in none later either.
     `placement_group`: that of the named reservation, if the class has none. `price_limit`: dollars an hour
     that one instance may cost outside reservations; 0 if no price is known.
     """
@@ -250,9 +251,7 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
     pools = _pools(assignment, node_class, image, types)
-    closed = not option.pool.reserved and any(
-        (pool.instance_type, pool.zone) in assignment.closed for pool in pools
-    )
+    absorbable = _absorbable(option.pool, assignment, node_class)
     launch = LaunchGroup(
         wave=_WAVES[option.pool.target],
         node_class=node_class.name,
@@ -262,13 +261,13 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
             node_class.selection,
             option,
             on_demand_too(requirements),
-            claim_allows_reserved=any_reservation(requirements) and not closed,
+            absorbable=absorbable,
         ),
         image=image,
         overrides=(),
         assignments=(),
         tenancy=node_class.tenancy,
-        closed=closed,
+        closed=not option.pool.reserved and not absorbable,
         placement_group=_placement_group(option, odcr, node_class),
         price_limit=_price_limit(assignment, node_class),
     )
@@ -309,6 +308,7 @@ def _pools(
     first = assignment.option.pool
     if first.capacity_type == "reserved":
         return (first,)
+    absorbable = _absorbable(first, assignment, node_class)
     pools = dict.fromkeys([first])
     names = {first.instance_type}
     efas = types[first.instance_type].efa_interfaces
@@ -325,9 +325,22 @@ def _pools(
             continue  # a template names an interface for each
         if len(pools) == MAX_POOLS or (pool.instance_type not in names and len(names) == MAX_TYPES):
             break
+        if _absorbable(pool, assignment, node_class) != absorbable:
+            break  # it needs another template, and the order of the options stays
         names.add(pool.instance_type)
         pools[pool] = None
     return tuple(pools)
+
+
+def _absorbable(pool: Pool, assignment: Assignment, node_class: NodeClass) -> bool:
+    """Whether EC2 may count an instance of this pool, which is outside reservations, in one later."""
+    place = (pool.instance_type, pool.zone)
+    return (
+        pool.capacity_type == "on-demand"
+        and place not in assignment.closed
+        and any_reservation(assignment.claim.requirements)
+        and lets_absorb(node_class, place)
+    )
 
 
 def _overrides(

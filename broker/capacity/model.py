@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from broker.capacity.entitlement import NominatedSlot
+from broker.capacity.kubelet import Kubelet
 from broker.capacity.requirements import Requirements
 from broker.text import counted, pool_name
 from providers.errors import ErrorClass
@@ -67,25 +68,6 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
-    """An eviction threshold: an amount in base units, or, if `percent` is set, a share of the capacity."""
-
-    amount: float = 0.0
-    percent: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kubelet:
-    """The kubelet settings of a class that change a node's allocatable resources, in base units."""
-
-    max_pods: int | None = None
-    pods_per_core: int | None = None
-    kube_reserved: Mapping[str, float] = field(default_factory=dict)
-    system_reserved: Mapping[str, float] = field(default_factory=dict)
-    eviction_hard: Mapping[str, Threshold] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchDefaults:
     """Settings of all classes.
 
@@ -126,12 +108,13 @@ class NodeClass:
     family: str = "AL2023"
     block_devices: tuple[BlockDevice, ...] = ()
     instance_store_raid0: bool = False
-    kubelet: Kubelet = Kubelet()
+    kubelet: Kubelet = field(default_factory=Kubelet)
     defaults: LaunchDefaults = LAUNCH_DEFAULTS
     interfaces: tuple[NetworkInterface, ...] = ()
     tracks_connections: bool = False
     placement_strategy: str = ""
     nested_virtualization: bool = False
+    enclaves: bool = False
     not_ready: str = ""
 
     def of_tenancy(self, tenancy: str) -> NodeClass:
@@ -167,7 +150,8 @@ class Claim:
     label of nodes, of which all claims of the gang get one value; empty if they need not. `requests`
     are in base units: cores, bytes, counts. Claims with unequal `template` (their nodes' settings at
     start) never share a call. `min_values`: for each label, the number of different values that must be
-    possible. `since`: when its pods began to wait, if that was before it was `created`.
+    possible. `since`: when its pods began to wait, if that was before it was `created`. `slot`: the
+    reservation in which it takes over the slot of a node that ends for it, and until when that is kept.
     """
 
     name: str
@@ -183,6 +167,8 @@ class Claim:
     domain: str = ""
     template: str = ""
     min_values: tuple[tuple[str, int], ...] = ()
+    slot: str = ""
+    slot_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -264,7 +250,7 @@ class Skipped:
 class Assignment:
     """A claim and the option for its launch now; `rest` are its remaining options in order.
 
-    `closed`: instance types and zones where the instance must match no open reservation.
+    `closed`: instance types and zones where an instance outside reservations must match none, now or later.
     """
 
     claim: Claim
@@ -364,18 +350,24 @@ class Inventory:
     """EC2's reservations and groups as last described, less the launches since.
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
-    `credits` are instances that have ended in one since. `odds`: the ranks of pools (see `forecast.odds`).
+    `credits` are instances that have ended in one since. `left`: slots that are left to another launcher,
+    which replaces its node. `odds`: the ranks of pools (see `forecast.odds`).
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)
     groups: Mapping[str, ReservationGroup] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
     credits: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
     odds: Mapping[str, int] = field(default_factory=dict)
     described: datetime | None = None
 
     def free(self, odcr_id: str) -> int:
-        """The slots that may be planned: EC2's available count plus credits, less debits."""
+        """The slots that may be planned: the unused ones that are not left to another launcher."""
+        return max(0, self.unused(odcr_id) - self.left.get(odcr_id, 0))
+
+    def unused(self, odcr_id: str) -> int:
+        """EC2's available count plus credits, less debits."""
         odcr = self.odcrs.get(odcr_id)
         if odcr is None or odcr.unlaunchable:
             return 0

@@ -297,8 +297,14 @@ def _class_key(known: ClassCatalog) -> tuple[str, str]:
 
 
 def full(option: Option, inventory: Inventory) -> Skipped:
-    counts = ", ".join(f"{odcr_id} 0 of {_total(odcr_id, inventory)}" for odcr_id in option.odcr_ids)
+    counts = ", ".join(_count(odcr_id, inventory) for odcr_id in option.odcr_ids)
     return option.skipped(RESERVATION_FULL, f"free slots: {counts}")
+
+
+def _count(odcr_id: str, inventory: Inventory) -> str:
+    left = min(inventory.left.get(odcr_id, 0), inventory.unused(odcr_id))
+    why = f" ({left} left to Karpenter, which replaces its node)" if left else ""
+    return f"{odcr_id} 0 of {_total(odcr_id, inventory)}{why}"
 
 
 def _valued(option: Option, unreserved: Option) -> Skipped:

@@ -136,7 +136,7 @@ def choose(
         chosen += _reserved(
             requirements, (candidate.type.name for candidate in suitable_types), known, owner_of
         )
-    matched = {_place(option) for option in chosen if not option.pool.reservation}
+    matched = known.absorbing.intersection(map(_place, chosen)) if _any_odcr(requirements) else ()
     return (*chosen, *_unreserved(requirements, suitable_types, known, matched))
 
 
@@ -160,7 +160,7 @@ def _unreserved(
 ) -> list[Option]:
     """Options outside reservations: generic ones by kind, then the exotic ones by kind.
 
-    `matched`: types and zones of open reservations that the claim may use.
+    `matched`: types and zones of reservations in which EC2 may count the instance later.
     """
     offered = _offered(requirements, suitable_types, known)
     ceiling = _ceiling(offered, known)
@@ -187,10 +187,10 @@ def _unreserved(
 def _matched_first(
     options: Sequence[Option], matched: Collection[tuple[str, str]], premium: float
 ) -> list[Option]:
-    """Sorts by price, where options that EC2 may count in an open reservation may cost a share more.
+    """Sorts by price, where options that EC2 may count in a reservation may cost a share more.
 
-    EC2 counts a running instance in an open reservation of its type and zone once a slot is free there, so
-    the claim need not be replaced then.
+    EC2 counts a running instance in a reservation of its type and zone once a slot is free there, so the
+    claim need not be replaced then.
     """
 
     def weighed(option: Option) -> float:

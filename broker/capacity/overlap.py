@@ -6,9 +6,8 @@ if no other call of its wave, and no kept slot, shares a reservation with it. Ot
 member that the plan gave it. EC2 documents no order among several matching reservations (EC2 User Guide,
 "Launch instances into Capacity Reservations in a group").
 
-An instance outside reservations opts out of open matching wherever EC2 could place it into a slot that
-belongs to an owner, or that is kept. EC2 knows no owners: it matches on instance type, zone, platform and
-tenancy.
+An instance outside reservations opts out of matching wherever EC2 could count it, now or later, in a slot of
+another owner, or in one that is kept (see `absorption`).
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from broker.capacity.entitlement import KEPT
-from broker.capacity.model import Assignment, Claim, Inventory, Option
+from broker.capacity.absorption import NOWHERE, ClosedPlaces, Place, open_places
+from broker.capacity.model import Assignment, Claim, Option
+from broker.capacity.options import tenancy
 from broker.capacity.supply import LaunchSupply
-
-Place = tuple[str, str]  # an instance type in a zone
-_NOWHERE: frozenset[Place] = frozenset()
 
 
 def separated(
@@ -53,18 +50,18 @@ def separated(
 def opted_out(
     assignments: Sequence[Assignment], kept: Collection[str], supply: LaunchSupply
 ) -> tuple[Assignment, ...]:
-    """The assignments, with the places where an instance outside reservations must match no open one."""
-    entitlements, inventory = supply.entitlements, supply.inventory
-    places = _places({*kept, *entitlements.slot_pools}, inventory)
-    everywhere = _places(inventory.odcrs, inventory) if KEPT in entitlements.barred else _NOWHERE
-    if not places and not everywhere:
-        return tuple(assignments)
+    """The assignments, with the places where an instance outside reservations must match none.
+
+    `kept`: reservations with slots that other claims keep or await.
+    """
+    places = ClosedPlaces(kept, supply)
 
     def closed(assignment: Assignment) -> frozenset[Place]:
         claim = assignment.claim
-        if assignment.option.pool.reserved or supply.classes[claim.node_class].selection.preference != "open":
-            return _NOWHERE
-        return everywhere if entitlements.draws.get(claim.uid) == KEPT else places
+        if assignment.option.pool.capacity_type != "on-demand":
+            return NOWHERE
+        node_class = supply.classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
+        return places.of(node_class, supply.entitlements.draws.get(claim.uid, ""))
 
     return tuple(
         replace(assignment, closed=closed_places) if (closed_places := closed(assignment)) else assignment
@@ -93,20 +90,11 @@ def _crowded(
         # A launch has one image, so it reaches the members of one platform only.
         if len({odcr.platform for odcr in odcrs}) > 1:
             return True
-        other_places = _places({*kept, *entitlements.slot_pools} - reach, inventory) if is_open else _NOWHERE
+        others = {*kept, *entitlements.slot_pools} - reach
+        other_places = open_places(others, inventory) if is_open else NOWHERE
         return any((odcr.instance_type, odcr.zone) in other_places for odcr in odcrs)
 
     return frozenset(reach for reach, is_open in reaches.items() if crowded(reach, is_open))
-
-
-def _places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
-    """The places in which EC2 would match one of these reservations without a target."""
-    odcrs = (inventory.odcrs[odcr_id] for odcr_id in odcr_ids if odcr_id in inventory.odcrs)
-    return frozenset(
-        (odcr.instance_type, odcr.zone)
-        for odcr in odcrs
-        if odcr.match_criteria == "open" and (odcr.active or odcr.on_time)
-    )
 
 
 def _spans(option: Option) -> bool:

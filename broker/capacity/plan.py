@@ -16,6 +16,8 @@ and bound chooses those that launch (`gangs`), and does not compare their age. I
 `Plan.solution` records that, and how far the plan may be from the best; `Plan.later` has the claims that were
 not considered.
 
+Claims that take over the slot of a node come before all others (see `successors`).
+
 A claim that would launch outside reservations waits if a reservation that begins within
 minutes has a slot for it.
 """
@@ -40,6 +42,7 @@ from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.overlap import opted_out, separated
 from broker.capacity.problem import ClaimDemand
 from broker.capacity.solve import SECONDS
+from broker.capacity.successors import succeed
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.time_budget import ALL, DOMAINS, OPTIONS, SLOTS, PlanAdmission, TimeBudget
 from broker.text import counted
@@ -61,7 +64,8 @@ def plan(
     fit into them are planned later.
     """
     budget = TimeBudget(seconds, timer)
-    all_claims = sorted(claims, key=order)
+    succession = succeed(sorted(claims, key=order), supply)
+    all_claims, supply = [*succession.others], succession.rest(supply)
     if any(claim.domain for claim in all_claims):
 
         def anywhere(part: Sequence[Claim]) -> Plan:
@@ -88,11 +92,14 @@ def plan(
     later = _later(all_claims, unplaced, assignments)
     unplaced |= later
     return Plan(
-        assignments=draft.as_launched(assignments, catalog),
-        unplaced=tuple(
-            reasons.in_words(unplaced[claim.uid]) if claim.domain else unplaced[claim.uid]
-            for claim in all_claims
-            if claim.uid in unplaced
+        assignments=(*succession.assignments, *draft.as_launched(assignments, catalog, succession.held)),
+        unplaced=(
+            *succession.unplaced.values(),
+            *(
+                reasons.in_words(unplaced[claim.uid]) if claim.domain else unplaced[claim.uid]
+                for claim in all_claims
+                if claim.uid in unplaced
+            ),
         ),
         skipped=skipped,
         solution=_in_part(slots.solution, len(later), len(all_claims), seconds) if later else slots.solution,
@@ -283,17 +290,18 @@ class _Draft:
         return tuple(assignments), skipped
 
     def as_launched(
-        self, assignments: tuple[Assignment, ...], catalog: OptionCatalog
+        self, assignments: tuple[Assignment, ...], catalog: OptionCatalog, held: frozenset[str]
     ) -> tuple[Assignment, ...]:
-        """The assignments, so that EC2 takes the slots of the plan and no other."""
+        """The assignments, so that EC2 takes the slots of the plan and no other; `held`: by successors."""
         supply = self.supply
-        kept = frozenset(self.kept.values()) | self.slots.kept
+        kept = frozenset(self.kept.values()) | held | self.slots.kept
 
         def member(claim: Claim, odcr_id: str) -> Option:
             return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))
 
         assignments = separated(assignments, self.slots.allocated, kept, supply, member)
-        return opted_out(assignments, kept, supply)
+        awaited = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
+        return opted_out(assignments, kept | awaited, supply)
 
 
 def _later(

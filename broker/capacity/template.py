@@ -2,8 +2,11 @@
 
 Invariant: EC2 rejects no target built here. EC2 accepts a preference together with a target only if it is
 capacity-reservations-only. It rejects a target of both an id and a group, and any target on Spot. A group
-without that preference spills to On-Demand inside EC2. So the preference is always set with a target, and
+without that preference spills to On-Demand inside EC2. So the preference is set for each reserved option, and
 the broker falls back itself (EC2 API Reference, CapacityReservationSpecification).
+
+An instance outside reservations is launched `open`, or with the group and no preference: EC2 can then count
+it in a slot that becomes free later (see `absorption`).
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ def target_for(
     option: Option,
     claim_allows_on_demand: bool,
     *,
-    claim_allows_reserved: bool = True,
+    absorbable: bool = False,
 ) -> ReservationTarget:
     """The CapacityReservationSpecification for launching `option` of a class with this selection.
 
+    `absorbable`: an instance outside reservations may be counted in one later.
     Raises ValueError if the option does not follow from the selection: then nothing may be launched.
     """
     pool = option.pool
@@ -45,9 +49,14 @@ def target_for(
             f"option {pool}: the class's preference is capacity-reservations-only, "
             f"which excludes {pool.capacity_type}; use preference open to allow it"
         )
-    if pool.capacity_type == "spot" or selection.preference != "open" or not claim_allows_reserved:
+    selects = selection != Selection() and selection.preference != "none"
+    if pool.capacity_type == "spot" or not (absorbable and selects):
         return ReservationTarget(preference="none")
-    return ReservationTarget(preference="open")
+    return (
+        ReservationTarget(group_arn=selection.group_arn, spills=True)
+        if selection.group_arn
+        else ReservationTarget(preference="open")
+    )
 
 
 def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool) -> ReservationTarget:

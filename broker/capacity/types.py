@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.apis import names
-from broker.capacity.model import NodeClass, Threshold
+from broker.capacity.kubelet import Threshold
+from broker.capacity.model import NodeClass
 from providers.launch import BlockDevice
 from providers.model import InstanceType, Odcr
 

@@ -21,7 +21,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError
 from broker.text import plain
 
-PARTS: Final = ("short", "waiting", "tried", "next", "costs", "do")
+PARTS: Final = ("broken", "short", "waiting", "tried", "next", "costs", "do")
 _FRAME: Final = 18  # lines of headings and of the shortest tables
 Read = Callable[[], Situation]
 Wait = Callable[[float], None]

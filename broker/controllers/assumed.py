@@ -48,6 +48,8 @@ CHANGED: Final = Lifetime(unconfirmed=LATEST_VISIBLE)
 # Within this time EC2 and Kubernetes agree about the slot of a new or an ended instance.
 CONVERGENCE: Final = timedelta(seconds=60)
 ENDED: Final = Lifetime(unconfirmed=CONVERGENCE)
+# How long a slot is left to the launcher that freed it (see `left_slots`).
+LEFT: Final = Lifetime(unconfirmed=timedelta(minutes=10))
 # Until it is confirmed, forgotten or replaced.
 OPEN: Final = Lifetime()
 
@@ -122,6 +124,19 @@ class AssumptionTable(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftSlot:
+    """A slot of a claim of another launcher, which ends to be replaced.
+
+    `since`: when its disruption began. `pool`: its NodePool.
+    """
+
+    odcr_id: str
+    pool: str
+    since: datetime
+    deleted: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSlots:
     """The tables about slots, as of one moment; see `AssumptionStore`."""
 
@@ -160,6 +175,9 @@ class AssumptionStore:
         self.changes: AssumptionTable[tuple[int, datetime | Unchanged | None]] = AssumptionTable(
             self, CHANGED
         )
+
+        # By the uid of a claim of another launcher.
+        self.left: AssumptionTable[LeftSlot] = AssumptionTable(self, LEFT)
 
         # Claims by uid. `launches`: the ODCR that the claim is launched into, empty without one or if the
         # launch did not hold a slot. `nominated_slots`: the occupied slot that it waits for since the last

@@ -35,6 +35,7 @@ BROKER_CONDITIONS = (
     names.DRAINED,
     names.INSTANCE_TERMINATING,
     names.INSTANCE_LISTED,
+    names.INSTANCE_HEALTHY,
     names.PREEMPTED,
     names.RECLAIMING,
     names.DRIFTED,
@@ -59,6 +60,11 @@ def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None
 def instance_id(claim: NodeClaim) -> str:
     """The id in `aws:///<zone>/<id>`; empty before the launch."""
     return claim.status.provider_id.rpartition("/")[2]
+
+
+def held_odcr(claim: NodeClaim) -> str:
+    """The ODCR that the claim's instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
 
 
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:

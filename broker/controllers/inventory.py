@@ -75,6 +75,7 @@ class InventoryCache:
         self.resized: Mapping[str, tuple[int, int]] = {}
         # By id, the sizes that an earlier process recorded, until the next description.
         self._recorded: dict[str, int] = {}
+        self._left: Mapping[str, int] = {}  # the slots that were left to other launchers then
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None
@@ -120,9 +121,11 @@ class InventoryCache:
             sizes = self._recorded | {id_: odcr.reserved for id_, odcr in before.odcrs.items()}
             self.resized, self._recorded = _resized(self.resized, sizes, odcrs), {}
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
+            known_left, self._left = self._left, self._left_now()
         _report(self._inventory)
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
+        same = same and known_left == self._left
         if recovered or corrected or confirmed or not same:
             for reader in self._readers:
                 reader()
@@ -169,8 +172,13 @@ class InventoryCache:
                 self._inventory,
                 debits=Counter(self.assumed.debits.values().values()),
                 credits=Counter(self.assumed.credits.values().values()),
+                left=self._left_now(),
                 odds=self.odds(),
             )
+
+    def _left_now(self) -> Mapping[str, int]:
+        self.assumed.left.expire(self._clock.now())
+        return Counter(slot.odcr_id for slot in self.assumed.left.values().values())
 
     def recorded(self, odcr_id: str, reserved: int) -> None:
         """Notes the size of a reservation that an earlier process recorded, so that a reservation that shrank

@@ -16,7 +16,7 @@ from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import requirements_of
 from broker.placement.node_settings import template_key
-from broker.text import InvalidText, decode_whole, quantities, shortened
+from broker.text import InvalidText, decode_time, decode_whole, quantities, shortened
 
 _KIND: Final = EC2NodeClass.KIND.kind
 _MOST: Final = 9_999_999_999
@@ -56,6 +56,7 @@ def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
         requests = quantities(claim.spec.resources.requests)
     except InvalidText as error:
         raise BadClaim("InvalidRequests", f"spec.resources.requests: {error}") from error
+    slot, until = taken_over(claim)
     return Claim(
         name=claim.name,
         uid=claim.uid,
@@ -70,7 +71,23 @@ def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
         domain=_gang_domain(claim),
         template=template_key(claim),
         min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
+        slot=slot,
+        slot_until=until,
     )
+
+
+def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:
+    """The ODCR of which the claim takes over a slot, and until when that is kept; empty if it takes none.
+
+    An end that cannot be read is over: a person has changed it.
+    """
+    slot, _, text = claim.annotations.get(names.TAKES_SLOT, "").partition("/")
+    if not slot or names.REPLACES not in claim.annotations:
+        return "", None
+    try:
+        return slot, decode_time(text) if text else None
+    except InvalidText:
+        return "", None
 
 
 def in_gangs(claims: Iterable[NodeClaim]) -> LaunchedGangs:

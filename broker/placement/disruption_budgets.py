@@ -16,7 +16,7 @@ from broker.apis.karpenter import Budget
 from broker.placement import cron
 from broker.text import InvalidText, decode_duration, decode_whole
 
-Reason = Literal["Empty", "Drifted", "Underutilized"]
+Reason = Literal["Empty", "Drifted", "Underutilized", "Unhealthy"]
 UNLIMITED: Final = 2**31 - 1
 DEFAULT: Final = (Budget(nodes="10%"),)
 
@@ -54,10 +54,17 @@ def _limit(text: str, nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool: those that count, and those of them that are disrupted or not Ready."""
+    """The nodes of a pool: those that count, and those of them that are disrupted or not Ready.
+
+    `leaving`: only those that are disrupted. A node that is not Ready must not hold up its own repair.
+    """
 
     total: int = 0
     disrupted: int = 0
+    leaving: int = 0
+
+    def used(self, reason: Reason) -> int:
+        return self.leaving if reason == "Unhealthy" else self.disrupted
 
 
 @dataclass(slots=True)
@@ -82,7 +89,7 @@ class BudgetLedger:
 
     def remaining(self, pool: str, reason: Reason) -> int:
         """The number of further nodes that may be disrupted now."""
-        used = self.nodes.get(pool, PoolNodes()).disrupted + self.taken.get(pool, 0)
+        used = self.nodes.get(pool, PoolNodes()).used(reason) + self.taken.get(pool, 0)
         return max(0, self.limit(pool, reason) - used)
 
     def take(self, pool: str, reason: Reason, count: int = 1) -> bool:

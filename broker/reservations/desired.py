@@ -15,7 +15,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import Purchase
 from broker.reservations.sizing import InstanceFlavor, Sizing
-from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
+from providers.model import UNCHANGED, Instance, MatchCriteria, ReservationGroup, Tenancy, Unchanged
 
 # A purchase with an unknown result: EC2 is believed to show it after this.
 LATEST_VISIBLE: Final = timedelta(minutes=5)
@@ -56,7 +56,8 @@ class DesiredCapacity:
     back-off.
     `groups`: its resource group is known; `group` is then that group as last read, or None. `minimum`: the
     instances of a flavor that the caps must allow before any is bought; None: all. `restored`: ODCRs to which
-    its capacity was moved, and which it does not get.
+    its capacity was moved, and which it does not get. `running`: instances outside reservations, of claims
+    that draw from it.
     """
 
     reserved: ReservationKey
@@ -73,6 +74,7 @@ class DesiredCapacity:
     group: ReservationGroup | None = None
     minimum: int | None = None
     restored: frozenset[str] = frozenset()
+    running: tuple[Instance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

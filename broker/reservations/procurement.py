@@ -53,6 +53,7 @@ from broker.reservations.purchase_obstacles import (
 )
 from broker.reservations.purchases import HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
+from broker.reservations.running import absorbed_by_purchase
 from broker.reservations.sizing import size
 from broker.reservations.spending import Spending, odcr_text
 from broker.text import format_time
@@ -335,6 +336,11 @@ class _Planner:
             )
         room = {name: count if part[name] or count >= wanted[name] else 0 for name, count in room.items()}
         most = {name: min(wanted[name], room[name], MOST_ADDED) for name in wanted}
+        for (name, zone), absorbed in absorbed_by_purchase(desired, places, fulfilment.placed):
+            count = min(absorbed, most[name])
+            if count and self._refusals.lasting(name, zone, count, self._now) is None:
+                self._purchase(desired, demand, fulfilment, name, zone, count)
+                return None
         refusal, retry_at = None, None
         for halved in range(max(most.values()).bit_length()):
             for name, zone in places:

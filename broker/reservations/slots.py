@@ -214,7 +214,7 @@ def without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[S
     over = Counter(holder.odcr_id for holder in held)
     for odcr_id in over:
         odcr = inventory.odcrs.get(odcr_id)
-        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
+        over[odcr_id] += inventory.unused(odcr_id) - odcr.total if odcr is not None else 0
     kept = []
     for holder in held:
         if holder.terminating and over[holder.odcr_id] > 0:
@@ -228,7 +228,7 @@ def unheld(slot_pools: Iterable[str], holders: Iterable[SlotHolder], inventory: 
     """The slots of owned ODCRs that EC2 counts as used and that no holder has."""
     held = Counter(holder.odcr_id for holder in holders)
     return {
-        odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
+        odcr_id: odcr.total - inventory.unused(odcr_id) - held[odcr_id]
         for odcr_id in slot_pools
         if (odcr := inventory.odcrs.get(odcr_id)) is not None
     }

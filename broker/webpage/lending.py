@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.slots.builder import draw_requests, drawn, held_odcr
+from broker.controllers.claim_status import held_odcr
+from broker.controllers.slots.builder import draw_requests, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.webpage.render import reservation_url
 

@@ -20,6 +20,7 @@ from broker.app import Broker
 from broker.capacity.shortages import Scope
 from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
+from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
@@ -145,6 +146,7 @@ class LiveState:
     rooms: Sequence[RoomRow] = ()
     waiters: Sequence[Waiter] = ()
     idle_slots: Sequence[IdleSlots] = ()
+    broken: Sequence[BrokenNode] = ()
 
     @property
     def pods(self) -> list[Waiter]:
@@ -203,6 +205,13 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, now)],
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
+        broken=broken_nodes(
+            claims,
+            broker.read.nodes.cache.list(),
+            broker.read.pools.cache.list(),
+            now,
+            price=partial(_price, types, inventory.odcrs),
+        ),
     )
 
 
@@ -233,12 +242,6 @@ def _claim(
     claim: NodeClaim, types: Mapping[str, InstanceType], odcrs: Mapping[str, Odcr], *, owned: bool
 ) -> ClaimRow:
     reason, message = launch_state(claim)
-    type_ = types.get(claim.labels.get(names.INSTANCE_TYPE, ""))
-    capacity_type = claim.labels.get(names.CAPACITY_TYPE, "")
-    odcr = odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
-    price = None
-    if type_ is not None and capacity_type in ("on-demand", "reserved"):
-        price = type_.price(odcr.platform, odcr.tenancy) if odcr is not None else type_.on_demand_price
     reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
     return ClaimRow(
         name=claim.name,
@@ -253,10 +256,19 @@ def _claim(
         waits=owned and claim.waits,
         reason=reason,
         message=message,
-        capacity_type=capacity_type,
-        price=price,
+        capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
+        price=_price(types, odcrs, claim),
         placed=reserved.message if reserved is not None else "",
     )
+
+
+def _price(types: Mapping[str, InstanceType], odcrs: Mapping[str, Odcr], claim: NodeClaim) -> float | None:
+    """The On-Demand price of the claim's instance; None for a spot one, and if it is not known."""
+    type_ = types.get(claim.labels.get(names.INSTANCE_TYPE, ""))
+    if type_ is None or claim.labels.get(names.CAPACITY_TYPE) not in ("on-demand", "reserved"):
+        return None
+    odcr = odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
+    return type_.price(odcr.platform, odcr.tenancy) if odcr is not None else type_.on_demand_price
 
 
 def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:

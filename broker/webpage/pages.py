@@ -173,7 +173,8 @@ def claim(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
     row = _named(request.state.claims, name)
     rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
-    return _object(request, "NodeClaim", name, row, rows) | {"claim": row}
+    broken = [item for item in request.state.broken if item.claim == name]
+    return _object(request, "NodeClaim", name, row, rows) | {"claim": row, "broken": broken}
 
 
 def node_class(request: PageRequest) -> Mapping[str, Any]:
@@ -202,7 +203,9 @@ def odcr(request: PageRequest) -> Mapping[str, Any]:
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
-    shown = {"odcr": row, "chance": request.chances.get(row.pool) if row else None}
+    chance = request.chances.get(row.pool) if row else None
+    broken = [item for item in request.state.broken if item.reservation == id_]
+    shown = {"odcr": row, "chance": chance, "broken": broken}
     return _object(request, "EC2 reservation", id_, row, rows) | _uses(request, [id_]) | shown
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
@@ -33,6 +35,8 @@ def add_disruption(
         disrupts=term.launches_for,
         creating=launcher.creating,
         plan_seconds=term.settings.plan_seconds,
+        absorption=timedelta(seconds=term.settings.absorption_seconds),
+        successions=term.successions,
     )
     disruption = DisruptionController(term, term.caches, sources)
 

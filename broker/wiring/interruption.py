@@ -1,7 +1,8 @@
-"""The reader of EC2's notices."""
+"""The readers of EC2's notices, and of the health of instances."""
 
 from __future__ import annotations
 
+from broker.controllers.interruption.impairments import EVERY, ImpairmentReader
 from broker.controllers.interruption.notices import NoticeResponder
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.launch.launcher import Launcher
@@ -9,7 +10,9 @@ from broker.wiring.term import Term
 
 
 def add_interruption(term: Term, launcher: Launcher) -> None:
-    """Reads the queue of notices, if there is one."""
+    """Reads the health of instances, and the queue of notices if there is one."""
+    impairments = ImpairmentReader(term, term.caches, term.provider)
+    term.manager.singleton("impairments", impairments.run, every=EVERY, synced=term.read.synced)
     if not (queue := term.settings.interruption_queue):
         return
     notices = NoticeResponder(

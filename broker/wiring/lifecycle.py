@@ -11,6 +11,7 @@ from broker.controllers.claim_caches import BY_PROVIDER_ID
 from broker.controllers.claim_status import instance_id
 from broker.controllers.interruption.notices import BY_INSTANCE
 from broker.controllers.launch.launcher import Launcher
+from broker.controllers.left_slots import LeftSlots
 from broker.controllers.lifecycle.abandoned import AbandonedNodes
 from broker.controllers.lifecycle.registration import MARK, Registration
 from broker.controllers.lifecycle.termination import Termination
@@ -36,6 +37,7 @@ def add_lifecycle(term: Term, launcher: Launcher) -> None:
         term.inventory,
         launching=launcher.launching,
         freed=signals.replan,
+        undecided=term.successions.undecided,
     )
     _watch_claims(term, registration, termination, terminations)
     _watch_nodes(term, AbandonedNodes(term.client, caches, terminations))
@@ -71,6 +73,7 @@ def _watch_claims(
         .watches(read.claims, key, lives_or_ends)
         .watches(read.nodes, claims_of_node)
         .on(signals.instance_changed.subscribe, claims_of_instance)
+        .on(term.successions.decided_now.subscribe, lambda name: (name,))
         .on(signals.owner_changed.subscribe, lambda: [claim.name for claim in claims.list()])
     )
 
@@ -79,6 +82,8 @@ def _watch_claims(
             terminations.forget(instance_id(old))
 
     read.claims.on_change(forget)
+    left = LeftSlots(caches, term.inventory.assumed, released=signals.replan)
+    read.claims.on_change(left.observe)
     # `terminations` enqueues its own instances: those that its callers look up or end.
     manager.singleton("terminations", terminations.run, batcher=terminations.batcher)
 

@@ -98,7 +98,7 @@ def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) 
             synced=lambda: reads.synced() and term.synced(),
         )
         .watches(read.pods, None, differ(waits))
-        .watches(read.pools, None, differ(_generation))
+        .watches(read.pools, None, differ(_offer))
         .watches(read.claims, None, ends)
         .watches(read.nodes, None, ends)
         .on(term.nodeclasses.on_change)
@@ -142,6 +142,11 @@ def _counted(claim: NodeClaim | None) -> object:
 
 def _capacity(node: Node | None) -> object:
     return None if node is None else (node.spec.provider_id, node.status.capacity)
+
+
+def _offer(pool: NodePool | None) -> object:
+    """The parts of a pool that decide whether it is served, and what it offers."""
+    return pool and (_generation(pool), pool.annotations.get(names.REPLICAS))
 
 
 def _generation(changed: NodePool | EC2NodeClass | None) -> object:

@@ -17,6 +17,7 @@ from broker.controllers.nodeclass.controller import NodeClassController, group_a
 from broker.controllers.nodeclass.network import NetworkReader
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Ec2Reads
+from broker.controllers.successions import Successions
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -36,6 +37,7 @@ class Term(ReservationDependencies):
     manager: ControllerManager
     read: Informers
     signals: Signals
+    successions: Successions
     takeover: TakeOver
     nodeclasses: NodeClassController
     ec2: Ec2State
@@ -91,6 +93,7 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
             ),
         ),
         signals=signals,
+        successions=Successions(),
         describe=signals.describe,
         takeover=takeover,
         caches=_caches(read, takeover),

@@ -68,6 +68,10 @@ class Control:
         """Sets the time for which a slot stays taken after its instance's end."""
         self._call("POST", "settings", {"slot_release_s": seconds})
 
+    def freed_slot_absorbs(self, enabled: bool = True) -> None:
+        """Whether a slot that comes free takes a running instance, which AWS does not document."""
+        self._call("POST", "settings", {"freed_slot_absorbs": enabled})
+
     def check_offerings(self, enforced: bool = True) -> None:
         """Refuse instance types that a zone doesn't offer, as EC2 does (moto's data of 2025)."""
         self._call("POST", "settings", {"check_offerings": enforced})
@@ -96,6 +100,24 @@ class Control:
         """`launchable` is the launch status of an UltraServer's reservation."""
         body = {"state": state, "shared_with": shared_with, "launchable": launchable}
         self._call("PATCH", f"reservations/{reservation_id}", body)
+
+    # ---- health
+
+    def impair(self, instance_id: str, check: str = "instance", *, over: bool = False) -> None:
+        """A status check (instance, system) of a running instance fails from now on; `over`: it passes."""
+        self._call("POST", "health", {"instance_id": instance_id, "check": check, "over": over})
+
+    def schedule_event(
+        self, instance_id: str, code: str, *, in_s: float = 3600.0, over: bool = False
+    ) -> None:
+        """Schedules an event such as instance-retirement; `over`: it is completed."""
+        body = {"instance_id": instance_id, "event": code, "in_s": in_s, "over": over}
+        self._call("POST", "health", body)
+
+    def reboots(self, instance_id: str) -> int:
+        """How many reboots of the instance EC2 was asked for."""
+        record = self._call("GET", "health").get(instance_id, {})
+        return len(record.get("reboots", ()))
 
     # ---- AWS's events
 

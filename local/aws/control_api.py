@@ -7,7 +7,7 @@
     GET    pools         DELETE pools
     POST   quotas        {instance_type, market, vcpus, account, region}  (null: no limit)      GET quotas
     POST   settings      any of {describe_lag_s, slot_release_s, pending_s, grouping_s, payment_s,
-                         assessment_s, assessment_outcome, check_offerings, codes}
+                         assessment_s, assessment_outcome, check_offerings, freed_slot_absorbs, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
@@ -15,6 +15,8 @@
                          reservation_type, interruptible, state, capacity_block_id, source_id
     PATCH  reservations/ID  {state, shared_with}
     POST   block-offerings  {instance_type, zone, count, start, end, fee, ultraserver_type, ultraservers}
+    POST   health        {instance_id, check: instance | system, or event and in_s; over: true ends it}
+    GET    health        {instance: {impaired, events, reboots}}
     POST   notices       {kind, instance_id or reservation_id, queue, state, in_s, ends, code, category}
     GET    notices?detail_type=...                  every event sent, and its queues
     POST   reset         every knob to its default; AWS's resources stay (/moto-api/reset drops them too)
@@ -229,6 +231,8 @@ ROUTES = {
     ("POST", "reservations"): control_resources.create_reservation,
     ("PATCH", "reservations"): control_resources.patch_reservation,
     ("POST", "block-offerings"): control_resources.offer_block,
+    ("POST", "health"): control_resources.set_health,
+    ("GET", "health"): control_resources.list_health,
     ("POST", "notices"): control_resources.send_notice,
     ("GET", "notices"): control_resources.list_notices,
     ("POST", "reset"): _reset,

@@ -65,6 +65,7 @@ class SettingsBody(Body):
     assessment_s: float | None = Field(default=None, ge=0)
     assessment_outcome: Literal["scheduled", "unsupported"] | None = None
     check_offerings: bool | None = None
+    freed_slot_absorbs: bool | None = None
     codes: dict[str, str] | None = None
 
 
@@ -105,6 +106,16 @@ class OfferBody(Body):
     fee: float | None = Field(default=None, ge=0)
     ultraserver_type: str | None = None
     ultraservers: int = Field(default=0, ge=0)
+
+
+class HealthBody(Body):
+    """`check` fails from now on, or passes; or an event with this code is scheduled, or is over."""
+
+    instance_id: str
+    check: Literal["instance", "system"] | None = None
+    event: str | None = None
+    in_s: float = Field(default=3600.0, ge=0)
+    over: bool = False
 
 
 class NoticeBody(Body):

@@ -14,14 +14,16 @@ from local.aws.clock import aware
 from local.aws.control_bodies import (
     BadControlCall,
     ControlCall,
+    HealthBody,
     NoticeBody,
     OfferBody,
     ReservationBody,
     ReservationPatch,
     read,
 )
-from local.aws.ec2 import block_market, changes, events, zones
+from local.aws.ec2 import block_market, changes, events, health, zones
 from local.aws.ec2.blocks import Offer
+from local.aws.ec2.health import HealthRecord
 from local.aws.ec2.reservations import STATES, Ec2Reservation, Occupant
 
 INSTANCE_STATES = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
@@ -118,6 +120,42 @@ def _reservation(call: ControlCall, reservation_id: str | None, field: str) -> E
             f"{field}: there is no reservation {reservation_id!r}; DescribeCapacityReservations lists them"
         )
     return reservation
+
+
+# ---- health
+
+
+def list_health(call: ControlCall) -> Any:
+    return {
+        instance_id: {
+            "impaired": {check: since.isoformat() for check, since in record.impaired.items()},
+            "events": [event.code for event in record.events],
+            "reboots": [at.isoformat() for at in record.reboots],
+        }
+        for instance_id, record in call.here.health.items()
+    }
+
+
+def set_health(call: ControlCall) -> Any:
+    settings = read(HealthBody, call.body)
+    if settings.instance_id not in call.here.ledger.occupants:
+        raise BadControlCall(
+            f"instance_id: there is no instance {settings.instance_id!r}; DescribeInstances lists them"
+        )
+    if settings.event is not None and settings.event not in health.EVENT_CODES:
+        raise BadControlCall(f"event: {settings.event!r} is none of {', '.join(health.EVENT_CODES)}")
+    if (settings.check is None) == (settings.event is None):
+        raise BadControlCall("check: give either a check or an event")
+    record, now = call.here.health.setdefault(settings.instance_id, HealthRecord()), call.here.clock.now()
+    if settings.check is not None and settings.over:
+        record.impaired.pop(settings.check, None)
+    elif settings.check is not None:
+        record.impaired.setdefault(settings.check, now)
+    elif settings.event is not None and settings.over:
+        record.complete(settings.event)
+    elif settings.event is not None:
+        record.schedule(settings.event, now + timedelta(seconds=settings.in_s))
+    return list_health(call)
 
 
 # ---- notices

@@ -176,6 +176,14 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         "Claims use their other options, and wait if there are none.",
     ),
     Alert(
+        name="CapacityBrokerRepairStopped",
+        expr="max by (nodepool) (max_over_time(capacity_broker_repair_stopped[5m])) > 0",
+        lasts="5m",
+        summary="Too many nodes of a NodePool are broken, so none is repaired",
+        description="{{ $value }} nodes of NodePool {{ $labels.nodepool }} are broken at once. Its condition "
+        "RepairAllowed has the limit: find their common cause first.",
+    ),
+    Alert(
         name="CapacityBrokerNodesUnused",
         # Between the end of a wait and the next round there is no series for a moment.
         expr="max by (nodepool, made_for, cause) "

@@ -100,6 +100,7 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         placement_strategies=frozenset(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
         nested_virtualization="nested-virtualization"
         in item.get("ProcessorInfo", {}).get("SupportedFeatures", []),
+        enclaves=item.get("NitroEnclavesSupport") == "supported",
     )
 
 

@@ -14,6 +14,7 @@ from providers.aws import errors, filters
 from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
+from providers.aws.images import platform
 from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, to_ec2
 from providers.errors import ErrorClass, ProviderError
@@ -31,7 +32,6 @@ _ID = re.compile(r"\bi-[0-9a-f]+\b")
 # Elements of DescribeInstances that are never read here; most of its response.
 UNREAD = (
     "blockDeviceMapping",
-    "capacityReservationSpecification",
     "cpuOptions",
     "enclaveOptions",
     "groupSet",
@@ -165,6 +165,8 @@ def _pages(aws: Aws, chosen: Sequence[FilterTypeDef], owner: Owner) -> list[Inst
 def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
     carried = from_ec2(item.get("Tags", []))
     placement = item.get("Placement", {})
+    specification = item.get("CapacityReservationSpecification", {})
+    target = specification.get("CapacityReservationTarget", {})
     return Instance(
         id=item["InstanceId"],
         instance_type=item.get("InstanceType", ""),
@@ -175,6 +177,10 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         subnet_id=item.get("SubnetId", ""),
         security_group_ids=frozenset(group["GroupId"] for group in item.get("SecurityGroups", ())),
         reservation_id=item.get("CapacityReservationId", ""),
+        reservation_preference=specification.get("CapacityReservationPreference", ""),
+        reservation_group=target.get("CapacityReservationResourceGroupArn", ""),
+        platform=platform(item.get("PlatformDetails", "")),
+        placement_group=placement.get("GroupName", ""),
         lifecycle=item.get("InstanceLifecycle", ""),
         tenancy=placement.get("Tenancy") or "default",
         architecture="arm64" if item.get("Architecture", "").startswith("arm64") else "amd64",

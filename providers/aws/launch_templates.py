@@ -5,9 +5,10 @@ its tags. So equal content is one template, and a change makes another. Two clus
 share one: each may delete its own at any time. Making is idempotent: EC2 rejects a second template of one
 name, which is then adopted. Only templates with this cluster's name, its UID and the prefix are seen.
 
-An invalid template is never built: a reservation target is only valid with the preference
+An invalid template is never built: with a reservation target the only valid preference is
 `capacity-reservations-only` (EC2 API Reference, LaunchTemplateCapacityReservationSpecificationRequest). That
-preference also keeps a full group from spilling to On-Demand inside EC2.
+preference also keeps a full group from spilling to On-Demand inside EC2. A group without it is for launches
+outside reservations that EC2 may count in the group later.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ TEMPLATE_MARKETS = ("capacity-block", "interruptible-capacity-reservation")
 def template_name(template: Template, *, owner: str, cluster: str, uid: str = "") -> str:
     """The name that equal content has; the order of security groups and of tags is no content."""
     content = dataclasses.asdict(template)
+    if not template.target.spills:
+        del content["target"]["spills"]  # the field is newer than the names of templates without it
     content["security_group_ids"] = sorted(template.security_group_ids)
     content |= {"owner": owner, "cluster": [cluster, uid] if uid else cluster, "format": FORMAT}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -84,6 +87,8 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
         data["Placement"]["GroupId"] = template.placement_group_id
     if template.nested_virtualization:
         data["CpuOptions"] = {"NestedVirtualization": _choice(template.nested_virtualization)}
+    if template.enclaves:
+        data["EnclaveOptions"] = {"Enabled": True}
     if template.instance_profile:
         kind = "Arn" if template.instance_profile.startswith("arn:") else "Name"
         data["IamInstanceProfile"] = {kind: template.instance_profile}  # type: ignore[misc]
@@ -190,10 +195,12 @@ def _reservation(target: ReservationTarget, *, market: str) -> dict[str, Any]:
         if target.reservation_id
         else ("CapacityReservationResourceGroupArn", target.group_arn)
     )
-    return {
-        "CapacityReservationPreference": "capacity-reservations-only",
-        "CapacityReservationTarget": {kind: value},
-    }
+    if target.spills and not target.group_arn:
+        raise ValueError(f"target {target.reservation_id}: only a launch into a group may run outside it")
+    specification: dict[str, Any] = {"CapacityReservationTarget": {kind: value}}
+    if not target.spills:
+        specification["CapacityReservationPreference"] = "capacity-reservations-only"
+    return specification
 
 
 def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingRequestTypeDef:

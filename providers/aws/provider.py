@@ -21,6 +21,7 @@ from providers.aws.fleet import Fleets
 from providers.aws.group_changes import GroupChanges
 from providers.aws.groups import AwsGroups
 from providers.aws.images import Images
+from providers.aws.instance_health import InstanceHealth
 from providers.aws.leftovers import Leftovers
 from providers.aws.network import Network
 from providers.aws.pricing import Prices
@@ -62,6 +63,7 @@ class AwsProvider(
     Fleets,
     Queues,
     Leftovers,
+    InstanceHealth,
 ):
     """One cluster's view of one account and Region."""
 

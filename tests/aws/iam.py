@@ -128,9 +128,9 @@ def permissions(operation: str, params: Json, account: Account) -> Iterator[Perm
         case "DeleteLaunchTemplate":
             arn = _arn(params.get("LaunchTemplateId") or account.template(params["LaunchTemplateName"])[0])
             yield Permission("ec2:DeleteLaunchTemplate", arn, own(arn))
-        case "TerminateInstances":
+        case "TerminateInstances" | "RebootInstances":
             for arn in map(_arn, params["InstanceIds"]):
-                yield Permission("ec2:TerminateInstances", arn, own(arn))
+                yield Permission(f"ec2:{operation}", arn, own(arn))
         case "CreateTags" | "DeleteTags":
             tags = _pairs(params.get("Tags", []))
             for arn in map(_arn, params["Resources"]):

@@ -113,3 +113,79 @@ def test_node_capacity_follows_the_settings(stack: Stack) -> None:
     stack.until_launched("c-0")
     capacity = stack.get(NodeClaim, "c-0").status.capacity
     assert (capacity["pods"], capacity["memory"]) == ("20", str(8192 * 2**20))
+
+
+@pytest.mark.covers("CUR-01")
+def test_enclaves_are_enabled_on_types_that_support_them(stack: Stack) -> None:
+    """Only the more expensive of the two types supports them."""
+    stack.node_class(preference="none", enclaveOptions={"enabled": True})
+    stack.start()
+    stack.claim(types=("m5.large", "m5.xlarge"), capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    assert stack.instance("c-0")["InstanceType"] == "m5.xlarge"
+    assert only_template(stack)["EnclaveOptions"] == {"Enabled": True}
+    stack.claim("c-1", types=("m5.large",), capacity=(ON_DEMAND,))
+    assert "the class excludes 2" in stack.until_waiting("c-1", "NoCompatibleInstanceTypes").message
+
+
+@pytest.mark.covers("CUR-01")
+@pytest.mark.parametrize(
+    ("fields", "reason", "text"),
+    [
+        (
+            {"kubelet": {"maxPods": "vcpus * 10"}},
+            "KubeletExpressionsDisabled",
+            "spec.kubelet.maxPods 'vcpus * 10'",
+        ),
+        (
+            {"kubelet": {"evictionHard": {"cpu": "1"}}},
+            "InvalidKubeletConfiguration",
+            "spec.kubelet.evictionHard",
+        ),
+        (
+            {"kubelet": {"registerWithTaints": []}},
+            "InvalidKubeletConfiguration",
+            "spec.kubelet.registerWithTaints",
+        ),
+        (
+            {"capacityReservationSpec": None, "capacityReservationSelectorTerms": [{"tags": {}}]},
+            "EmptySelector",
+            "spec.capacityReservationSelectorTerms[0] would select everything",
+        ),
+        (
+            {"subnetSelectorTerms": [{"tags": {}}]},
+            "EmptySelector",
+            "spec.subnetSelectorTerms[0] would select",
+        ),
+    ],
+)
+def test_field_that_cannot_be_honoured_is_named_and_nothing_is_launched(
+    stack: Stack, fields: dict[str, Any], reason: str, text: str
+) -> None:
+    stack.node_class(preference="none", **fields)
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    assert text in stack.until_class(names.LAUNCHABLE, "False", reason=reason).message
+    assert text in stack.until_waiting("c-0", reason).message
+    assert stack.calls("CreateFleet") == 0
+
+
+@pytest.mark.covers("CUR-01")
+def test_reservations_of_a_class_with_expressions_resolve_for_karpenter(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr, kubelet={"maxPods": "vcpus * 10"})
+    stack.start()
+    stack.until_class(names.LAUNCHABLE, "False", reason="KubeletExpressionsDisabled")
+    stack.until_class("ReservationsResolved", "True")
+
+
+@pytest.mark.covers("CUR-01")
+def test_id_selects_alone_and_fields_beside_it_are_named(stack: Stack) -> None:
+    """As with Karpenter: one of several terms may have an id and other fields."""
+    subnets = list(stack.aws.subnets.values())
+    terms = [{"id": subnets[0], "tags": {"no": "such"}}, {"id": subnets[1]}]
+    stack.node_class(preference="none", subnetSelectorTerms=terms)
+    stack.start()
+    message = stack.until_class(names.LAUNCHABLE, "True").message
+    assert "2 subnets" in message and "not read beside a field that selects alone: " in message
+    assert message.endswith("spec.subnetSelectorTerms[0].tags")

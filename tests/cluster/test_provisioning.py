@@ -269,7 +269,6 @@ def arch(value: str) -> dict[str, Any]:
             "InvalidRequirements",
             names.ARCH,
         ),
-        ({"replicas": 2}, "ReplicasNotServed", "spec.replicas"),
         (
             {
                 "template": {
@@ -282,7 +281,7 @@ def arch(value: str) -> dict[str, Any]:
             names.PLACEMENT_GROUP_PARTITION,
         ),
     ],
-    ids=["class", "requirements", "replicas", "partition"],
+    ids=["class", "requirements", "partition"],
 )
 def test_pool_that_is_not_served_reports_the_reason(
     stack: Stack, spec: dict[str, Any], reason: str, field: str

@@ -19,6 +19,7 @@ from tests.cluster.test_disruption import STEP, gone, later, replacement, run
 
 BOTH = (RESERVED, ON_DEMAND)
 ASK = {names.RETURN_TO_RESERVATIONS: "true"}
+FORBID = {names.RETURN_TO_RESERVATIONS: "false"}
 
 
 def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disruption: Any) -> str:
@@ -30,7 +31,7 @@ def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disrupt
     stack.edit(
         NodePool,
         "web",
-        {"spec": {"disruption": block}, "metadata": {"annotations": ASK if return_enabled else {}}},
+        {"spec": {"disruption": block}, "metadata": {"annotations": ASK if return_enabled else FORBID}},
     )
     return odcr
 
@@ -98,7 +99,7 @@ def test_claim_moves_into_an_idle_slot_once_its_new_node_is_ready(stack: Stack) 
     assert len(stack.aws.instances()) == 1
 
 
-def test_nothing_moves_unless_the_pool_enables_it(stack: Stack) -> None:
+def test_nothing_moves_if_the_pool_forbids_it(stack: Stack) -> None:
     odcr = full(stack, return_enabled=False)
     stack.start()
     holder(stack, odcr, "first")

@@ -151,12 +151,12 @@ SELECTIONS: Mapping[str, Selection] = {
     "an id": Selection(reservation_id=ODCR),
     "a group's ARN": Selection(group_arn=GROUP),
 }
-# Heading: capacity type of the option, whether the claim allows on-demand, whether it allows reserved.
+# Heading: capacity type of the option, whether the claim allows on-demand, whether EC2 may count it later.
 LAUNCHES: Mapping[str, tuple[CapacityType, bool, bool]] = {
     "a reserved slot": ("reserved", True, True),
     "a reserved slot, for a claim of `reserved` alone": ("reserved", False, True),
     "on-demand": ("on-demand", True, True),
-    "on-demand, for a claim without `reserved`": ("on-demand", True, False),
+    "on-demand that is not to be absorbed": ("on-demand", True, False),
     "spot": ("spot", True, True),
 }
 
@@ -172,9 +172,7 @@ def templates() -> str:
     )
 
 
-def _specification(
-    selection: Selection, kind: CapacityType, allows_on_demand: bool, allows_reserved: bool
-) -> str:
+def _specification(selection: Selection, kind: CapacityType, allows_on_demand: bool, absorbable: bool) -> str:
     reserved = kind == "reserved"
     if reserved and selection == Selection():
         return "-"
@@ -184,9 +182,11 @@ def _specification(
         pool=pool, odcr_ids=(ODCR,) if reserved else (), market="spot" if kind == "spot" else "on-demand"
     )
     try:
-        target = target_for(selection, option, allows_on_demand, claim_allows_reserved=allows_reserved)
+        target = target_for(selection, option, allows_on_demand, absorbable=absorbable)
     except ValueError:
         return "-"
+    if target.spills:
+        return "the ARN"
     aim = " and the id" if target.reservation_id else " and the ARN" if target.group_arn else ""
     return f"`{target.preference}`{aim}"
 

@@ -36,6 +36,7 @@ SIGNALS: Final[Mapping[str, str]] = {
     "instance_changed": "an instance that ends",
     "owner_changed": "claims that are taken over from Karpenter, or given back",
     "template_limit": "the limit of launch templates",
+    "decided_now": "a decision about the slot of a claim that ends",
     "nominated": "a plan that nominates an occupied slot",
     "failed": "an AdmissionCheck that cannot be written",
 }
@@ -63,6 +64,7 @@ def triggers() -> Mapping[str, Sequence[str]]:
         **vars(broker.signals),
         "nominated": broker.slots.nominated,
         "failed": broker.check.failed,
+        "decided_now": broker._term.successions.decided_now,
     }
     words = {id(signal): SIGNALS[name] for name, signal in signals.items()}
     woken: dict[tuple[bool, str], dict[str, None]] = defaultdict(dict)

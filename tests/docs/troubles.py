@@ -13,7 +13,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import ConfigMap, Event, Node
 from broker.apis.crds import KIND as CRD
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.capacityreservation import facts
 from broker.controllers.lifecycle.losses import MASS_LOSS
 from broker.kube import identity
@@ -199,6 +199,26 @@ def nodes_unused(stack: Stack) -> None:
             stack.advance(60)
 
 
+def repair_stopped(stack: Stack) -> None:
+    """Both nodes of a pool lose their network at once."""
+    stack.node_class("web", id_=stack.aws.odcr(count=2))
+    stack.node_pool("web", node_class="web")
+    stack.start()
+    for name in ("web-0", "web-1"):
+        stack.claim(name, node_class="web", pool="web")
+    stack.until_ready("web-0", "web-1")
+    lost = {"type": "NetworkingReady", "status": "False", "reason": "IPAMDNotReady"}
+    for node in stack.all(Node):
+        listed = [*(item.wire() for item in node.status.conditions), lost]
+        stack.edit(Node, node.name, {"status": {"conditions": listed}}, subresource="status")
+
+    def stopped() -> bool:
+        condition = stack.condition(NodePool, "web", names.REPAIR_ALLOWED)
+        return condition is not None and condition.status == "False"
+
+    stack.until(stopped, "repair stops", step=5.0)
+
+
 def spending_cap_reached(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
@@ -269,6 +289,9 @@ TROUBLES: Final[Mapping[str, Trouble]] = {
     "CapacityBrokerShortage": Trouble(shortage, (SHORT, '"step": "2"', "training   InsufficientCapacity")),
     "CapacityBrokerNodesUnused": Trouble(
         nodes_unused, ("3 rounds of nodes", "pod default/third-0, which is gone")
+    ),
+    "CapacityBrokerRepairStopped": Trouble(
+        repair_stopped, ("2 of 2 nodes of NodePool web are broken", "NetworkingReady   IPAMDNotReady")
     ),
     "CapacityBrokerSpendingCapReached": Trouble(spending_cap_reached, ("SpendingCapReached",)),
     "CapacityReservationFailed": Trouble(spending_cap_reached, ("training   Failed", "InsufficientCapacity")),

@@ -159,6 +159,7 @@ def test_no_call_on_resources_of_others_is_allowed(local_aws: LocalAws, owner: O
         "reservation tagged for another": lambda: ec2.create_capacity_reservation(
             **bought, TagSpecifications=specified("capacity-reservation", THEIRS)
         ),
+        "RebootInstances": lambda: ec2.reboot_instances(InstanceIds=[other.instance]),
         "TerminateInstances": lambda: ec2.terminate_instances(InstanceIds=[other.instance]),
         "TerminateInstances, one of ours with it": lambda: ec2.terminate_instances(
             InstanceIds=[other.own_instance, other.instance]

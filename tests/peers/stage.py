@@ -48,6 +48,14 @@ BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / "bin"
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 SLOW = "cluster is waiting on sync for extended duration"
+# Karpenter's alpha gates, which are off by default; an older release ignores those that it does not know.
+ALPHA = ",".join(
+    f"{gate}=true"
+    for gate in (
+        *("NodeRepair", "SpotToSpotConsolidation", "NodeOverlay", "StaticCapacity", "CapacityBuffer"),
+        *("TerminateFirstDrift", "TerminateFirstRepair", "PodDeletionCostManagement"),
+    )
+)
 UNPLAYED = "tests/no-machine"  # an instance with this tag never becomes a node
 # The types of a stage's machines.
 TYPES = (
@@ -104,11 +112,14 @@ class LocalAccount:
 class Stage:
     """`with Stage() as stage:` gives a client, an account, and the logs of all programs."""
 
-    def __init__(self, *, poll_seconds: float = 2.0, cluster: str = CLUSTER, broker: bool = True) -> None:
-        """`broker`: with it and its definitions from the start."""
+    def __init__(
+        self, *, poll_seconds: float = 2.0, cluster: str = CLUSTER, broker: bool = True, gates: str = ""
+    ) -> None:
+        """`broker`: with it and its definitions from the start. `gates`: Karpenter's feature gates."""
         self._poll = poll_seconds
         self._cluster = cluster
         self._with_broker = broker
+        self._gates = gates
         self._exits = ExitStack()
         self._brokers: list[Program] = []
 
@@ -125,7 +136,7 @@ class Stage:
             self.endpoint = _endpoint(aws)
             self.aws = Account(LocalAccount(self.endpoint))
             self._make_account()
-            self.karpenter = self._start_karpenter()
+            self.karpenter = self._start_karpenter(self._gates)
             if self._with_broker:
                 self._start_broker()
             self.kubelets = Kubelets(self._client(), Machines(self.endpoint), clock=SystemClock(), every=1.0)
@@ -198,6 +209,7 @@ class Stage:
 
     def restart_karpenter(self, *, gates: str) -> None:
         """Another Karpenter, with these feature gates; returns when it is ready."""
+        self._gates = gates
         self.karpenter.end()
         self.karpenter = self._start_karpenter(gates)
         self._wait_for_karpenter()
@@ -291,7 +303,7 @@ class Stage:
     def _ca(self) -> str:
         return b64encode(self.plane.ca.read_bytes()).decode()
 
-    def _start_karpenter(self, gates: str = "") -> Program:
+    def _start_karpenter(self, gates: str) -> Program:
         self._metrics, self._health = free_port(), free_port()
         command = [
             str(BUILT / "karpenter"),
@@ -316,7 +328,7 @@ class Stage:
             except ProgramError as error:
                 if "address already in use" not in str(error) or attempt == ATTEMPTS:
                     raise
-                self.karpenter = self._start_karpenter()
+                self.karpenter = self._start_karpenter(self._gates)
 
     def _start_broker(self) -> None:
         options = [

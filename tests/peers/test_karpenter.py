@@ -1,6 +1,7 @@
 """Karpenter as released, with the broker beside it: both work, and neither touches the other's resources.
 
-The tests share one cluster, and each has a NodePool, a class and instance types of its own.
+The tests share one cluster, and each has a NodePool, a class and instance types of its own. All run without
+Karpenter's alpha gates, and with them.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import is_true
+from broker.apis.meta import condition, is_true
 from broker.commands.crds import install as crds
 from broker.controllers.claim_status import instance_id
+from broker.kube.errors import NotFound
 from broker.kube.identity import cluster_uid
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, A, B
@@ -26,21 +30,21 @@ from tests.cluster.objects import reservation_spec
 from tests.peers import objects
 from tests.peers.objects import ON_DEMAND, RESERVED, Json
 from tests.peers.programs import until
-from tests.peers.stage import BROKER, KARPENTER, UNPLAYED, Stage, missing
+from tests.peers.stage import ALPHA, BROKER, KARPENTER, UNPLAYED, Stage, missing
 
 FIELD = "capacityReservationSpec"
 # One worker starts the peers, once.
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.covers("CUR-02")]
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+@pytest.fixture(scope="module", params=["", ALPHA], ids=["gates off", "alpha gates on"])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     reason = missing()
     if reason and os.environ.get("CI_REQUIRE_PEERS") == "1":
         pytest.fail(f"CI_REQUIRE_PEERS=1, but {reason}")
     if reason:
         pytest.skip(reason)
-    with Stage() as running:
+    with Stage(gates=request.param) as running:
         yield running
 
 
@@ -260,6 +264,28 @@ def test_pools_of_both_serve_different_pods_and_a_pod_of_either_gets_one_node(st
         assert not touched & strange
 
 
+@pytest.mark.covers("FUL-06")
+def test_slot_that_karpenter_frees_for_its_replacement_is_left_to_it(stage: Stage) -> None:
+    """Karpenter ends the only node of a full reservation first; a claim of the broker waits for its slot."""
+    odcr = stage.aws.odcr("r5.large", A, 1)
+    pool = objects.node_pool("full", node_class="full", types=["r5.large"], capacity=[RESERVED])
+    pool["spec"]["disruption"]["budgets"] = [{"nodes": "1"}]
+    stage.offer(objects.node_class("full", stage.aws, spec=reservation_spec(id_=odcr)), pool)
+    until(lambda: shown(stage, "full") == {odcr}, "Karpenter has found the reservation")
+    pods(stage, "full", 1)
+    (old,) = stage.claims("full")
+    stage.create(objects.claim("rival", node_class="full", types=["r5.large"], capacity=[RESERVED]))
+    until(lambda: waits(stage, "rival") == "AllReservationsFull", "the broker's claim waits for the slot")
+    before = len(stage.calls(BROKER, "CreateFleet"))
+    stage.restart_karpenter(gates=ALPHA)
+    changed = {"spec": {"template": {"metadata": {"labels": {"tests": "changed"}}}}}
+    stage.client.patch(NodePool.KIND, "full", changed)
+    until(lambda: replaced(stage, "full", old), "Karpenter has replaced its node")
+    assert launches(stage, "full") == [(RESERVED, odcr, odcr)]
+    assert len(stage.calls(BROKER, "CreateFleet")) == before
+    stage.client.delete(NodeClaim.KIND, "rival")
+
+
 @pytest.mark.covers("USR-23")
 def test_the_terms_count_again_after_karpenter_s_gate_was_off(stage: Stage) -> None:
     """The last test: it restarts Karpenter, and its old log would hide errors of the others."""
@@ -316,6 +342,25 @@ def pods(stage: Stage, pool: str, count: int, *, cpu: str = "1500m") -> None:
     for number in range(before, before + count):
         stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": cpu}))
     until(lambda: stage.bound(pool) == before + count, f"every pod of {pool} has a node")
+
+
+def waits(stage: Stage, claim: str) -> str:
+    """The reason why a claim of the broker has no instance."""
+    launched = condition(_claim(stage, claim).status.conditions, names.LAUNCHED)
+    return launched.reason if launched else ""
+
+
+def replaced(stage: Stage, pool: str, old: NodeClaim) -> bool:
+    """Plays the kubelet and the Deployment of the only pod; whether it runs on another node."""
+    for pod in stage.pods(pool):
+        if pod.deleting:
+            with suppress(NotFound):
+                stage.client.delete(Pod.KIND, pod.name, namespace="default", grace_period=0)
+    if not stage.pods(pool):
+        name = f"{pool}-{len(stage.plane.writes())}"
+        stage.create(objects.pod(name, pool=pool, requests={"cpu": "1500m"}))
+    claims = [claim for claim in stage.claims(pool) if claim.uid != old.uid]
+    return len(stage.claims(pool)) == len(claims) == stage.bound(pool) == 1
 
 
 def _abandoned(stage: Stage, marks: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 from broker.apis import names
@@ -27,6 +28,7 @@ from tests.simulation.world import World, condition
 
 Json = dict[str, Any]
 SINCE = 900.0  # seconds in which a disruption that began under another budget has ended
+BEGUN = timedelta(seconds=30)  # a launch that a pass decided before is over by then
 EXPLAINS = ("FailedScheduling", "Nominated")
 
 
@@ -40,6 +42,7 @@ class PoolsWatch:
         # By pool, each limit of CPUs with the place in the history since which it holds.
         self._limited: dict[str, list[tuple[int, float]]] = {}
         self._makers: dict[str, str] = {}  # claim -> the process that made it
+        self._occupants: dict[str, set[str]] = {}  # by EC2 reservation, at the last look
 
     # ---- every write
 
@@ -201,6 +204,42 @@ class PoolsWatch:
         self._limits(claims)
         self._one_machine(claims)
         self._owners(claims)
+        self._successors(claims)
+
+    def _successors(self, claims: list[Json]) -> None:
+        """Nothing of the broker launches into the slot that a node left for its successor.
+
+        Where others took slots as well, or the successor is so new that a launch may have begun before it,
+        nothing can be said.
+        """
+        world, alive = self._world, {i.id for i in self._world.instances()}
+        held = {instance_of(c): c for c in claims if instance_of(c)}
+        for odcr in world.odcrs():
+            present = {*odcr.slots.occupants}
+            new = present - self._occupants.get(odcr.id, present)
+            self._occupants[odcr.id] = present
+            owned = world.tags(odcr.id).get(names.TAG_RESERVATION)
+            if not new or owned or present & (world.facts.foreign | (alive - held.keys())):
+                continue
+            running = {_identity(c) for id_, c in held.items() if id_ in alive}
+            waiting = [c for c in claims if self._holds(c, odcr.id, running)]
+            others = [c for id_ in new if (c := held.get(id_)) is not None and not taken_slot(c, odcr.id)]
+            if others and odcr.total - odcr.slots.used < len(waiting):
+                text = f"{others[0]['metadata']['name']} has a slot of {odcr.id}"
+                raise Violation("successors", f"{text} that was kept for {waiting[0]['metadata']['name']}")
+
+    def _holds(self, claim: Json, odcr: str, running: set[str]) -> bool:
+        """Whether the claim waits for a slot that is free now, and did so for a while."""
+        meta = claim["metadata"]
+        _, _, until = meta.get("annotations", {}).get(names.TAKES_SLOT, "").partition("/")
+        if instance_of(claim) or meta.get("deletionTimestamp") or not taken_slot(claim, odcr):
+            return False
+        if meta["annotations"].get(names.REPLACES, "") in running:
+            return False
+        now = self._world.time.now()
+        created = datetime.fromisoformat(meta["creationTimestamp"])
+        over = bool(until) and datetime.fromisoformat(until) <= now
+        return not over and now - created > BEGUN
 
     def _limits(self, claims: list[Json]) -> None:
         used: Counter[str] = Counter()
@@ -323,6 +362,12 @@ class PoolsWatch:
         ]
         of = [c for c in claims if key in c["metadata"].get("annotations", {}).get(names.PODS, "").split(",")]
         return "; ".join([*events, *(f"{c['metadata']['name']}: {conditions_text(c)}" for c in of)])
+
+
+def taken_slot(claim: Json, odcr: str) -> bool:
+    """Whether the claim takes over a slot of the reservation."""
+    slot: str = claim["metadata"].get("annotations", {}).get(names.TAKES_SLOT, "")
+    return slot.partition("/")[0] == odcr
 
 
 def _identity(claim: Json) -> str:

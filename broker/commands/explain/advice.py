@@ -32,6 +32,11 @@ def advice(situation: Situation, subject: Object | None = None) -> list[dict[str
     return [{"command": command, "why": why} for command, why in dict.fromkeys(rows)]
 
 
+def _broken_nodes(situation: Situation) -> Iterator[tuple[str, str]]:
+    for row in situation.broken[:MOST_NAMED]:
+        yield f"kubectl describe node {row.node}", f"it is broken ({row.sign}): its conditions and events"
+
+
 def _oldest(situation: Situation) -> Iterator[tuple[str, str]]:
     if waiting := situation.waiting:
         yield (
@@ -189,6 +194,7 @@ def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
 
 _RULES: Final[tuple[Rule, ...]] = (
     _broken,
+    _broken_nodes,
     _oldest,
     _lent,
     _matches,

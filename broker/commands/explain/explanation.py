@@ -22,6 +22,7 @@ from broker.commands.explain.situation import Reservation, Situation, concerned,
 from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
+from broker.oncall.broken import BrokenNode
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import POD, Waiter, created
 from broker.text import counted
@@ -32,6 +33,14 @@ EVENTS: Final = 8
 # By part: the columns for a person. Machines get every key of a row.
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "state": {"object": "OBJECT", "state": "STATE", "since": "SINCE", "message": "WHY"},
+    "broken": {
+        "claim": "CLAIM",
+        "slot": "SLOT",
+        "for": "FOR",
+        "what": "WHAT, AND NEXT STEP",
+        "usd_hour": "$/H",
+        "usd": "$ SO FAR",
+    },
     "short": {
         "pool": "POOL",
         "code": "CODE",
@@ -51,6 +60,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 HEADINGS: Final[Mapping[str, str]] = {
     "state": "State",
+    "broken": "Broken",
     "short": "Short now",
     "waiting": "Waiting",
     "tried": "Tried",
@@ -94,6 +104,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
     """`found`: the part of the situation about the subject; all of it for a cluster."""
     parts: dict[str, list[dict[str, Any]]] = {
         "state": list(_state(situation, subject)),
+        "broken": [_broken(row, situation.now) for row in situation.broken],
         "short": [
             shortage_row(shortage) | {"for": age(situation.now - shortage.since)}
             for shortage in situation.shortages
@@ -128,11 +139,14 @@ def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
     unpriced = " and unknown prices" if None in prices else ""
     total = sum(price or 0 for price in prices)
     cost = f"{total:.2f} $/h{unpriced} idle or outside reservations"
-    return f"{counted(len(short), 'shortage')}{since}; {waits}; {cost}"
+    broken = counted(len(situation.broken), "node is broken", "nodes are broken")
+    first = f"{broken}; " if situation.broken else ""
+    return f"{first}{counted(len(short), 'shortage')}{since}; {waits}; {cost}"
 
 
 def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
     """The conditions of the subject; of a cluster, those of every object that is not well."""
+    yield from _broken_state(situation)
     for obj in (*situation.classes, *situation.reservations):
         state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
         if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):
@@ -141,6 +155,15 @@ def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, A
         for condition_ in obj.status.conditions:
             if subject is not None or condition_.status == "False":
                 yield _condition(obj, condition_)
+
+
+def _broken_state(situation: Situation) -> Iterator[dict[str, Any]]:
+    """One row about all broken nodes."""
+    if rows := situation.broken:
+        paid = counted(sum(bool(row.reservation) for row in rows), "paid slot")
+        state = counted(len(rows), "node is broken", "nodes are broken")
+        since = timestamp(min(row.since for row in rows))
+        yield {"object": "nodes", "state": state, "since": since, "message": f"in {paid}: see Broken"}
 
 
 def _amounts(reservation: Reservation) -> str:
@@ -158,6 +181,30 @@ def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
         "state": f"{condition_.type}={condition_.status} {condition_.reason}",
         "since": since and timestamp(since),
         "message": condition_.message,
+    }
+
+
+def _broken(row: BrokenNode, now: datetime) -> dict[str, Any]:
+    """A broken node: what is broken, what is next and when, and what its slot costs meanwhile."""
+    at = row.next_at and timestamp(row.next_at)
+    when = f" ({at.replace('T', ' ')})" if at else ""
+    sign = f"{row.sign}: {row.message}" if row.message else row.sign
+    return {
+        "claim": row.claim,
+        "node": row.node,
+        "node_pool": row.node_pool,
+        "instance_type": row.instance_type,
+        "zone": row.zone,
+        "slot": row.reservation or "outside reservations",
+        "sign": row.sign,
+        "message": row.message,
+        "since": timestamp(row.since),
+        "for": age(now - row.since),
+        "next": row.next,
+        "next_at": at,
+        "what": f"{sign}\nnext: {row.next}{when}",
+        "usd_hour": row.usd_hour,
+        "usd": row.usd,
     }
 
 

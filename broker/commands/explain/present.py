@@ -26,8 +26,15 @@ from broker.commands.output import shortage_name, table
 from broker.text import plain
 
 WIDTH: Final = 100
-_MOST: Final = {"tried": ATTEMPTS, "waiting": CLAIMS, "short": CLAIMS, "events": EVENTS, "costs": CLAIMS}
-_ORDER: Final = ("state", "short", "waiting", "tried", "next", "costs", "do", "events")
+_MOST: Final = {
+    "broken": CLAIMS,
+    "tried": ATTEMPTS,
+    "waiting": CLAIMS,
+    "short": CLAIMS,
+    "events": EVENTS,
+    "costs": CLAIMS,
+}
+_ORDER: Final = ("state", "broken", "short", "waiting", "tried", "next", "costs", "do", "events")
 
 
 def page(wide: int = WIDTH) -> Console:
@@ -85,9 +92,9 @@ def _formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         match key, value:
             case (("since" | "until" | "next_try" | "first" | "last" | "at"), str()):
                 shown[key] = value.replace("T", " ")
-            case "usd_hour", (float() | int()):
+            case (("usd_hour" | "usd"), (float() | int())):
                 shown[key] = f"{value:.2f}"
-            case "usd_hour", None:
+            case (("usd_hour" | "usd"), None):
                 shown[key] = "unknown"
             case _, str():
                 shown[key] = plain(value)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
-from broker.apis.core import Event, Pod
+from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
@@ -23,9 +23,11 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
+from broker.commands.inventory.prices import usd_hour
 from broker.controllers.launch.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, facts_of_claims, idle_matches, idle_slots
 from broker.oncall.journal import recorded
 from broker.oncall.waiters import (
@@ -62,6 +64,7 @@ class Situation:
     events: Sequence[Event] = ()
     pods: Sequence[Pod] = ()  # that wait, and that no waiting claim stands for
     pools: Sequence[NodePool] = ()
+    nodes: Sequence[Node] = ()
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
     whole: Situation | None = None  # if this is a part
     unread: tuple[str, ...] = field(default=())
@@ -96,6 +99,11 @@ class Situation:
         return [*claim_waiters(self.waiting_claims, rights), *pods]
 
     @cached_property
+    def broken(self) -> list[BrokenNode]:
+        """The broken nodes of the claims, those in reservations first."""
+        return broken_nodes(self.claims, self.nodes, self.pools, self.now, price=_price)
+
+    @cached_property
     def matches(self) -> list[IdleMatch]:
         """The idle slots with the waiters that could have them; of a part, those with either in it."""
         whole = self.whole or self
@@ -119,6 +127,10 @@ class Situation:
         return sorted(attempts_, key=lambda attempt: attempt.at)
 
 
+def _price(claim: NodeClaim) -> float | None:
+    return usd_hour(claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
+
+
 def happened(event: Event) -> datetime | None:
     return event.last_timestamp or event.event_time or event.first_timestamp
 
@@ -138,6 +150,7 @@ def read(client: Client, now: datetime) -> Situation:
         pods=waiting_pods(pods, claims, now),
         members=gang_members(pods),
         pools=listed(client, NodePool),
+        nodes=listed(client, Node, unread),
         classes=listed(client, EC2NodeClass, unread),
         reservations=[
             *listed(client, CapacityReservation, unread),

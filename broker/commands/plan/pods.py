@@ -50,6 +50,7 @@ from broker.controllers.provisioning.pools import (
     class_hashes,
     of_broker,
     served,
+    static_pool,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.unused import held_back
@@ -116,7 +117,7 @@ def _pools(
         except PoolNotServed as error:
             faults[pool.name] = error.message
             continue
-        if waits := held_back(pool, now):
+        if waits := static_pool(pool) or held_back(pool, now):
             faults[pool.name] = waits
         else:
             good.append(served_pool)

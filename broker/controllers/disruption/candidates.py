@@ -41,14 +41,14 @@ def ready_to_go(node: ManagedNode, now: datetime) -> bool:
     )
 
 
-def awaits_pods(node: ManagedNode, claims: Cache[NodeClaim], now: datetime) -> bool:
-    """Whether the node replaces another, and waits for its pods."""
-    replaced = node.claim.annotations.get(names.REPLACES, "").partition("/")[0]
+def awaits_pods(claim: NodeClaim, claims: Cache[NodeClaim], now: datetime) -> bool:
+    """Whether the claim replaces another, and its node waits for the pods of that."""
+    replaced = claim.annotations.get(names.REPLACES, "").partition("/")[0]
     if not replaced:
         return False
-    began = since(node.claim, names.INITIALIZED_CONDITION)
+    began = since(claim, names.INITIALIZED_CONDITION)
     new = began is None or now - began < PODS_ARRIVE_WITHIN
-    return claims.get(replaced) is not None or (new and node.claim.status.last_pod_event_time is None)
+    return claims.get(replaced) is not None or (new and claim.status.last_pod_event_time is None)
 
 
 def obstacle(

@@ -22,9 +22,11 @@ from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
+from broker.controllers.disruption.rollouts import rollout_condition, stopped
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.controllers.pool_conditions import write_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
@@ -59,10 +61,32 @@ class DisruptionController:
         wakes += self._write_conditions(snapshot)
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
-        self._methods.run(self._reader.current(snapshot))
+        self._moves.bound_holds()
+        snapshot = self._reader.current(snapshot)
+        ending = [claim for claim in self._caches.claims.list() if claim.deleting]
+        self._methods.run(snapshot)
+        self._report_rollouts(snapshot)
+        self._sources.successions.decide(
+            "pods", [c for c in ending if _looked_at(c, snapshot) and c.uid not in self._methods.unsettled]
+        )
         soonest = conditions.soonest(at for at in wakes if at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, wait))
+
+    def _report_rollouts(self, snapshot: DisruptionSnapshot) -> None:
+        """Shows on each NodePool whether its nodes are replaced, or a launch failed."""
+        problems = stopped(claim for claim in self._caches.claims.list() if self._caches.owns(claim))
+        for name in snapshot.pools:
+            pool = self._caches.pools.get(name)
+            if pool is None or (update := rollout_condition(pool, problems.get(name, ""))) is None:
+                continue
+            try:
+                changed = write_conditions(self._client, self._caches.pools, pool, update, now=snapshot.now)
+            except ApiError as error:  # the next pass tries again
+                _log.warning("rollout not reported", nodepool=name, error=str(error))
+                continue
+            if changed and update.status == "False":
+                self._reporter.stopped(pool, update.message)
 
     # ---- expiry and conditions
 
@@ -166,3 +190,12 @@ class DisruptionController:
         new = [item for item in updates if (item.type, item.status, item.reason) not in known]
         if new or clear or fields:
             write(self._client, claims, claim, *updates, now=now, fields=fields, clear=clear)
+
+
+def _looked_at(claim: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
+    """Whether the snapshot had the claim as one that ends, or cannot have it.
+
+    Static pools decide about their own.
+    """
+    node = snapshot.by_uid(claim.uid)
+    return node is None or (node.claim.deleting and not node.static)

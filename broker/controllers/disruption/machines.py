@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
+from broker.capacity.successors import AWAITS_REPLACED, succeed
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import Way, ways
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import held_odcr
 from broker.controllers.disruption.replacements import Demand, Pair, planned
+from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
@@ -33,6 +38,8 @@ from broker.controllers.provisioning.usage import (
     unreadable,
 )
 from broker.controllers.snapshot import Snapshot
+from broker.placement.claims import BadClaim, in_gangs
+from broker.placement.claims import planned as planned_claim
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
 from broker.placement.machines import label_keys
@@ -41,6 +48,7 @@ from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import PlacementSnapshot
+from broker.reservations.drawing import draw_request
 from providers.errors import ProviderError
 
 MOST_TRIED: Final = 240  # pairs of type and zone
@@ -100,26 +108,35 @@ class MachineFinder:
 
     @cached_property
     def supply(self) -> LaunchSupply:
-        """What claims that wait, and those of nodes that may be replaced, can have. Raises ProviderError."""
+        """What claims that wait, and those of nodes that may be replaced, can have beside successors.
+
+        Raises ProviderError.
+        """
         claims = {node.claim.uid: node.claim for node in self.snapshot.nodes}
         claims |= {claim.uid: claim for claim in self.owned if claim.uid in self.waiting}
+        supply = self.supply_for(self.sources.slots.entitlements(claims, self.observed))
+        return succeed([*self.waiting.values()], supply).rest(supply)
+
+    def supply_for(self, entitlements: Entitlements) -> LaunchSupply:
+        """Raises ProviderError."""
         return LaunchSupply(
             classes=self.classes,
             types=self.observed.types,
             inventory=self.observed.inventory,
             shortages=self.sources.shortages(),
             now=self.snapshot.now,
-            entitlements=self.sources.slots.entitlements(claims, self.observed),
+            entitlements=entitlements,
         )
 
     @cached_property
     def catalog(self) -> OptionCatalog:
         return OptionCatalog(self.supply)
 
-    def find(self, needed: Demand, placement: PlacementSnapshot) -> Pair:
+    def find(self, needed: Demand, placement: PlacementSnapshot, way: ReplaceWay, *, unit: int = 1) -> Pair:
         """The machines in order that hold all pods together; those that cannot be had only beside others.
 
-        A replacement evicts no borrower: a lent slot is full. `placement` is without the old node.
+        A replacement evicts no borrower: a lent slot is full. `placement` is without the old node. `unit`:
+        the number of nodes that are replaced together.
         """
         pool = needed.node.pool
         try:
@@ -129,6 +146,14 @@ class MachineFinder:
         except (InvalidRequirement, ProviderError) as error:
             return replace(needed, problem=str(error)), []
         fitting, unfit = self.fitting(needed, claim, placement)
+        if (own := _own_slot(needed.node, fitting)) is not None and way != "launch-first":
+            free = {item.way.odcr_id: item.way.free for item in fitting if item.open and item.way.odcr_id}
+            if way == "auto" and sum(free.values()) >= unit:
+                fitting = [item for item in fitting if item.way.odcr_id]  # nothing is bought beside a slot
+            else:
+                freed = Fitting(own.machine, replace(own.way, free=1, out=None))
+                fitting = [freed, *(item for item in fitting if item is not own)]
+                needed = replace(needed, slot=own.way.odcr_id)
         machines = _combinable(fitting, unfit)
         problem = "" if machines else _problem(pool.name, fitting)
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
@@ -206,6 +231,31 @@ class MachineFinder:
             self._limits[pool] = {name: min(amount, before[name]) for name, amount in remaining.items()}
         return True
 
+    def not_placed(self, bodies: Iterable[Mapping[str, Any]]) -> str:
+        """Why a plan of these new claims and all that wait now does not place each; empty if it does.
+
+        Other loops may have made claims for the same slots since the pass began. A claim that takes over the
+        slot of a node has that by name.
+        """
+        fresh = replace(self, observed=self.sources.slots.snapshot())
+        new = [new_claim(body) for body in bodies]
+        waiting = {claim.uid: claim for claim in fresh.owned if claim.uid in fresh.waiting}
+        draws = {claim.uid: draw_request(claim) for claim in new}
+        last = min((claim.priority for claim in fresh.waiting.values()), default=0) - 1
+        try:
+            supply = fresh.supply_for(self.sources.slots.entitlements(waiting, fresh.observed, draws))
+            movers = [replace(planned_claim(claim), priority=last) for claim in new]
+        except (BadClaim, ProviderError) as error:
+            return str(error)
+        result = plan(
+            [*fresh.waiting.values(), *movers],
+            supply,
+            launched=in_gangs(fresh.owned),
+            seconds=self.sources.plan_seconds,
+        )
+        unplaced = (item for item in result.unplaced if item.claim.uid in draws)
+        return next((item.message for item in unplaced if item.reason != AWAITS_REPLACED), "")
+
     def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
         """Lists by pool with limits the amounts that it may add once these nodes are gone.
 
@@ -256,6 +306,12 @@ class MachineFinder:
         )
 
 
+def new_claim(body: Mapping[str, Any]) -> NodeClaim:
+    """The claim of a body as it will be created; its name stands for its uid."""
+    metadata = body["metadata"]
+    return NodeClaim.decode({**body, "metadata": {**metadata, "uid": metadata["name"]}})
+
+
 def _combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> list[MachineOption]:
     """The machines of which each type fits in each listed zone, with each capacity type; one can be had.
 
@@ -271,6 +327,13 @@ def _combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> 
         return [item.machine for item in good]
     first = next((item.machine for item in fitting if item.open), None)
     return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
+
+
+def _own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:
+    """The machine in the slot that the node leaves, if its pods fit there; a borrowed slot is not held."""
+    slot = held_odcr(node.claim)
+    own = (item for item in fitting if item.way.odcr_id == slot and not item.way.borrows)
+    return next(own, None) if slot else None
 
 
 def _problem(pool: str, fitting: Sequence[Fitting]) -> str:

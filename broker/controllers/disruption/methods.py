@@ -1,6 +1,6 @@
-"""Starts disruptions in Karpenter's order: empty nodes, drifted ones, then moves into idle slots.
+"""Starts disruptions in Karpenter's order: broken nodes, empty ones, drifted ones, moves into idle slots.
 
-Source: Karpenter, pkg/controllers/disruption (emptiness.go, drift.go, controller.go).
+Source: Karpenter, pkg/controllers/disruption (repair.go, emptiness.go, drift.go, controller.go).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
-from broker.apis.meta import condition, is_true
+from broker.apis.meta import is_true
+from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import replaces
 from broker.controllers.disruption import conditions
-from broker.controllers.disruption.assumed import after_endings, assumed_on, place_on_others
+from broker.controllers.disruption.assumed import after_endings, assumed_on
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
     awaits_pods,
@@ -31,22 +31,20 @@ from broker.controllers.disruption.candidates import (
     usable_soon,
 )
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
-from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
-from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
+from broker.controllers.disruption.machines import MachineFinder
+from broker.controllers.disruption.moves import MoveController, base_gang
 from broker.controllers.disruption.permission import Permission
-from broker.controllers.disruption.replacements import (
-    Pair,
-    body,
-    demand,
-    replacement_name,
-)
-from broker.controllers.disruption.report import Cause, DisruptionReporter
+from broker.controllers.disruption.reboots import RebootController
+from broker.controllers.disruption.repair_view import RepairReader
+from broker.controllers.disruption.repairs import Repairs
+from broker.controllers.disruption.replacing import Replacer, leaves_slot
+from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import (
     ReturnSelector,
     consolidates,
-    enabled,
     return_obstacle,
     return_units,
+    returns,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
@@ -54,6 +52,7 @@ from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
+from broker.placement.claims import taken_over
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
@@ -79,11 +78,21 @@ class DisruptionMethods:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
         self._moves, self._reporter = moves, reporter
+        self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
+        self._repairs = Repairs(
+            caches.claims,
+            RepairReader(context, caches.pools),
+            RebootController(context, caches, sources.ec2.provider),
+            self._replacer,
+            self._permission,
+            reporter,
+        )
         self._learner = RoomLearner()
         self._unused = UnusedNodes(context, caches, reporter)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
+        self.unsettled: set[str] = set()
         self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
@@ -98,6 +107,9 @@ class DisruptionMethods:
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         settled = after_endings(snapshot, self._usable(snapshot))
+        self._succeed(snapshot, finder)
+        in_repair, settled = self._repairs.run(finder, settled, self._usable(snapshot), ledger)
+        free = [node for node in free if node.claim.uid not in in_repair]
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
@@ -111,6 +123,27 @@ class DisruptionMethods:
         self._return(replace(finder), [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
+
+    def _succeed(self, snapshot: DisruptionSnapshot, finder: MachineFinder) -> None:
+        """Creates the successors of nodes that end; `unsettled` has the claims for which that was refused."""
+        self.unsettled = {node.claim.uid for node in snapshot.nodes if leaves_slot(node)}
+        for node in snapshot.nodes:
+            if node.claim.uid in self.unsettled:
+                with self._reporter.isolated(node):
+                    if (full := self._with_pods(node)).moving:
+                        self._replacer.succeed(full, finder, self._usable(snapshot))
+                    self.unsettled.discard(node.claim.uid)
+
+    def _with_pods(self, node: ManagedNode) -> ManagedNode:
+        """The node; before its only decision also with pods that the cache may lack."""
+        if node.moving or not self._sources.successions.undecided(node.claim, self._clock.now()):
+            return node
+        return replace(node, pods=self._newest_pods(node))
+
+    def _newest_pods(self, node: ManagedNode) -> tuple[Pod, ...]:
+        assert node.node is not None
+        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
+        return tuple(map(Pod.decode, listed))
 
     def _move_to_standing(
         self,
@@ -184,7 +217,7 @@ class DisruptionMethods:
             and node.node is not None
             and node.node.name not in occupied
             and is_true(node.claim, names.CONSOLIDATABLE)
-            and not awaits_pods(node, self._caches.claims, snapshot.now)
+            and not awaits_pods(node.claim, self._caches.claims, snapshot.now)
             and self._permission.may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
@@ -205,8 +238,7 @@ class DisruptionMethods:
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""
         assert node.node is not None
-        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
-        if replace(node, pods=tuple(map(Pod.decode, listed))).moving:
+        if replace(node, pods=self._newest_pods(node)).moving:
             return False
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
@@ -242,102 +274,16 @@ class DisruptionMethods:
             began = self._clock.monotonic()
             self._failed |= dict.fromkeys((node.claim.uid for node in nodes), began)
             with self._reporter.isolated(nodes[0]):
-                placed = self._replace(nodes, gang, finder, placement)
+                placed = self._replacer.replace_nodes(nodes, gang, finder, placement, self._usable(snapshot))
                 if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
             spent += self._clock.monotonic() - began
             for node in nodes:
-                if node.claim.uid in started or self._replaced(node):
+                if node.claim.uid in started or self._replacer.replaced(node):
                     ledger.take(node.pool.name, "Drifted")
                     del self._failed[node.claim.uid]
         return started, placement
-
-    def _replaced(self, node: ManagedNode) -> bool:
-        """Whether a replacement exists, also if a later step of its start was refused."""
-        return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
-
-    def _replace(
-        self,
-        nodes: Sequence[ManagedNode],
-        gang: str,
-        finder: MachineFinder,
-        before: PlacementSnapshot,
-    ) -> PlacementSnapshot | None:
-        """Ends drifted nodes if their pods fit on others; else starts replacements.
-
-        Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
-        its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
-        move on with the others. Returns the placement after it; None if nothing was started.
-        """
-        ending = {node.node.name for node in nodes if node.node is not None}
-        placement = before.without_nodes(ending)
-        demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
-        pods = [pod for needed in demands for pod in needed.pods]
-        unplaced, placed = place_on_others(pods, placement, self._usable(finder.snapshot))
-        static = any(node.static for node in nodes)
-        if not unplaced and not static:
-            for node in nodes:
-                self._moves.end(node, "Drifted")
-            return placed
-        if static or len(nodes) > 1:
-            placed = placement
-        else:
-            demands = [replace(demands[0], pods=tuple(unplaced))]
-        if problem := finder.over_limits(nodes):
-            for node in nodes:
-                self._reporter.blocked(node, f"Cannot replace it: {problem}")
-            return None
-        pairs = [finder.find(needed, placed) for needed in demands]
-        if not self._have_machines(pairs):
-            return None
-        pairs = finder.within_limits(pairs)
-        if not self._have_machines(pairs):
-            return None
-        reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
-        message = f"Drifted: {reason.reason if reason else ''}"
-        gang_name = base_gang(gang) if len(nodes) > 1 else ""
-        begun = self._begin(pairs, "Drifted", message, finder, gang=gang_name)
-        return placed if begun else None
-
-    def _have_machines(self, pairs: Sequence[Pair]) -> bool:
-        """Whether all replacements can be made; reports the problem of the others."""
-        for needed, machines in pairs:
-            if not machines:
-                problem = needed.problem or OVER_LIMITS.format(needed.node.pool.name)
-                self._reporter.blocked(needed.node, f"Cannot replace it: {problem}")
-        return all(machines for _, machines in pairs)
-
-    def _begin(
-        self,
-        pairs: Sequence[Pair],
-        cause: Cause,
-        message: str,
-        finder: MachineFinder,
-        *,
-        gang: str = "",
-    ) -> bool:
-        id_ = move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
-        label = MoveLabel(id=id_, size=len(pairs), cause=cause)
-        bodies = [
-            (
-                needed.node,
-                body(
-                    needed,
-                    machines,
-                    rights=finder.observed.rights,
-                    name=replacement_name(needed.node, label.id),
-                    move=str(label),
-                    gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
-                ),
-            )
-            for needed, machines in pairs
-        ]
-        with self._sources.creating():
-            if not finder.admit(pairs):
-                self._have_machines([(needed, []) for needed, _ in pairs])
-                return False
-            return self._moves.start(bodies, label, message)
 
     def _usable(self, snapshot: DisruptionSnapshot) -> Sequence[str]:
         """Nodes that may get pods: Ready, and in no disruption. Reserved ones, paid for, come first."""
@@ -345,12 +291,19 @@ class DisruptionMethods:
             node.node.name
             for node in snapshot.nodes
             if node.node is not None
-            and (node.claim.deleting or node.replacement is not None or not node.initialized)
+            and (
+                node.claim.deleting
+                or node.replacement is not None
+                or not node.initialized
+                or (taken_over(node.claim)[0] and awaits_pods(node.claim, self._caches.claims, snapshot.now))
+            )
         }
         usable = [
             node
             for node in self._caches.nodes.list()
-            if node.name not in ending and node.ready and not node.deleting and not node.disrupted
+            if node.name not in ending
+            and node.ready
+            and not (node.deleting or node.disrupted or node.rebooting)
         ]
         usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
         return [node.name for node in usable]
@@ -358,32 +311,33 @@ class DisruptionMethods:
     # ---- return to reservations
 
     def _return(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> None:
-        """Moves claims into idle slots, in pools that enable it."""
+        """Moves claims into idle slots."""
         snapshot = finder.snapshot
         inventory = finder.observed.inventory
         if inventory.described is None:
             return
         self.returns.observe(inventory, snapshot.now)
         idle = self.returns.idle(snapshot.now)
-        enabled_pools: set[str] = set()
+        blocked: set[str] = set()
         for pool in snapshot.pools.values():
             if reason := return_obstacle(pool):
                 self._reporter.not_returning(pool, reason)
-            elif enabled(pool):
-                enabled_pools.add(pool.name)
-        if not idle or not enabled_pools or self._permission.pods_wait(snapshot.now):
+                blocked.add(pool.name)
+        if not idle or self._permission.pods_wait(snapshot.now):
             return
         candidates = [
             node
             for node in free
-            if node.pool.name in enabled_pools
+            if node.pool.name not in blocked
+            and returns(node)
             and node.moving
             and is_true(node.claim, names.CONSOLIDATABLE)
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
             and self._permission.may(node, snapshot)
             and self._may_grow(node, finder)
         ]
-        budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
+        pools = {node.pool.name for node in candidates}
+        budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in pools}
         try:
             moves = self.returns.select(finder, candidates, idle, budgets)
         except ProviderError as error:
@@ -398,7 +352,7 @@ class DisruptionMethods:
                 for name, count in counts.items():
                     ledger.take(name, "Underutilized", count)
                 with self._reporter.isolated(unit[0].demand.node):
-                    self._begin(
+                    self._replacer.begin(
                         pairs,
                         "ReturnToReservation",
                         "; ".join(move.message for move in unit),
@@ -414,4 +368,4 @@ class DisruptionMethods:
 
 def _stays_empty(pool: NodePool) -> bool:
     """Whether the pool keeps nodes without pods."""
-    return pool.spec.replicas is not None or pool.spec.disruption.consolidate_after == conditions.NEVER
+    return static(pool) or pool.spec.disruption.consolidate_after == conditions.NEVER

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args
@@ -25,17 +26,20 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
+from broker.capacity.successors import HOLD
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import observe_response, replaces, since, write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
+from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.context import ControllerContext
-from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
+from broker.placement.claims import taken_over
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, decode_whole
+from broker.text import InvalidText, decode_whole, format_time
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
@@ -45,9 +49,13 @@ SLOT_TIMEOUT: Final = timedelta(minutes=2)
 REASON_OF: Final[Mapping[Cause, str]] = {
     "Empty": "Empty",
     "Drifted": "Drifted",
+    "Unhealthy": "Unhealthy",
     "Expired": "Expired",
+    "Ended": "Ended",
     "ReturnToReservation": "Underutilized",
 }
+# The causes of replacements that may be given up.
+_UNDONE: Final[tuple[Cause, ...]] = ("ReturnToReservation", "Unhealthy")
 _MOST: Final = 10_000
 _ID: Final = 8  # characters of a move's id
 
@@ -149,6 +157,19 @@ class MoveController:
                     self._undo_orphan(node)
         return wakes
 
+    def bound_holds(self) -> None:
+        """Sets the end of the hold of each successor of which the old claim is gone."""
+        claims = self._claims.list()
+        uids = {claim.uid for claim in claims}
+        for claim in claims:
+            slot, until = taken_over(claim)
+            if slot and until is None and claim.waits and replaces(claim)[1] not in uids:
+                end = format_time(self._clock.now() + HOLD)
+                meta = {"uid": claim.uid, "annotations": {names.TAKES_SLOT: f"{slot}/{end}"}}
+                with suppress(NotFound, Conflict):
+                    body = self._client.patch(NodeClaim.KIND, claim.name, {"metadata": meta})
+                    observe_response(self._claims, body)
+
     def _step(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         if not move.olds:
             return None
@@ -162,9 +183,9 @@ class MoveController:
                 self._mark(node, move.label.cause, _doing(move.label.cause, replacement))
             elif node is not None:
                 self._taint(node)
-            if not _initialized(replacement):
+            if not _may_follow(replacement):
                 self._reporter.waiting(replacement)
-        if all(_initialized(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
+        if all(_may_follow(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
             for node in move.olds:
                 self.end(node, move.label.cause)
             return None
@@ -181,7 +202,7 @@ class MoveController:
             if node is None or node.claim.deleting:
                 continue
             blocked = self._blocked(node, move.label.cause, (), snapshot.now)
-            if _initialized(replacement) and not blocked:
+            if _may_follow(replacement) and not blocked:
                 self.end(node, move.label.cause)
                 continue
             began = since(node.claim, names.DISRUPTION_REASON)
@@ -203,6 +224,8 @@ class MoveController:
         self, node: ManagedNode, cause: Cause, budgets: Iterable[PodDisruptionBudget], now: datetime
     ) -> bool:
         """Whether something holds the old node up now; reports it."""
+        if cause == "Unhealthy":
+            return False  # its drain has a bound
         reason = obstacle(node, budgets, self._pods.find, now, eventual=cause == "Drifted")
         if reason:
             self._reporter.blocked(node, reason)
@@ -305,6 +328,8 @@ class MoveController:
 
     def end(self, node: ManagedNode, cause: Cause) -> None:
         """Ends a claim that needs no replacement, or none any more."""
+        if cause == "Unhealthy":
+            bound_drain(self._client, self._claims, node, self._clock.now())
         if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
@@ -339,6 +364,11 @@ def move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_ID]
 
 
+def _may_follow(replacement: NodeClaim) -> bool:
+    """Whether the old node may end: its successor is ready, or is launched into its slot."""
+    return bool(taken_over(replacement)[0]) or _initialized(replacement)
+
+
 def _initialized(claim: NodeClaim) -> bool:
     return is_true(claim, names.INITIALIZED_CONDITION)
 
@@ -350,7 +380,7 @@ def _late(move: Move) -> str:
 
 
 def _cause(reason: str) -> Cause:
-    return "ReturnToReservation" if reason == REASON_OF["ReturnToReservation"] else "Drifted"
+    return next((cause for cause in _UNDONE if REASON_OF[cause] == reason), "Drifted")
 
 
 def _doing(cause: Cause, replacement: NodeClaim) -> str:

@@ -40,7 +40,8 @@ class Demand:
     """The pods that move off a node. `zone`: the only zone, if volumes keep the pods there.
 
     Once machines were searched for: `unfit`, those that do not hold the pods, and `problem`, why there are
-    none.
+    none. `slot`: the reservation in which the replacement takes over the slot, after the node has ended;
+    empty if the replacement is launched first.
     """
 
     node: ManagedNode
@@ -48,6 +49,7 @@ class Demand:
     zone: str = ""
     unfit: tuple[MachineOption, ...] = ()
     problem: str = ""
+    slot: str = ""
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -129,6 +131,7 @@ def body(
             names.DRAWS_FROM: _drawn(needed, rights),
             names.REPLACES: f"{old.name}/{old.uid}",
             names.MOVE: move,
+            names.TAKES_SLOT: needed.slot or None,
         },
     )
 

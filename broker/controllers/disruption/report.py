@@ -18,7 +18,7 @@ from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 
-Cause = Literal["Empty", "Drifted", "Expired", "ReturnToReservation"]
+Cause = Literal["Empty", "Drifted", "Unhealthy", "Expired", "ReturnToReservation", "Ended"]
 BLOCKED: Final = "DisruptionBlocked"
 TERMINATING: Final = "DisruptionTerminating"
 LAUNCHING: Final = "DisruptionLaunching"
@@ -28,8 +28,8 @@ RETURNING: Final = "ReturnToReservation"
 
 DISRUPTED = Counter(
     "capacity_broker_claims_disrupted",
-    "Claims that the broker ended, by reason: Empty, Drifted, Expired, or ReturnToReservation after its "
-    "replacement in a reserved slot was ready.",
+    "Claims that the broker ended, by reason: Empty, Drifted, Unhealthy, Expired, or ReturnToReservation "
+    "after its replacement in a reserved slot was ready.",
     ["reason", "nodepool"],
     registry=REGISTRY,
 )
@@ -69,6 +69,10 @@ class DisruptionReporter:
         """Reports that nodes of the pool end without a pod, with the pods that they were made for."""
         self._recorder.event(pool, "Warning", ENDED_UNUSED, message)
         _log.warning("node ended unused", nodepool=pool.name, why=message)
+
+    def stopped(self, pool: NodePool, message: str) -> None:
+        self._recorder.event(pool, "Warning", FAILED, message)
+        _log.warning("rollout stopped", nodepool=pool.name, why=message)
 
     def not_returning(self, pool: NodePool, message: str) -> None:
         self._recorder.event(pool, "Warning", BLOCKED, message, topic=message)

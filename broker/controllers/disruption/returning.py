@@ -1,5 +1,8 @@
 """Selects claims that move into reserved slots which stay idle, with the savings of each move.
 
+A claim moves if its pool asks for it, or if the broker itself launched it outside reservations. An instance
+that EC2 can count in the slot as it runs moves only after EC2 had time for that: nothing restarts then.
+
 Invariant: claims that wait come first. The moves are planned together with them, as launches are, and only a
 move that gets a slot beside all of them is made. The plan is not recorded: the launch loop plans again.
 Prices are the provider's; a claim without a known price does not move.
@@ -13,7 +16,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import condition
+from broker.apis.static_pools import number_of_nodes, static
+from broker.capacity.absorption import absorbs
 from broker.capacity.model import Claim, Inventory, Option
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
@@ -25,6 +31,7 @@ from broker.capacity.returning import (
     observe_idle,
 )
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import LIMIT_EXCEEDED, instance_id
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -129,7 +136,7 @@ class ReturnSelector:
         offers: dict[str, ReturnOffer] = {}
         for node in rated:
             alone = len(gangs.of.get(node.claim.uid, ())) < 2  # to move both would need more than whole gangs
-            if alone and (offer := _offer(node, finder, idle)) is not None:
+            if alone and (offer := _offer(node, finder, self._left_by_ec2(node, finder, idle))) is not None:
                 offers[node.claim.uid] = offer
         possible = [
             ReturnCandidate(
@@ -167,6 +174,21 @@ class ReturnSelector:
         whole = gangs.whole([item for item in chosen if item.uid in placed])
         return [offers[item.uid].move(placed[item.uid], item) for item in whole]
 
+    def _left_by_ec2(
+        self, node: ManagedNode, finder: MachineFinder, idle: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """The idle slots in which EC2 cannot count the node's instance, or did not in time."""
+        instance = self._sources.instances().get(instance_id(node.claim))
+        if instance is None:
+            return idle
+        inventory = finder.observed.inventory
+        waited = idle_for(self._idle, max(LEAST_IDLE, self._sources.absorption), finder.snapshot.now)
+        return {
+            id_: count
+            for id_, count in idle.items()
+            if id_ in waited or not absorbs(inventory.odcrs[id_], instance, inventory.groups)
+        }
+
     def _saving(self, node: ManagedNode, types: Mapping[str, InstanceType]) -> float:
         """The price of the claim's instance now, in dollars an hour; 0 if unknown, or in a reservation.
 
@@ -186,8 +208,18 @@ class ReturnSelector:
         return type_.price(platform, labels.get(names.INSTANCE_TENANCY, "default")) or 0.0
 
 
-def enabled(pool: NodePool) -> bool:
-    return pool.annotations.get(names.RETURN_TO_RESERVATIONS) == "true"
+def returns(node: ManagedNode) -> bool:
+    """Whether the node may move: as its pool says, otherwise if the broker put it outside."""
+    text = node.pool.annotations.get(names.RETURN_TO_RESERVATIONS)
+    if text is not None:
+        return text == "true"
+    return consolidates(node.pool) and _put_outside(node.claim)
+
+
+def _put_outside(claim: NodeClaim) -> bool:
+    """Whether the broker launched the claim outside because its reservations were full."""
+    current = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
+    return current is not None and (current.status, current.reason) == ("False", LIMIT_EXCEEDED)
 
 
 def consolidates(pool: NodePool) -> bool:
@@ -196,7 +228,7 @@ def consolidates(pool: NodePool) -> bool:
     return (
         disruption.consolidation_policy != "WhenEmpty"
         and disruption.consolidate_after != NEVER
-        and pool.spec.replicas is None
+        and not static(pool)
     )
 
 
@@ -216,8 +248,8 @@ def return_obstacle(pool: NodePool) -> str:
         )
     if disruption.consolidate_after == NEVER:
         return f"{field} is true, but spec.disruption.consolidateAfter is Never: set a duration such as 5m"
-    if pool.spec.replicas is not None:
-        return f"{field} is true, but spec.replicas is set: such a pool is not consolidated"
+    if number := number_of_nodes(pool):
+        return f"{field} is true, but {number}: such a pool is not consolidated"
     return ""
 
 

@@ -16,6 +16,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
+from broker.apis.static_pools import static
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
@@ -47,7 +48,7 @@ class ManagedNode:
     @property
     def static(self) -> bool:
         """Whether the pool holds a fixed number of nodes."""
-        return self.pool.spec.replicas is not None
+        return static(self.pool)
 
     @property
     def moving(self) -> tuple[Pod, ...]:
@@ -86,14 +87,16 @@ class DisruptionSnapshot:
             and node.initialized
             and not is_true(node.claim, names.INSTANCE_TERMINATING)
         ]
-        disrupted = [
+        leaving = [
             node
             for node in counted
             if node.claim.deleting
             or node.replacement is not None
-            or (node.node is not None and (node.node.deleting or not node.node.ready))
+            or (node.node is not None and (node.node.deleting or node.node.rebooting))
         ]
-        return PoolNodes(total=len(counted), disrupted=len(disrupted))
+        unready = [node for node in counted if node.node is not None and not node.node.ready]
+        disrupted = {node.claim.uid for node in (*leaving, *unready)}
+        return PoolNodes(total=len(counted), disrupted=len(disrupted), leaving=len(leaving))
 
 
 class DisruptionSnapshotBuilder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from broker.apis.karpenter import NodePool
 from broker.apis.policy import PodDisruptionBudget
@@ -15,6 +16,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
+from broker.controllers.successions import Successions
 from broker.kube.cache import Cache
 from providers.errors import ProviderError
 from providers.model import Instance, InstanceType
@@ -23,7 +25,8 @@ from providers.model import Instance, InstanceType
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSources:
     """`disrupts`: whether the broker launches a pool's claims, and so disrupts them. `creating`: held while
-    claims are created, so that the limits of their pools are compared with all claims.
+    claims are created, so that the limits of their pools are compared with all claims. `absorption`: how
+    long EC2 has to count a running instance in an idle slot.
     """
 
     budgets: Cache[PodDisruptionBudget]
@@ -35,6 +38,8 @@ class DisruptionSources:
     disrupts: Callable[[NodePool], bool]
     creating: Callable[[], AbstractContextManager[object]]
     plan_seconds: float
+    absorption: timedelta
+    successions: Successions
 
     def instances(self) -> Mapping[str, Instance]:
         """The instances as last described, by id; empty before the first description."""

@@ -84,7 +84,7 @@ class StandingNodes:
             and node.node is not None
             and node.node.ready
             and since(node.claim, names.DRIFTED) is None
-            and not awaits_pods(node, caches.claims, snapshot.now)
+            and not awaits_pods(node.claim, caches.claims, snapshot.now)
             and not nominated(node, caches.pods.find)
         ]
         self.placement = placement

@@ -41,7 +41,7 @@ _log = structlog.get_logger("launch")
 class FleetCall:
     """One fleet call: its claims, its class as it was then, and its pools.
 
-    `closed`: EC2 must match no open reservation, though the class would let it.
+    `closed`: outside reservations, where EC2 must count its instances in none later either.
 
     `claims` are uids. `reservation` is the reservation of its pools (`capacity.model.Pool`), `odcrs` are the
     reservations that it may run in. `request` is None if the record cannot be read: another version may have

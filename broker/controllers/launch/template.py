@@ -85,6 +85,7 @@ def template(
         if tracking
         else None,
         nested_virtualization=spec.cpu_options.nested_virtualization if spec.cpu_options else "",
+        enclaves=ready.plan.enclaves,
         market=group.market,
         target=group.target,
         tags=spec.tags,

@@ -79,4 +79,4 @@ class UnchangedInputs:
 
 
 def _counts(inventory: Inventory) -> tuple[object, ...]:
-    return inventory.odcrs, inventory.groups, inventory.debits, inventory.credits
+    return inventory.odcrs, inventory.groups, inventory.debits, inventory.credits, inventory.left

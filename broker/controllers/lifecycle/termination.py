@@ -29,7 +29,8 @@ from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, counted, decode_duration
+from broker.placement.termination import deadline_of
+from broker.text import counted
 from providers.errors import ProviderError
 
 RECHECK = 2.0
@@ -48,8 +49,11 @@ class Termination:
         *,
         launching: Callable[[str], bool],
         freed: Callable[[], None],
+        undecided: Callable[[NodeClaim, datetime], bool],
     ) -> None:
-        """`freed` is called when the slot of an ended instance is free again."""
+        """`freed` is called when the slot of an ended instance is free again. `undecided`: whether the slot
+        of the claim may still get a successor.
+        """
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._caches = caches
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
@@ -58,6 +62,7 @@ class Termination:
         self._inventory = inventory
         self._launching = launching
         self._freed = freed
+        self._undecided = undecided
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
         """Makes one step towards the end. Raises ApiError."""
@@ -65,6 +70,8 @@ class Termination:
             return None
         if self._launching(claim.uid):
             return Result(requeue_after=RECHECK)  # EC2 may be about to give it an instance
+        if self._undecided(claim, self._clock.now()):
+            return Result(requeue_after=RECHECK)
         if claim.status.provider_id and self._caches.first_of(claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
@@ -96,7 +103,7 @@ class Termination:
         return True
 
     def _late(self, claim: NodeClaim) -> bool:
-        deadline = _deadline(claim)
+        deadline = deadline_of(claim)
         return deadline is not None and self._clock.now() >= deadline
 
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
@@ -246,13 +253,3 @@ class Termination:
 def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
     removal = remove_finalizer(claim, names.TERMINATION_FINALIZER)
     return dict(removal["metadata"]) if removal else {}
-
-
-def _deadline(claim: NodeClaim) -> datetime | None:
-    period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
-    if not period or since is None:
-        return None
-    try:
-        return since + decode_duration(period)
-    except InvalidText:
-        return None

@@ -6,7 +6,7 @@ launched from it. Every other failure names the field that caused it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,13 +14,19 @@ import orjson
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.karpenter_aws_kubelet import problems
 from broker.apis.karpenter_aws_terms import (
     AMI_FAMILIES,
     AMISelectorTerm,
     SecurityGroupSelectorTerm,
+    SelectorTerm,
     SubnetSelectorTerm,
+    empty_terms,
+    selecting,
+    unread_fields,
 )
 from broker.apis.meta import Model
+from broker.capacity.kubelet import Kubelet
 from broker.capacity.matching import resolve_class, unread_group
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
@@ -104,9 +110,21 @@ class LaunchClass:
     network: ServiceNetwork = ServiceNetwork()
     kubelet_not_applied: tuple[str, ...] = ()  # fields that the user data leaves out
 
+    @property
+    def unread(self) -> list[str]:
+        """The fields of selector terms beside one that selects alone."""
+        return [
+            f"spec.{name}{place}" for name, terms in _terms(self.source) for place in unread_fields(terms)
+        ]
+
 
 def selection(node_class: EC2NodeClass) -> Selection:
-    """The reservations that the class selects. Raises Unresolved for an invalid spec."""
+    """The reservations that the class selects. Raises Unresolved for an invalid spec and empty terms."""
+    if empty := [f"spec.{name}{place}" for name, terms in _terms(node_class) for place in empty_terms(terms)]:
+        raise Unresolved(
+            "EmptySelector",
+            f"{', '.join(empty)} would select everything: name a tag there, or remove the term",
+        )
     settings = node_class.reservation_settings
     if settings.problems:
         raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, settings.problems)))
@@ -210,11 +228,13 @@ def launch_class(
     Raises Unresolved for an invalid spec, and with the resolved class if only Karpenter can launch it.
     `group_errors`: by ARN, the error of each group that could not be read.
     """
+    invalid = problems(node_class.spec.kubelet)
     try:
-        settings, devices = kubelet(node_class), block_devices(node_class, around.family)
+        settings = Kubelet() if invalid else kubelet(node_class)
+        devices = block_devices(node_class, around.family)
     except ValueError as error:
         raise Unresolved("InvalidQuantity", f"spec.kubelet or spec.blockDeviceMappings: {error}") from error
-    cpu = node_class.spec.cpu_options
+    cpu, enclaves = node_class.spec.cpu_options, node_class.spec.enclave_options
     plan = NodeClass(
         name=node_class.name,
         selection=selection(node_class),
@@ -230,6 +250,7 @@ def launch_class(
         interfaces=interfaces(node_class),
         tracks_connections=node_class.spec.connection_tracking is not None,
         nested_virtualization=cpu is not None and cpu.nested_virtualization == "enabled",
+        enclaves=enclaves is not None and enclaves.enabled,
     )
     # The images decide the platform as EC2 names it; without images, the family does.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
@@ -248,35 +269,57 @@ def launch_class(
         surroundings=around,
         source=node_class,
     )
-    if around.family not in FAMILIES:
-        raise Unresolved(
+    if obstacle := _obstacle(node_class, around.family, invalid):
+        raise Unresolved(*obstacle, resolved=launchable)
+    return launchable
+
+
+def _obstacle(
+    node_class: EC2NodeClass, family: str, invalid: Sequence[tuple[str, str]]
+) -> tuple[str, str] | None:
+    """Why the broker cannot launch the class: reason and message. `invalid`: problems of its kubelet."""
+    if family not in FAMILIES:
+        return (
             "FieldNotSupported",
-            f"spec.amiFamily (or the alias) is {around.family}, and the broker cannot set up its nodes: use "
+            f"spec.amiFamily (or the alias) is {family}, and the broker cannot set up its nodes: use "
             f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}, or let Karpenter launch this class",
-            resolved=launchable,
         )
+    if invalid:
+        return invalid[0][0], "; ".join(message for _, message in invalid)
     given, own = len(node_class.spec.tags), len(names.INSTANCE_TAGS)
     if (excess := given + own - names.MOST_TAGS) > 0:
-        raise Unresolved(
+        return (
             "TooManyTags",
             f"spec.tags has {given} tags: EC2 takes {names.MOST_TAGS} on an instance, and {own} are the "
             f"broker's own: remove {excess}",
-            resolved=launchable,
         )
-    return launchable
+    return None
+
+
+def _terms(node_class: EC2NodeClass) -> Iterator[tuple[str, Sequence[SelectorTerm]]]:
+    """The selector terms of each field."""
+    spec = node_class.spec
+    yield "amiSelectorTerms", spec.ami_selector_terms
+    yield "subnetSelectorTerms", spec.subnet_selector_terms
+    yield "securityGroupSelectorTerms", spec.security_group_selector_terms
+    yield "capacityReservationSelectorTerms", spec.capacity_reservation_selector_terms
 
 
 def _selectors(
     terms: Sequence[AMISelectorTerm | SubnetSelectorTerm | SecurityGroupSelectorTerm],
 ) -> list[Selector]:
-    return [
-        Selector(
-            id=term.id,
-            tags=term.tags,
-            **{name: getattr(term, name) for name in _MORE if hasattr(term, name)},
-        )
-        for term in terms
-    ]
+    return [_selector(term) for term in terms]
+
+
+def _selector(term: AMISelectorTerm | SubnetSelectorTerm | SecurityGroupSelectorTerm) -> Selector:
+    match selecting(term):
+        case "id":
+            return Selector(id=term.id)
+        case "name":
+            return Selector(name=getattr(term, "name", ""))
+        case _:
+            more = {name: getattr(term, name) for name in _MORE if hasattr(term, name)}
+            return Selector(tags=term.tags, **more)
 
 
 def _images(node_class: EC2NodeClass) -> list[Selector]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_launch import BlockDeviceMapping
-from broker.capacity.model import Kubelet, Threshold
+from broker.capacity.kubelet import Kubelet, Threshold
 from broker.text import quantities, quantity
 from providers.launch import BlockDevice, NetworkInterface
 
@@ -23,16 +23,16 @@ DEFAULT_DEVICES: Mapping[str, tuple[BlockDevice, ...]] = {
 
 
 def kubelet(node_class: EC2NodeClass) -> Kubelet:
-    """The class's kubelet settings. Raises ValueError for an invalid quantity."""
+    """The class's kubelet settings, which have no problems. Raises ValueError for an invalid quantity."""
     settings = node_class.spec.kubelet
     if settings is None:
         return Kubelet()
     return Kubelet(
         max_pods=settings.max_pods,
         pods_per_core=settings.pods_per_core,
-        kube_reserved=quantities(settings.kube_reserved),
-        system_reserved=quantities(settings.system_reserved),
-        eviction_hard=_thresholds(settings.eviction_hard),
+        kube_reserved=quantities(settings.kube_reserved or {}),
+        system_reserved=quantities(settings.system_reserved or {}),
+        eviction_hard=_thresholds(settings.eviction_hard or {}),
     )
 
 

@@ -41,6 +41,8 @@ def condition_updates(outcome: LaunchClass | Unresolved, *, slots: bool = False)
         )
         if unapplied := outcome.kubelet_not_applied:
             text += f"; fields of spec.kubelet that {around.family} does not apply: {', '.join(unapplied)}"
+        if unread := outcome.unread:
+            text += f"; not read beside a field that selects alone: {', '.join(unread)}"
         return [
             ConditionUpdate(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
             _resolved(outcome.plan.selection, outcome.plan.resolved, slots=slots),

@@ -46,6 +46,7 @@ from broker.reservations.procurement import plan
 from broker.reservations.purchase_obstacles import not_offered
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
+from broker.reservations.running import ListedInstances, running_outside
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr, ReservationGroup
 
@@ -73,14 +74,13 @@ class ProvisioningState:
 class OdcrProvisioner:
     """`run` is one pass over all reservations."""
 
-    def __init__(self, shared: ReservationDependencies) -> None:
+    def __init__(self, shared: ReservationDependencies, instances: ListedInstances = dict) -> None:
         recorder, provider, settings = shared.recorder, shared.provider, shared.settings
         self._provider = provider
-        self._reads = shared.reads
-        self._inventory = shared.inventory
+        self._reads, self._claims, self._instances = shared.reads, shared.caches.claims, instances
+        self._inventory, self._clock = shared.inventory, shared.clock
         self._published = NO_ODCRS
         self._settings = settings
-        self._clock = shared.clock
         self._describe = shared.describe
         self._zones = settings.bought_zones
         self._cost_labels = listed(settings.cost_labels)
@@ -185,11 +185,16 @@ class OdcrProvisioner:
         )
         self._ungrouped = {}
         sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
+        running = running_outside(self._claims.list(), self._instances(), snapshot.rights)
         readings = {
             reserved: replace(
                 reading,
                 desired=self._desired(
-                    reading, sample_arn, now, groups=groups, refusals=snapshot.refusals.get(reserved, ())
+                    replace(reading, desired=replace(reading.desired, running=running.get(reserved, ()))),
+                    sample_arn,
+                    now,
+                    groups=groups,
+                    refusals=snapshot.refusals.get(reserved, ()),
                 ),
             )
             if reading.managed

@@ -16,14 +16,14 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
-from broker.controllers.claim_status import replaces
+from broker.controllers.claim_status import held_odcr, replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pending import incomplete
 from broker.controllers.provisioning.usage import LargestMachines
 from broker.placement.affinity import node_affinity
 from broker.placement.daemons import DaemonOverhead
-from broker.placement.disruption_pods import reschedulable
+from broker.placement.disruption_pods import NO_SCHEDULE, reschedulable
 from broker.placement.filters import FILTERS, Filter, prepare
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import NodeInfo, PodInfo
@@ -76,7 +76,9 @@ def existing(
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
             continue
-        if claim is None or node.labels.get(names.INITIALIZED) == "true":
+        if claim is not None and node.rebooting and held_odcr(claim):
+            infos.append(_coming_back(node))
+        elif claim is None or node.labels.get(names.INITIALIZED) == "true":
             infos.append(node_info(node))
         else:
             infos.append(future(_joining(node, claim), claim))
@@ -100,6 +102,12 @@ def existing(
         nominated=_nominated(claims, name_of),
         undetermined={info.name for info in infos if info.undetermined is not None},
     )
+
+
+def _coming_back(node: Node) -> NodeInfo:
+    """A node in a reservation that is rebooted: its pods wait for it, and none is bought beside its slot."""
+    info, passing = node_info(node), {*EPHEMERAL, (names.REBOOTING_TAINT, NO_SCHEDULE)}
+    return replace(info, taints=tuple(t for t in info.taints if (t.key, t.effect) not in passing))
 
 
 def read_in_flight(claim: NodeClaim) -> None:

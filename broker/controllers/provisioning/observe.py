@@ -14,12 +14,15 @@ from broker.capacity.entitlement import RECLAIMING, SlotPool
 from broker.capacity.model import Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
+from broker.capacity.successors import AWAITS_REPLACED
 from broker.capacity.supply import LaunchSupply
 from broker.placement.claims import BadClaim, planned
 from broker.placement.waiting import waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
-_WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})
+WAITS_FOR_SLOT: Final = frozenset(
+    {RECLAIMING, HELD_FOR_GANG, AWAITS_REPLACED, "ReservationPending", "PlannedLater"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ def forecast(
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
     reclaimed = Counter(slot.slot_pool for slot in result.nominated.values())
-    return LaunchForecast(taken=taken, stuck=_stuck(result), reclaimed=reclaimed)
+    return LaunchForecast(taken=taken, stuck=stuck_claims(result), reclaimed=reclaimed)
 
 
 def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) -> dict[str, Claim]:
@@ -76,17 +79,17 @@ def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) ->
     return planned_claims
 
 
-def _stuck(result: Plan) -> frozenset[str]:
+def stuck_claims(result: Plan) -> frozenset[str]:
     """The claims without an option, except those that wait for a slot or for the next plan.
 
     Claims of a gang are stuck together or not at all.
     """
     waits = {hold.gang for hold in result.holds}
-    waits |= {item.claim.gang for item in result.unplaced if item.reason in _WAITS_FOR_SLOT} - {""}
+    waits |= {item.claim.gang for item in result.unplaced if item.reason in WAITS_FOR_SLOT} - {""}
     return frozenset(
         item.claim.uid
         for item in result.unplaced
-        if item.reason not in _WAITS_FOR_SLOT
+        if item.reason not in WAITS_FOR_SLOT
         and item.claim.uid not in result.nominated
         and (not item.claim.gang or item.claim.gang not in waits)
     )

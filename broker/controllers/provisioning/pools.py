@@ -16,6 +16,7 @@ from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
+from broker.apis.static_pools import follows, number_of_nodes, replicas_problem, static
 from broker.capacity.model import NodeClass
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
@@ -27,6 +28,7 @@ _KIND: Final = EC2NodeClass.KIND.kind
 VALIDATION: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
 SERVED: Final = "Served"
+RESERVED_ONLY: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 _DOMAINS: Final[Mapping[str, tuple[str, ...]]] = {
     names.KARPENTER: names.KARPENTER_REQUIREMENT_KEYS,
     names.KARPENTER_AWS: names.KARPENTER_AWS_REQUIREMENT_KEYS,
@@ -79,12 +81,8 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
             "NodeClassKindUnknown",
             f"spec.template.spec.nodeClassRef.kind is {ref.kind!r}: the broker serves kind {_KIND} only",
         )
-    if pool.spec.replicas is not None:
-        raise PoolNotServed(
-            VALIDATION,
-            "ReplicasNotServed",
-            "spec.replicas is set: the broker serves pods only; make a NodePool without replicas",
-        )
+    if problem := replicas_problem(pool):
+        raise PoolNotServed(VALIDATION, "InvalidReplicas", problem)
     requirements = _requirements(pool)
     if problem := unreadable(pool):
         raise PoolNotServed(VALIDATION, "InvalidLimits", f"spec.limits: {problem}")
@@ -109,9 +107,16 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     )
 
 
+def static_pool(pool: NodePool) -> str:
+    """Why pods get no machine from a pool that has a number of nodes of its own; empty for other pools."""
+    number = number_of_nodes(pool)
+    return f"its number of nodes is its own: {number}; pods use the nodes that it has" if number else ""
+
+
 def required_by(pool: NodePool) -> Requirements:
-    """The pool's requirements. Raises InvalidRequirement."""
-    return requirements_of(pool.spec.template.spec)
+    """The pool's requirements; a following pool is in reservations only. Raises InvalidRequirement."""
+    required = requirements_of(pool.spec.template.spec)
+    return required & Requirements.of((RESERVED_ONLY,)) if follows(pool) else required
 
 
 def template_labels(pool: NodePool, requirements: Requirements) -> dict[str, str]:
@@ -142,9 +147,10 @@ def _requirements(pool: NodePool) -> Requirements:
     return requirements
 
 
-def updates(error: PoolNotServed | None) -> tuple[ConditionUpdate, ...]:
+def updates(pool: NodePool, error: PoolNotServed | None) -> tuple[ConditionUpdate, ...]:
     """The conditions of a pool that is served, or of one that is not."""
     if error is None:
+        serves = "keeps its number of nodes" if static(pool) else "makes claims for its pods"
         return (
             ConditionUpdate(type=VALIDATION, status="True", reason=VALIDATION),
             ConditionUpdate(type=CLASS_READY, status="True", reason=CLASS_READY),
@@ -152,7 +158,7 @@ def updates(error: PoolNotServed | None) -> tuple[ConditionUpdate, ...]:
                 type=names.READY,
                 status="True",
                 reason=names.READY,
-                message="the broker makes claims for its pods",
+                message=f"the broker {serves}",
             ),
         )
     wrong = ConditionUpdate(type=error.condition, status="False", reason=error.reason, message=error.message)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-from prometheus_client import Counter as Counted
 from prometheus_client import Histogram
 
 from broker.apis import names
@@ -27,6 +26,7 @@ from broker.controllers.claim_status import patch
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import try_nomination
+from broker.controllers.provisioning.creation import ClaimCreator
 from broker.controllers.provisioning.decide import (
     LaunchState,
     NewClaim,
@@ -34,7 +34,6 @@ from broker.controllers.provisioning.decide import (
     ProvisioningDecision,
     ProvisioningPlanner,
     of_gangs,
-    within_limits,
 )
 from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.existing import read_in_flight
@@ -53,6 +52,7 @@ from broker.controllers.provisioning.pools import (
     class_hashes,
     of_broker,
     served,
+    static_pool,
 )
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
@@ -61,12 +61,11 @@ from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting, log_packing
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
-from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.errors import AlreadyExists, ApiError, Unavailable
+from broker.kube.errors import ApiError, Unavailable
 from broker.kube.lease_holders import LeaseHolders
 from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
@@ -81,12 +80,6 @@ PATIENCE: Final = 5.0  # seconds that all pods wait for a class that is resolved
 _SECONDS = Histogram(
     "capacity_broker_provisioning_seconds",
     "Time that a run from pending pods to claims took.",
-    registry=REGISTRY,
-)
-_CREATED = Counted(
-    "capacity_broker_provisioning_claims",
-    "NodeClaims created for pods, by NodePool.",
-    ["nodepool"],
     registry=REGISTRY,
 )
 _log = structlog.get_logger("provisioning")
@@ -115,7 +108,7 @@ class Provisioner:
         self._client, self._clock = context.client, context.clock
         self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
         self._reads, self._slots = reads, slots
-        self._launches, self._seconds = launches, seconds
+        self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
         self._writers = WriterPool("provisioning")
@@ -138,10 +131,11 @@ class Provisioner:
             return None if self._release(()) else Result(requeue_after=AGAIN)
         if not self._ec2.inventory.described:
             return Result(requeue_after=1.0)
+        self._wait = AGAIN
         with _SECONDS.time():
             used = self._serve(pools, waiting, pods, claims)
         self._release(used)
-        return Result(requeue_after=AGAIN)
+        return Result(requeue_after=self._wait)
 
     def _release(self, used: Collection[str]) -> bool:
         """Deletes claims without an instance if neither a pod of theirs nor another, as in `used`, needs
@@ -207,7 +201,7 @@ class Provisioner:
                     self._pools.write(pool, error)
                 else:
                     self._pools.write(pool, None)
-                    if waits := held_back(pool, self._clock.now()):
+                    if waits := static_pool(pool) or held_back(pool, self._clock.now()):
                         self._faults[pool.name] = PoolFault(pool=pool, message=waits)
                     else:
                         served_pools.append(served_pool)
@@ -272,7 +266,7 @@ class Provisioner:
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))
         packed = [item.packed for item in decision.created]
         refused = refusals(pending, packed, decision.reasons, pools, snapshot.rights)
-        return self._act(decision, refused, pending, objects)
+        return self._act(decision, refused, pending, objects, {claim.uid for claim in claims})
 
     def _launch_state(
         self, snapshot: Snapshot, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]
@@ -305,7 +299,9 @@ class Provisioner:
         refused: Mapping[str, UnresolvedName],
         pending: Sequence[PendingPod],
         objects: Mapping[str, Waiting],
+        seen: Collection[str],
     ) -> Collection[str]:
+        """`seen`: the claims (by uid) that the decision read."""
         assigned = decision.assigned
         self._pods.refused(objects, refused)
         for key, pod in objects.items():
@@ -319,11 +315,25 @@ class Provisioner:
         reasons = dict(decision.reasons)
         kept = self._give_way(decision.released)
         created = [item for item in decision.created if kept.isdisjoint(pod.key for pod in item.packed.pods)]
-        reasons |= self._create(created, objects)
+        creator = ClaimCreator(
+            self._client,
+            self._caches,
+            self._nodeclasses,
+            self._slots,
+            launches=self._launches,
+            writers=self._writers,
+            created=partial(self._nominate, objects),
+        )
+        reasons |= creator.create(created, seen)
+        self._wait = SOON if creator.overtaken else AGAIN
         self._shrink({pod.gang for pod in pending} - {pod.gang for pod in pending if pod.key in reasons})
         for key, reason in reasons.items():
             self._pods.failed(objects[key], reason)
         return {*assigned.nominated.values(), *assigned.taken.values()}
+
+    def _nominate(self, objects: Mapping[str, Waiting], item: NewClaim) -> None:
+        for pod in item.packed.pods:
+            self._pods.nominated(objects[pod.key], item.name, True)
 
     def _give_way(self, claims: Sequence[NodeClaim]) -> Set[str]:
         """Deletes claims that EC2 refuses. Returns the pods of those that could not be deleted.
@@ -337,41 +347,6 @@ class Provisioner:
             gang = claim.annotations.get(names.GANG) or claim.name
             kept.update(*(pods_of(c) for c in claims if gang in (c.annotations.get(names.GANG), c.name)))
         return kept
-
-    def _create(self, claims: Sequence[NewClaim], objects: Mapping[str, Waiting]) -> dict[str, str]:
-        """Creates the claims. Raises Unavailable; the next run creates the others.
-
-        A claim that is refused does not stop the others, and is tried again. Returns the reason by pod.
-        """
-        refused: dict[str, str] = {}
-
-        def create(item: NewClaim) -> None:
-            try:
-                self._create_one(item)
-            except Unavailable:
-                raise
-            except ApiError as error:
-                _log.warning("claim not created", claim=item.name, error=str(error))
-                refused.update(
-                    {pod.key: f"NodeClaim {item.name} was refused: {error}" for pod in item.packed.pods}
-                )
-                return
-            for pod in item.packed.pods:
-                self._pods.nominated(objects[pod.key], item.name, True)
-
-        with self._launches.creating():  # so does disruption: no other loop creates claims meanwhile
-            allowed = within_limits(claims, self._limits()) if claims else []
-            self._writers.each(create, allowed)
-        others = "another claim took the rest of the limits of NodePool"
-        created = {item.name for item in allowed}
-        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item.name not in created]
-        return refused | {pod.key: f"{others} {pool}" for pool, pods in left for pod in pods}
-
-    def _limits(self) -> Mapping[str, Mapping[str, int]]:
-        """The remaining amounts of all pools as the caches are now, and not as the run began."""
-        pools = [pool for pool in self._caches.pools.list() if of_broker(pool) and not unreadable(pool)]
-        largest = LargestMachines(self._slots.snapshot().types, self._nodeclasses.plan)
-        return pool_limits(pools, self._caches.claims.list(), self._caches.nodes.list(), largest)
 
     def _shrink(self, gangs: Set[str]) -> None:
         """Lowers the size of gangs, all pods of which have machines, to the number of their claims.
@@ -395,21 +370,3 @@ class Provisioner:
                 patch(self._client, self._caches.claims, claim, lower)
             except ApiError as error:
                 _log.warning("gang size not lowered", claim=claim.name, error=str(error))
-
-    def _create_one(self, item: NewClaim) -> None:
-        option = item.packed.option
-        try:
-            answer = self._client.create(NodeClaim.KIND, item.body)
-        except AlreadyExists:
-            return  # by an earlier run, which the cache does not show yet
-        self._caches.claims.observe(answer)
-        _CREATED.labels(option.pool).inc()
-        _log.info(
-            "claim created",
-            claim=item.name,
-            nodepool=option.pool,
-            pods=len(item.packed.pods),
-            instance_type=option.instance_type,
-            zone=option.zone,
-            source=option.source or option.capacity_type,
-        )

@@ -97,7 +97,7 @@ class PoolReporter:
 
     def write(self, pool: NodePool, error: PoolNotServed | None) -> None:
         """`error`: why the pool is not served; None if it is. Other conditions stay."""
-        if self._set(pool, *updates(error)) and error is not None:
+        if self._set(pool, *updates(pool, error)) and error is not None:
             self._recorder.event(pool, "Warning", error.reason, error.message)
 
     def other(self, pool: NodePool, update: ConditionUpdate | None) -> None:

@@ -125,6 +125,16 @@ def claim_usage(claim: NodeClaim, node: Node | None, largest: Largest) -> Counte
     return Counter({**(launched or largest(claim)), NODES: 1})
 
 
+def node_room(pool: NodePool, claims: Iterable[NodeClaim]) -> int | None:
+    """How many nodes a static pool may have beside its claims; None without a limit.
+
+    As in Karpenter, those that end or are replaced count as well (pkg/controllers/state/statenodepool.go).
+    """
+    limit = limit_amounts(pool.spec.limits).get(NODES)
+    own = sum(claim.labels.get(names.NODEPOOL) == pool.name for claim in claims)
+    return None if limit is None else max(0, limit - own)
+
+
 def limit_amounts(limits: Mapping[str, str]) -> dict[str, int]:
     """Limits in placement's units; the number of nodes is one of them. Raises InvalidText."""
     limited = amounts(limits)

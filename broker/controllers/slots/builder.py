@@ -16,7 +16,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import SlotPool
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import since
+from broker.controllers.claim_status import held_odcr, since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.cluster_slots import (
@@ -290,11 +290,6 @@ def drawn(
         elif reserved is not None:
             draws[uid] = reserved.queue
     return draws, barred, written
-
-
-def held_odcr(claim: NodeClaim) -> str:
-    """The ODCR that the claim's instance runs in."""
-    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
 
 
 def _stuck(claim: NodeClaim, now: datetime) -> bool:

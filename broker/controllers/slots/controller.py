@@ -59,6 +59,7 @@ class PreemptionController:
         self.clusters = ClusterController(shared)
         self.exclusive = assumed.exclusive
         self.entitlements = self.reader.entitlements
+        self.known = self.reader.known
         self.planned = self._preemptor.planned
 
     def begin(self) -> bool:

@@ -16,6 +16,9 @@ from broker.reservations.drawing import DrawRequest
 class SlotPolicy(Protocol):
     """Decides which claims may take which reserved slots."""
 
+    def known(self) -> bool:
+        """Whether ownership of the slots is known."""
+
     def begin(self) -> bool:
         """Whether ownership of the slots is known. Earlier launches are written by now."""
 

@@ -18,6 +18,7 @@ from moto.ec2.utils import filter_reservations
 
 from local.aws.ec2 import errors, events, fleets, lag, launches, request, templates
 from local.aws.ec2.fleet_filling import check_reserved
+from local.aws.ec2.health import HealthRecord
 from local.aws.ec2.launch_needs import SPOT, CapacityTarget
 from local.aws.ec2.launches import Launch
 from local.aws.ec2.lookups import QuickLookups
@@ -240,6 +241,21 @@ class LocalEC2Backend(QuickLookups):
             self._publish(here, [occupant.instance for occupant in occupants], "pending", "running")
             return out
 
+    def reboot_instances(self, instance_ids: list[str]) -> list[Any]:
+        with LOCK:
+            here = world()
+            here.ledger.run_due()
+            instances = self.get_multi_instances_by_id(instance_ids)
+            for instance in instances:
+                if instance.state != "running":
+                    raise errors.Ec2Error(
+                        "IncorrectInstanceState",
+                        f"The instance '{instance.id}' is not in a state from which it can be rebooted",
+                    )
+            for instance in instances:
+                here.health.setdefault(instance.id, HealthRecord()).reboots.append(here.clock.now())
+            return super().reboot_instances(instance_ids)
+
     def _publish(self, here: AwsWorld, instances: Iterable[Any], *states: str) -> None:
         for instance in instances:
             for state in states:
@@ -256,7 +272,11 @@ class LocalEC2Backend(QuickLookups):
                 self._finish_later(here, occupant, InstanceState(state_name, code))
             else:
                 self._publish(here, [occupant.instance], occupant.instance.state)
-            here.ledger.leave(occupant, slot_free_after=here.knobs.slot_release_s)
+            here.ledger.leave(
+                occupant,
+                slot_free_after=here.knobs.slot_release_s,
+                absorbs=here.knobs.freed_slot_absorbs,
+            )
 
     def _finish_later(self, here: AwsWorld, occupant: Occupant, transition: InstanceState) -> None:
         instance = occupant.instance

@@ -224,7 +224,7 @@ def start_again(world: AwsWorld, occupants: list[Occupant], start: Callable[[], 
         out = start()
     except Ec2Error:
         for occupant in entered:
-            world.ledger.leave(occupant, slot_free_after=0)
+            world.ledger.leave(occupant, slot_free_after=0, absorbs=world.knobs.freed_slot_absorbs)
         raise
     for occupant in occupants:
         world.ledger.glimpse(occupant)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -74,7 +74,7 @@ class CapacityLedger:
         for account in (reservation.owner_id, *reservation.shared_with):
             self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
         self.note(reservation)
-        self.absorb(reservation.instance_type, reservation.zone)
+        self.absorb(reservation.instance_type, reservation.zone, into={reservation.id})
 
     def in_scope(self, account_id: str, region: str) -> dict[str, Ec2Reservation]:
         """Every reservation that an account sees in a Region: its own and those shared with it."""
@@ -120,7 +120,8 @@ class CapacityLedger:
         for occupant in displaced:
             self.move(occupant, self._pool_of(occupant.needs))
         self.note(reservation)
-        self.absorb(reservation.instance_type, reservation.zone)
+        # Displaced instances may run in any other reservation that matches them.
+        self.absorb(reservation.instance_type, reservation.zone, into=None if displaced else {reservation.id})
         if reservation.state in ENDED:
             # An ended reservation is never matched again; dropping it here keeps matching fast.
             self._shapes.get((reservation.instance_type, reservation.zone), {}).pop(reservation.id, None)
@@ -199,14 +200,17 @@ class CapacityLedger:
                 self.note(place)
         self.glimpse(occupant)
 
-    def leave(self, occupant: Occupant, *, slot_free_after: float) -> None:
-        """The instance stopped or ended; its slot comes free now or after a while."""
+    def leave(self, occupant: Occupant, *, slot_free_after: float, absorbs: bool = True) -> None:
+        """The instance stopped or ended; its slot comes free now or after a while.
+
+        `absorbs`: the free slot takes a running instance.
+        """
         where = occupant.where
         if where is None:
             return
         self.move(occupant, None)
         if slot_free_after <= 0:
-            self.absorb(occupant.needs.instance_type, occupant.needs.zone)
+            self._slot_freed(where, absorbs)
             return
         slots = self._slots(where)
         slots.lingering += 1
@@ -215,7 +219,7 @@ class CapacityLedger:
             slots.lingering -= 1
             if isinstance(where, Ec2Reservation):
                 self.note(where)
-            self.absorb(occupant.needs.instance_type, occupant.needs.zone)
+            self._slot_freed(where, absorbs)
 
         if isinstance(where, Ec2Reservation):
             self.note(where)
@@ -241,16 +245,24 @@ class CapacityLedger:
         history.append(seen)
         _forget(history, before=seen.at - self.keep)
 
-    def absorb(self, instance_type: str, zone: str) -> None:
-        """Running instances that match a reservation with room, and may use it, run in it from now on."""
+    def _slot_freed(self, where: Ec2Reservation | PoolKey, absorbs: bool) -> None:
+        if absorbs and isinstance(where, Ec2Reservation):
+            self.absorb(where.instance_type, where.zone, into={where.id})
+
+    def absorb(self, instance_type: str, zone: str, *, into: Collection[str] | None = None) -> None:
+        """Running instances that match a reservation with room, and may use it, run in it from now on.
+
+        `into`: only in these reservations; None: in any.
+        """
         outside = self._pools.get(PoolKey(ON_DEMAND, instance_type, zone))
         if outside is None or not outside.occupants:
             return
-        if not any(r.available for r in self.same_shape(instance_type, zone)):
+        open_ = {r.id for r in self.same_shape(instance_type, zone) if r.available}
+        if not (open_ if into is None else open_.intersection(into)):
             return
         for occupant in list(outside.occupants.values()):
             if occupant.needs.target.spills:
-                room = self._room_for(occupant.needs)
+                room = self._room_for(occupant.needs, into)
                 if room is not None:
                     self.move(occupant, room)
 
@@ -267,9 +279,10 @@ class CapacityLedger:
             for o in outside.occupants.values()
         )
 
-    def _room_for(self, needs: LaunchNeeds) -> Ec2Reservation | None:
+    def _room_for(self, needs: LaunchNeeds, into: Collection[str] | None) -> Ec2Reservation | None:
         try:
-            return next((r for r in matching.candidates(self, needs) if r.available), None)
+            matches = matching.candidates(self, needs)
+            return next((r for r in matches if r.available and (into is None or r.id in into)), None)
         except errors.Ec2Error:
             return None  # the group that it was launched into is gone
 

@@ -85,7 +85,7 @@ def passes(
             row_values = list(tags)
         else:
             value = fields[name](row)
-            row_values = [] if value is None else [value]
+            row_values = value if isinstance(value, list) else [] if value is None else [value]
         if not any(_like(pattern).match(str(value)) for pattern in values for value in row_values):
             return False
     return True

@@ -17,6 +17,7 @@ from local.aws.calls import CallRecorder
 from local.aws.clock import LocalClock
 from local.aws.ec2.blocks import Blocks
 from local.aws.ec2.errors import UNDOCUMENTED
+from local.aws.ec2.health import HealthRecord
 from local.aws.ec2.idempotency import Replies
 from local.aws.ec2.ledger import CapacityLedger
 from local.aws.ec2.quotas import VcpuQuotas
@@ -46,6 +47,9 @@ class Knobs:
     assessment_s: float = 0.0
     assessment_outcome: str = "scheduled"
     check_offerings: bool = False
+    # Whether a slot that comes free takes a running instance that matches. EC2's guide says that reservations
+    # match "new instances and running instances", and not when.
+    freed_slot_absorbs: bool = True
 
 
 class AwsWorld(BaseBackend):
@@ -66,6 +70,7 @@ class AwsWorld(BaseBackend):
         self.reservation_fleets: dict[str, ReservationFleet] = {}
         self.billing: dict[str, BillingRequest] = {}  # by reservation
         self.quotes: dict[str, ReservationQuote] = {}
+        self.health: dict[str, HealthRecord] = {}  # by instance
 
     def lag(self, seconds: float) -> None:
         self._lag = timedelta(seconds=seconds)
@@ -86,6 +91,7 @@ class AwsWorld(BaseBackend):
         self.notices.clear()
         self.ledger.clear_limits()
         self.quotas.limits.clear()
+        self.health.clear()
         self._lag = timedelta()
         self.knobs = Knobs()
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 
-from local.aws.ec2 import answers, errors, pages, requirements, zones
+from local.aws.ec2 import answers, errors, health, pages, requirements, zones
 from local.aws.ec2.fleets import InstantFleet
+from local.aws.ec2.world import world
 from local.aws.ec2_responses.pipeline import Pipeline
 
 
@@ -31,6 +32,20 @@ class Instances(Pipeline):
         shown = reservations[part]
         more = shown and part.stop < len(reservations)
         return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
+
+    def describe_instance_status(self) -> ActionResult:
+        self.error_on_dryrun()
+        ids, size = self._get_param("InstanceIds", []), self._get_int_param("MaxResults")
+        if ids and size is not None:
+            raise errors.combination(
+                "The parameter instancesSet cannot be used with the parameter maxResults"
+            )
+        pages.check_size(size, lowest=5, highest=1000)
+        backend = self.ec2_backend
+        instances = backend.get_multi_instances_by_id(ids) if ids else backend.all_instances()
+        every_state = self._get_bool_param("IncludeAllInstances", False)
+        rows = health.rows(instances, world().health, every_state=every_state)
+        return self._listed("InstanceStatuses", self._filtered(rows, health.FILTERS), health.describe)
 
     def run_instances(self) -> ActionResult:
         result = super().run_instances()

@@ -12,6 +12,7 @@ locals {
       "ec2:DescribeInstanceTypeOfferings",
       "ec2:DescribeInstanceTypes",
       "ec2:DescribeInstances",
+      "ec2:DescribeInstanceStatus",
       "ec2:DescribeLaunchTemplates",
       "ec2:DescribePlacementGroups",
       "ec2:DescribeSecurityGroups",
@@ -60,8 +61,12 @@ locals {
 
     tag = ["ec2:CreateTags"]
     # Marks the reservations that an EC2NodeClass of Karpenter's selects by tag.
-    mark      = ["ec2:CreateTags", "ec2:DeleteTags"]
-    terminate = ["ec2:TerminateInstances"]
+    mark = ["ec2:CreateTags", "ec2:DeleteTags"]
+    # Ends the instances of claims that end, and reboots broken ones.
+    terminate = [
+      "ec2:RebootInstances",
+      "ec2:TerminateInstances",
+    ]
 
     # Gives the nodes their role.
     pass_role = ["iam:PassRole"]

@@ -312,6 +312,50 @@ def test_a_slot_that_comes_free_takes_in_the_next(aws: Aws, ec2: Any) -> None:
     assert places(instances(ec2, [second["InstanceId"]])) == [reservation_id]
 
 
+@pytest.mark.covers("CUR-11")
+@pytest.mark.parametrize("event", ["freed", "grown", "joined"])
+def test_a_slot_of_a_group_takes_in_an_instance_that_spilled_from_it(aws: Aws, ec2: Any, event: str) -> None:
+    full = aws.reserve(ec2)
+    arn = aws.group("pool", full)
+    (first,) = run(ec2, specification=to_group(arn))
+    (spilled,) = run(ec2, specification=to_group(arn))
+    (plain,) = run(ec2, specification=OPEN)
+    (never,) = run(ec2, specification=NONE)
+    assert places([first, spilled]) == [full, None]
+    if event == "freed":
+        ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    elif event == "grown":
+        ec2.modify_capacity_reservation(CapacityReservationId=full, InstanceCount=3)
+    else:
+        other = aws.reserve(ec2, 2)
+        aws.client("resource-groups").group_resources(
+            Group="pool", ResourceArns=[seen(ec2, other)["CapacityReservationArn"]]
+        )
+        full = other
+    ids = [instance["InstanceId"] for instance in (spilled, plain, never)]
+    assert places(instances(ec2, ids)) == [full, None, None]
+    assert free(ec2, full) == (0 if event == "freed" else 1)
+
+
+@pytest.mark.covers("CUR-11")
+@pytest.mark.parametrize("release_s", [0, 60])
+def test_a_freed_slot_stays_free_if_ec2_is_set_so_and_later_room_is_taken(
+    aws: Aws, ec2: Any, release_s: int
+) -> None:
+    aws.control.freed_slot_absorbs(False)
+    aws.control.slot_release(release_s)
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open")
+    (first,) = run(ec2)
+    (second,) = run(ec2)
+    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    aws.control.advance(release_s)
+    assert places(instances(ec2, [second["InstanceId"]])) == [None]
+    assert free(ec2, reservation_id) == 1
+    other = aws.reserve(ec2, InstanceMatchCriteria="open")
+    assert places(instances(ec2, [second["InstanceId"]])) == [other]
+    assert free(ec2, reservation_id) == 1
+
+
 def test_stop_gives_the_slot_back_and_start_takes_one_again(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     (inside,) = run(ec2, specification=to_id(reservation_id))

@@ -10,6 +10,7 @@ import pytest
 from tests.aws.local.kit import (
     ONLY,
     OPEN,
+    OTHER_ACCOUNT,
     OTHER_TYPE,
     OTHER_ZONE,
     TYPE,
@@ -106,6 +107,65 @@ def test_moved_capacity_absorbs_open_instances(aws: Aws, ec2: Any) -> None:
         SourceCapacityReservationId=source, DestinationCapacityReservationId=destination, InstanceCount=1
     )
     assert places(instances(ec2, [i["InstanceId"] for i in launched_instances])) == [destination] * 2
+
+
+@pytest.mark.covers("CUR-11")
+def test_moving_takes_free_slots_first_and_then_running_open_instances(aws: Aws, ec2: Any) -> None:
+    source, destination = aws.reserve(ec2, 4), aws.reserve(ec2, 1)
+    for reservation_id in (source, destination):
+        ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceMatchCriteria="open")
+    (named,) = run(ec2, specification=to_id(source))
+    run(ec2, specification=to_id(destination))
+    inside = run(ec2, 2, specification=OPEN)
+    assert places(inside) == [source] * 2
+    move = {"SourceCapacityReservationId": source, "DestinationCapacityReservationId": destination}
+    with refused("InvalidParameterValue", text="1 instances available"):
+        ec2.move_capacity_reservation_instances(**move, InstanceCount=4)  # the named one stays
+    ec2.move_capacity_reservation_instances(**move, InstanceCount=2)
+    assert counts(ec2, source, destination) == [(2, 0), (3, 1)]
+    assert {*places(instances(ec2, [i["InstanceId"] for i in inside]))} == {source, destination}
+    assert places(instances(ec2, [named["InstanceId"]])) == [source]
+
+
+@pytest.mark.covers("CUR-11")
+def test_a_source_that_gives_its_running_instances_away_is_cancelled(aws: Aws, ec2: Any) -> None:
+    source = aws.reserve(ec2, 2, InstanceMatchCriteria="open")
+    inside = run(ec2, 2, specification=OPEN)
+    destination = aws.reserve(ec2, 1, InstanceMatchCriteria="open")
+    ec2.move_capacity_reservation_instances(
+        SourceCapacityReservationId=source, DestinationCapacityReservationId=destination, InstanceCount=2
+    )
+    assert seen(ec2, source)["State"] == "cancelled"
+    assert counts(ec2, destination) == [(3, 1)]
+    assert places(instances(ec2, [i["InstanceId"] for i in inside])) == [destination] * 2
+
+
+@pytest.mark.covers("CUR-11")
+@pytest.mark.parametrize("difference", ["targeted", "shared"])
+def test_used_capacity_moves_only_between_open_reservations_that_are_shared_alike(
+    aws: Aws, ec2: Any, difference: str
+) -> None:
+    source = aws.reserve(ec2, 1, InstanceMatchCriteria="open")
+    run(ec2, specification=OPEN)
+    criteria = "targeted" if difference == "targeted" else "open"
+    destination = aws.reserve(ec2, 1, InstanceMatchCriteria=criteria)
+    if difference == "shared":
+        aws.control.set_reservation(destination, shared_with=[OTHER_ACCOUNT])
+    with refused("InvalidParameterValue", text="0 instances available"):
+        ec2.move_capacity_reservation_instances(
+            SourceCapacityReservationId=source, DestinationCapacityReservationId=destination, InstanceCount=1
+        )
+    assert counts(ec2, source, destination) == [(1, 0), (1, 1)]
+
+
+@pytest.mark.covers("CUR-11")
+def test_splitting_takes_running_open_instances_along(aws: Aws, ec2: Any) -> None:
+    source = aws.reserve(ec2, 3, InstanceMatchCriteria="open")
+    inside = run(ec2, 2, specification=OPEN)
+    answer = ec2.create_capacity_reservation_by_splitting(SourceCapacityReservationId=source, InstanceCount=2)
+    destination = answer["DestinationCapacityReservation"]["CapacityReservationId"]
+    assert counts(ec2, source, destination) == [(1, 0), (2, 1)]
+    assert {*places(instances(ec2, [i["InstanceId"] for i in inside]))} == {source, destination}
 
 
 def test_a_pool_neither_gains_nor_loses(aws: Aws, ec2: Any) -> None:

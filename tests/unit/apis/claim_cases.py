@@ -37,6 +37,8 @@ CLAIMS = (
     Case(
         name="In without values", given=claim_of(requirement("a", "In")), refused=("at least one of values",)
     ),
+    Case(name="a value that is no label's", given=claim_of(requirement("a", "NotIn", "a b", "x" * 70))),
+    Case(name="Gt of a signed number", given=claim_of(requirement("a", "Gt", "+5"))),
     Case(name="Gt of text", given=claim_of(requirement("a", "Gt", "x")), refused=("one whole number",)),
     Case(name="Lte of two", given=claim_of(requirement("a", "Lte", "1", "2")), refused=("one whole number",)),
     Case(name="Gte of nothing", given=claim_of(requirement("a", "Gte")), refused=("one whole number",)),
@@ -127,6 +129,12 @@ POOLS = (
         given=template(labels={"karpenter.k8s.aws/mine": "x"}),
         refused=("of the domain karpenter.k8s.aws only",),
     ),
+    Case(name="disruption without fields", given=node_pool(disruption={})),
+    Case(
+        name="budget of repairs",
+        given=node_pool(disruption={"budgets": [{"nodes": "1", "reasons": ["Unhealthy"]}]}),
+    ),
+    Case(name="many limits", given=node_pool(limits={f"example.com/r{i}": 1 for i in range(120)})),
     Case(
         name="budget without an end",
         given=node_pool(

@@ -1,4 +1,4 @@
-"""The patch of Karpenter's definition as a value, on its own file if this machine has its Go module."""
+"""The patch of Karpenter's definition as a value, also of its release."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import copy
 from typing import Any
 
 import pytest
-import yaml
 
 from broker.apis import crds
 from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition, patch, property_schema
 from broker.apis.reservation_spec import CapacityReservationSpec
 from tests.unit.apis.cases import Json
-from tests.unit.apis.test_karpenter_fidelity import module
+from tests.unit.apis.karpenter_crds import stored
 
 
 def version(
@@ -99,10 +98,7 @@ def test_the_identity_changes_with_the_definition() -> None:
 
 @pytest.mark.covers("KRP-03")
 def test_a_patch_adds_only_the_property_to_karpenters_file() -> None:
-    folder = module()
-    if folder is None:
-        pytest.skip("Karpenter's Go module is not on this machine")
-    raw = yaml.safe_load((folder / "karpenter.k8s.aws_ec2nodeclasses.yaml").read_text())
+    raw = stored()[NAME]
     raw["metadata"]["resourceVersion"] = "1"
     assert not definition(raw).own and definition(raw).missing == definition(raw).versions
     patched = applied(raw, patch(raw))

@@ -67,6 +67,8 @@ def test_order_does_not_count() -> None:
         {"detailedMonitoring": True},
         {"blockDeviceMappings": [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": "100Gi"}}]},
         {"kubelet": {"maxPods": 20}},
+        {"kubelet": {"topologyManagerPolicy": "restricted"}},
+        {"enclaveOptions": {"enabled": True}},
         {"metadataOptions": {"httpTokens": "optional"}},
     ],
 )

@@ -163,7 +163,7 @@ def test_acronyms_keep_their_capitals() -> None:
     assert spec.associate_public_ip_address is False
     assert spec.metadata_options.http_protocol_ipv6 == "enabled"
     assert spec.kubelet is not None
-    assert (spec.kubelet.cluster_dns, spec.kubelet.cpu_cfs_quota) == (("10.0.0.10",), True)
+    assert (spec.kubelet.cluster_dns, spec.kubelet.cpu_cfs_quota) == (["10.0.0.10"], True)
     assert spec.kubelet.image_gc_high_threshold_percent == 9
     (mapping,) = spec.block_device_mappings
     assert mapping.ebs is not None

@@ -59,6 +59,9 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
             "cpuOptions.nestedVirtualization is enabled, and its processors do not have it",
         ),
         ({"nested_virtualization": True}, {"nested_virtualization": True}, ""),
+        ({}, {"enclaves": True}, "enclaveOptions is enabled, and it does not support Nitro Enclaves"),
+        ({"enclaves": True}, {"enclaves": True}, ""),
+        ({"enclaves": True}, {}, ""),
         (
             {"placement_strategies": frozenset({"partition", "spread"})},
             {"placement_strategy": "cluster"},

@@ -14,7 +14,7 @@ from broker.capacity.launches import LaunchGroup
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, ReservationTerm, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
-from providers.launch import ReservationTarget
+from providers.launch import Preference, ReservationTarget
 from providers.model import Image
 from tests.support.examples import times
 
@@ -175,13 +175,16 @@ def test_ec2_matches_no_owned_reservation_for_a_claim_without_a_right_to_it() ->
     for seed in range(WORLDS):
         scenario = world(seed, owned=True)
         for call in scenario.calls():
-            if call.target.preference != "open":
+            if call.target.preference != "open" and not call.target.spills:
                 continue
             for assignment in call.assignments:
                 queue = scenario.entitlements.draws.get(assignment.claim.uid, "")
                 rights = [scenario.entitlements.right(queue, id_) for id_ in scenario.reach(call)]
                 assert None not in rights, seed
-                assert call.capacity_type == "reserved" or not {"own", "lent"} & {*rights}, seed
+                assert call.capacity_type == "reserved" or "lent" not in rights, seed
+                if (name := assignment.claim.node_class) in ("id", "terms"):
+                    usable = {odcr.id for odcr in scenario.classes[name].resolved.usable}
+                    assert usable.issuperset(scenario.reach(call)), seed
                 matched += bool(rights)
     assert matched  # some claims are matched openly
 
@@ -300,23 +303,26 @@ def test_only_claims_with_a_right_to_an_open_reservation_are_matched_openly(
 
 
 @pytest.mark.covers("SAF-41")
-def test_on_demand_beside_a_full_reservation_of_an_owner_opts_out() -> None:
-    """A slot that becomes free before the call would go to a claim without quota for it."""
+@pytest.mark.covers("FUL-10", "FUL-13")
+@pytest.mark.parametrize(("draws", "preference"), [("a", "open"), ("b", "none"), ("", "none")])
+def test_on_demand_beside_a_full_reservation_is_counted_there_later_only_for_its_owner(
+    draws: str, preference: Preference
+) -> None:
     reservations = inventory(odcr("cr-1", match_criteria="open", total=1, free=0))
     scenario = World(
         inventory=reservations,
         classes={"open": node_class(OPEN, reservations, name="open")},
         claims=[
-            claim("c", node_class="open", types=["m5.xlarge"]),
+            claim("c", node_class="open", types=["m5.xlarge"], zones=["us-east-1a"]),
             claim("d", node_class="open", types=["m5.large"]),
         ],
         entitlements=Entitlements(
             slot_pools={"cr-1": SlotPool("a", "f")},
             availability={SlotPool("a", "f"): SlotAvailability(quota=1, room=1)},
-            draws={"uid-c": "a"},
+            draws={"uid-c": draws} if draws else {},
         ),
     )
     assert targets(scenario) == {
-        "c": ReservationTarget(preference="none"),
+        "c": ReservationTarget(preference=preference),
         "d": ReservationTarget(preference="open"),  # no open reservation of its type
     }

@@ -16,9 +16,9 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from providers.errors import ErrorClass
 from providers.launch import ReservationTarget
-from providers.model import InstanceType
+from providers.model import InstanceType, MatchCriteria
 
-from .builders import NOW, chosen, claim, inventory, node_class, odcr, planned, supply, type_
+from .builders import GROUP, NOW, chosen, claim, inventory, node_class, odcr, planned, supply, type_
 
 A = ("us-east-1a",)
 SPOT_TOO = ["reserved", "on-demand", "spot"]
@@ -119,7 +119,7 @@ def test_no_option_costs_more_than_the_ceiling() -> None:
 
 
 @pytest.mark.covers("KRP-36")
-def test_fallback_prefers_the_type_and_zone_of_an_open_reservation_within_the_premium() -> None:
+def test_fallback_prefers_an_instance_that_ec2_can_count_in_a_reservation_within_the_premium() -> None:
     """EC2 counts such an instance in the reservation once a slot is free."""
     types = {
         instance_type.name: instance_type
@@ -130,16 +130,21 @@ def test_fallback_prefers_the_type_and_zone_of_an_open_reservation_within_the_pr
     }
     new_claim = claim(kinds=BOTH, types=["m5.large", "m6.large"])
 
-    def first(selection: Selection, premium: float, new_claim: Claim = new_claim) -> str:
-        world = inventory(odcr("cr-1", "m6.large", total=1, free=0))
+    def first(
+        selection: Selection, premium: float, new_claim: Claim = new_claim, criteria: MatchCriteria = "open"
+    ) -> str:
+        full = odcr("cr-1", "m6.large", total=1, free=0, match_criteria=criteria)
+        world = inventory(full, groups={GROUP: ["cr-1"]})
         classes = node_class(selection, world, zones=A, defaults=LaunchDefaults(fallback_premium=premium))
         (assignment,) = planned([new_claim], classes, world, types=types).assignments
         return assignment.option.pool.instance_type
 
     assert first(OPEN, 0.1) == "m6.large"
     assert first(OPEN, 0.05) == "m5.large"
-    # Without open matching EC2 would never count it.
-    assert first(Selection(reservation_id="cr-1"), 0.1) == "m5.large"
+    assert first(Selection(reservation_id="cr-1"), 0.1) == "m6.large"
+    assert first(Selection(group_arn=GROUP), 0.1, criteria="targeted") == "m6.large"
+    # EC2 would never count it.
+    assert first(Selection(reservation_id="cr-1"), 0.1, criteria="targeted") == "m5.large"
     assert first(OPEN, 0.1, claim(kinds=["on-demand"], types=["m5.large", "m6.large"])) == "m5.large"
 
 

@@ -27,20 +27,14 @@ GROUP_TARGET = ReservationTarget(preference="capacity-reservations-only", group_
         (OPEN, reserved("", "cr-1"), True, ReservationTarget(preference="open")),
         (OPEN, reserved("", "cr-1"), False, ReservationTarget(preference="capacity-reservations-only")),
         (OPEN, reserved("cr-1"), True, ID_TARGET),
-        (OPEN, on_demand(), True, ReservationTarget(preference="open")),
         (OPEN, spot(), True, ReservationTarget(preference="none")),
         (ONLY, reserved("", "cr-1"), True, ReservationTarget(preference="capacity-reservations-only")),
         (BY_ID, reserved("cr-1"), True, ID_TARGET),
         (BY_ID, reserved("cr-1"), False, ID_TARGET),
-        (BY_ID, on_demand(), True, ReservationTarget(preference="none")),
         (BY_ID, spot(), True, ReservationTarget(preference="none")),
         (BY_GROUP, reserved(GROUP, "cr-1"), True, GROUP_TARGET),
         (BY_GROUP, reserved("cr-1"), True, ID_TARGET),
-        (BY_GROUP, on_demand(), True, ReservationTarget(preference="none")),
         (BY_TERMS, reserved("cr-1"), True, ID_TARGET),
-        (BY_TERMS, on_demand(), True, ReservationTarget(preference="none")),
-        (NONE, on_demand(), True, ReservationTarget(preference="none")),
-        (Selection(), on_demand(), True, ReservationTarget(preference="none")),
         (Selection(), spot(), True, ReservationTarget(preference="none")),
     ],
 )
@@ -50,9 +44,23 @@ def test_reservation_target_by_selection_and_option(
     assert target_for(selection, option, falls_back) == target
 
 
-def test_a_claim_that_excludes_reserved_opts_out_of_open_matching() -> None:
-    target = target_for(OPEN, on_demand(), True, claim_allows_reserved=False)
-    assert target == ReservationTarget(preference="none")
+@pytest.mark.covers("FUL-10")
+@pytest.mark.parametrize(
+    ("selection", "target"),
+    [
+        (OPEN, ReservationTarget(preference="open")),
+        (BY_ID, ReservationTarget(preference="open")),
+        (BY_TERMS, ReservationTarget(preference="open")),
+        (BY_GROUP, ReservationTarget(group_arn=GROUP, spills=True)),
+    ],
+)
+def test_instance_outside_reservations_is_launched_so_that_ec2_can_count_it_later(
+    selection: Selection, target: ReservationTarget
+) -> None:
+    none = ReservationTarget(preference="none")
+    assert target_for(selection, on_demand(), True, absorbable=True) == target
+    assert target_for(selection, on_demand(), True, absorbable=False) == none
+    assert target_for(selection, spot(), True, absorbable=True) == none
 
 
 @pytest.mark.covers("KRP-12")
@@ -85,10 +93,10 @@ def test_targets_that_ec2_rejects_or_the_class_excludes_are_never_built(
     st.booleans(),
 )
 def test_ec2_accepts_every_built_target_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
-    selection: Selection, option: Option, on_demand_too: bool, reserved_too: bool
+    selection: Selection, option: Option, on_demand_too: bool, absorbable: bool
 ) -> None:
     try:
-        target = target_for(selection, option, on_demand_too, claim_allows_reserved=reserved_too)
+        target = target_for(selection, option, on_demand_too, absorbable=absorbable)
     except ValueError:
         return
     # EC2 takes one target, with this preference alone.

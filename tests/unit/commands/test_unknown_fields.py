@@ -13,7 +13,7 @@ from broker.apis import crds
 from broker.apis.pod_fields import METADATA, PRESERVE, WORKLOADS, Schema
 from broker.commands import manifests
 from local.kube.data import load
-from tests.unit.apis import test_karpenter_fidelity as fidelity
+from tests.unit.apis.karpenter_crds import stored
 
 ARN = {"capacityReservationSpecs": {"capacityReservationTarget": {"capacityReservationId": "cr-1"}}}
 PODS = {"containers": [{"name": "c", "image": "x", "resources": {"limit": {"cpu": "1"}}}]}
@@ -181,13 +181,9 @@ def test_every_field_of_a_shipped_definition_is_known(tmp_path: Path, definition
         assert read(tmp_path, manifest) == ([], [])
 
 
-@pytest.mark.peers
-@pytest.mark.parametrize("file", fidelity.FILES)
-def test_every_field_of_karpenters_own_definition_is_known(tmp_path: Path, file: str) -> None:
-    folder = fidelity.module()
-    if folder is None:
-        pytest.skip(f"no Karpenter here: run `go mod download {fidelity.MODULE}`")
-    for manifest in with_every_field(yaml.safe_load((folder / f"{file}.yaml").read_text())):
+@pytest.mark.parametrize("name", stored())
+def test_every_field_of_karpenters_own_definition_is_known(tmp_path: Path, name: str) -> None:
+    for manifest in with_every_field(stored()[name]):
         assert read(tmp_path, manifest) == ([], [])
 
 

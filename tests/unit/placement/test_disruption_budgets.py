@@ -70,3 +70,11 @@ def test_a_wrong_budget_allows_nothing_and_is_remembered() -> None:
 def test_a_pool_without_budgets_has_karpenters_default() -> None:
     ledger = BudgetLedger({}, {"p": PoolNodes(total=25)}, NOON)
     assert ledger.remaining("p", "Empty") == 3
+
+
+@pytest.mark.covers("FUL-21")
+def test_nodes_that_are_not_ready_do_not_hold_up_repair() -> None:
+    nodes = PoolNodes(total=10, disrupted=4, leaving=1)
+    ledger = BudgetLedger({"web": (budget("3"),)}, {"web": nodes}, NOON)
+    assert (ledger.remaining("web", "Drifted"), ledger.remaining("web", "Unhealthy")) == (0, 2)
+    assert ledger.take("web", "Unhealthy", 2) and not ledger.take("web", "Unhealthy")

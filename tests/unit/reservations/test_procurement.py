@@ -30,9 +30,9 @@ from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
-from providers.model import InstanceType, Odcr, ReservationGroup
+from providers.model import Instance, InstanceType, MatchCriteria, Odcr, ReservationGroup
 from providers.names import MANAGED_BY, MANAGER, TAG_CLUSTER, TAG_CLUSTER_UID
-from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
+from tests.unit.capacity.builders import GROUP, NOW, ZONES, instance, minutes, odcr, type_
 
 GPU = "nvidia.com/gpu"
 TEAM, OTHER = ReservationKey("team", "gpus"), ReservationKey("team", "more")
@@ -929,3 +929,39 @@ def test_only_reservations_of_this_clusters_broker_are_changed(
     reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").ownership_of(tags))
     assert made_here(reservation, "blue") is own
     assert not made_here(replace(reservation, tags={**tags, MANAGED_BY: "terraform"}), "blue")
+
+
+# ---- running instances that a purchase absorbs
+
+
+def running(name: str, zone: str, **more: Any) -> Instance:
+    return instance(name, P5, zone, **{"reservation_preference": "open", **more})
+
+
+@pytest.mark.covers("FUL-12")
+@pytest.mark.parametrize(
+    ("runs", "criteria", "bought"),
+    [
+        ([running("i-1", B), running("i-2", B)], "open", (P5, B, 2)),
+        ([running("i-1", A), running("i-2", B), running("i-3", B)], "open", (P5, B, 2)),
+        ([running("i-1", B)], "targeted", (P5, A, 8)),  # EC2 never counts it there
+        ([running("i-1", B, reservation_preference="none")], "open", (P5, A, 8)),
+        ([running("i-1", B, platform="Windows")], "open", (P5, A, 8)),
+        ([running("i-1", C)], "open", (P5, A, 8)),  # the flavor is not there
+        ([running(f"i-{n}", B) for n in range(20)], "open", (P5, B, 8)),
+    ],
+)
+def test_quota_that_runs_on_demand_is_bought_where_it_runs(
+    runs: list[Instance], criteria: MatchCriteria, bought: tuple[str, str, int]
+) -> None:
+    capacity = desired(terms=PurchaseSpec(match_criteria=criteria), running=tuple(runs))
+    assert buys(planned(capacity)) == [bought]
+
+
+@pytest.mark.covers("FUL-12")
+def test_running_instances_that_a_free_slot_absorbs_are_not_bought_for_again() -> None:
+    capacity = desired(terms=PurchaseSpec(match_criteria="open"), running=(running("i-1", B),))
+    free = managed("cr-1", 2, used=1, zone=B, match_criteria="open")
+    assert buys(planned(capacity, odcrs=(free,))) == [(P5, A, 6)]
+    full = managed("cr-1", 2, used=2, zone=B, match_criteria="open")
+    assert buys(planned(capacity, odcrs=(full,))) == [(P5, B, 1)]

@@ -36,7 +36,9 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
     inventory = Inventory(odcrs={"cr-1": odcr("cr-1")}, described=NOW)
     broker: Any = SimpleNamespace(
         inventory=SimpleNamespace(snapshot=lambda: inventory, unreadable=None),
-        read=SimpleNamespace(claims=cache(*claims), classes=cache(), pools=cache(), pods=cache()),
+        read=SimpleNamespace(
+            claims=cache(*claims), classes=cache(), pools=cache(), pods=cache(), nodes=cache()
+        ),
         mirrors=cache().cache,
         reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache()),
         launcher=SimpleNamespace(shortages=Shortages()),

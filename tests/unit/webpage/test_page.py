@@ -13,6 +13,7 @@ from broker.capacity.model import Outcome
 from broker.capacity.requirements import Requirements
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
+from broker.oncall.broken import BrokenNode
 from broker.oncall.idle_matches import IdleSlots, idle_matches
 from broker.oncall.waiters import Alternative, Waiter, describe
 from broker.quota.usage import ReservationKey
@@ -189,6 +190,44 @@ def test_overview_matches_idle_slots_with_what_waits() -> None:
         assert "kubectl describe pod -n team train" in shown
     with page(HistoryStore(), state(claims=0)) as url:
         assert "Nothing waits." in body(url)
+
+
+def broken(claim: str = "train-1") -> BrokenNode:
+    return BrokenNode(
+        claim=claim,
+        node="ip-10-0-0-1",
+        node_pool="gpu",
+        instance_type="p5.48xlarge",
+        zone="us-east-1a",
+        reservation="cr-1",
+        sign="AcceleratedHardwareReady=False NvidiaXID48Error",
+        message="GPU 3 is lost",
+        since=NOW - timedelta(minutes=1),
+        next="rebooted, if it is still broken then",
+        next_at=NOW + timedelta(minutes=9),
+        usd_hour=60.0,
+        usd=1.0,
+    )
+
+
+@pytest.mark.covers("FUL-22")
+def test_broken_node_is_on_the_first_page_with_its_slot_next_step_and_cost() -> None:
+    with page(HistoryStore(), replace(state(), broken=[broken()])) as url:
+        for path in ("", "/claims/train-1", "/odcrs/cr-1"):
+            shown = body(url + path)
+            for part in ("NvidiaXID48Error", "GPU 3 is lost", "if it is still broken then", "60.00; 1.00"):
+                assert part in shown, path
+            assert "(in 9m)" in shown and "cr-1" in shown
+        assert "1</strong> node is broken" in body(url)
+    with page(HistoryStore(), state()) as url:
+        assert "broken" not in body(url)
+
+
+@pytest.mark.covers("FUL-22")
+def test_person_without_the_cluster_sees_no_broken_node() -> None:
+    live = replace(state(), broken=[broken()])
+    assert not visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"}))).broken
+    assert visible(live, VisibleScope(cluster=True, namespaces=frozenset({"team"}))).broken
 
 
 @pytest.mark.covers("FLT-54")

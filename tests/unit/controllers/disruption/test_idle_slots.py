@@ -36,12 +36,15 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     inventories = iter([described(1), described(0), described(1)])
     pods = Cache(Pod)
     pods.apply("ADDED", pending(NOW))
-    unused: Any = SimpleNamespace(client=None, clock=FakeClock())
-    caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node))
+    recorder = SimpleNamespace(ended=lambda *_: None)
+    unused: Any = SimpleNamespace(client=None, clock=FakeClock(), recorder=recorder)
+    caches: Any = SimpleNamespace(
+        pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node), pools=Cache(NodePool)
+    )
     slots = SimpleNamespace(
         snapshot=lambda: Snapshot(version=1, reservations={}, inventory=next(inventories))
     )
-    sources: Any = SimpleNamespace(slots=slots)
+    sources: Any = SimpleNamespace(slots=slots, ec2=SimpleNamespace(provider=None))
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
     for seconds in (0, 30, 45):
         methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))

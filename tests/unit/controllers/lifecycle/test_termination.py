@@ -44,6 +44,7 @@ def test_a_claim_that_gets_an_instance_meanwhile_keeps_its_finalizer() -> None:
         cast(Any, None),
         launching=lambda _uid: False,
         freed=lambda: None,
+        undecided=lambda _claim, _now: False,
     )
     termination.reconcile(stale)
 

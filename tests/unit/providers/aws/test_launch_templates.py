@@ -101,9 +101,15 @@ def test_no_two_classes_or_clusters_share_a_template() -> None:
                 "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": GROUP},
             },
         ),
+        (
+            ReservationTarget(group_arn=GROUP, spills=True),
+            {"CapacityReservationTarget": {"CapacityReservationResourceGroupArn": GROUP}},
+        ),
     ],
 )
-def test_a_target_always_goes_with_reservations_only(target: ReservationTarget, data: object) -> None:
+def test_a_target_goes_with_reservations_only_unless_it_spills(
+    target: ReservationTarget, data: object
+) -> None:
     data_ = template_data(Template(image_id="ami-1", target=target))
     assert data_.get("CapacityReservationSpecification") == data
 
@@ -114,6 +120,7 @@ def test_a_target_always_goes_with_reservations_only(target: ReservationTarget, 
         (ReservationTarget(preference="none", reservation_id="cr-1"), "preference none with target cr-1"),
         (ReservationTarget(preference="open", group_arn=GROUP), "preference open with target arn:"),
         (ReservationTarget(reservation_id="cr-1", group_arn=GROUP), "not both"),
+        (ReservationTarget(reservation_id="cr-1", spills=True), "only a launch into a group"),
     ],
 )
 def test_a_template_that_ec2_rejects_is_never_sent(target: ReservationTarget, message: str) -> None:
@@ -295,6 +302,12 @@ def test_a_placement_group_by_id_and_nested_virtualization() -> None:
     )
     assert data["Placement"] == {"Tenancy": "default", "GroupId": "pg-1"}
     assert data["CpuOptions"] == {"NestedVirtualization": "enabled"}
+
+
+@pytest.mark.covers("CUR-01")
+@pytest.mark.parametrize(("enclaves", "sent"), [(True, {"Enabled": True}), (False, None)])
+def test_enclaves_are_enabled_in_the_template(enclaves: bool, sent: object) -> None:
+    assert template_data(Template(image_id="ami-1", enclaves=enclaves)).get("EnclaveOptions") == sent
 
 
 def test_a_profile_by_arn_is_sent_as_one() -> None:

@@ -1,0 +1,146 @@
+"""Where EC2 can count an instance in a reservation although it was launched outside.
+
+EC2 counts a running instance in a reservation with a free slot if the instance's own preference allows it,
+and instance type, platform, zone and tenancy are equal: one with preference `open` in open reservations, and
+one that was launched with a group target and spilled in members of that group. It never counts one with the
+preference `none` (EC2 User Guide, "Launch instances into an existing Capacity Reservation", "Work with
+Capacity Reservation groups"). A reservation that takes a running instance is said to absorb it.
+
+Invariant: an instance is launched so that EC2 can count it later only where its claim may use every
+reservation that EC2 could choose: EC2 knows no owners, no holds and no selection of a class.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+
+from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.supply import LaunchSupply
+from providers.model import Instance, Odcr, ReservationGroup
+
+Place = tuple[str, str]  # an instance type in a zone
+NOWHERE: frozenset[Place] = frozenset()
+
+
+def absorbing_places(node_class: NodeClass) -> frozenset[Place]:
+    """The places with a reservation of the class that takes running instances."""
+    return frozenset(_place(odcr) for odcr in node_class.resolved.usable if _takes(node_class, odcr))
+
+
+def lets_absorb(node_class: NodeClass, place: Place) -> bool:
+    """Whether instances of the class outside reservations are launched so that EC2 can count them later.
+
+    A class that names reservations does so only beside them: elsewhere, open reservations are of others.
+    """
+    selection = node_class.selection
+    if selection.preference == "open" or selection.group_arn:
+        return True
+    return place in absorbing_places(node_class)
+
+
+def absorbs(odcr: Odcr, instance: Instance, groups: Mapping[str, ReservationGroup]) -> bool:
+    """Whether EC2 can count a running instance, which is in no reservation, in a free slot of this one."""
+    if instance.reservation_id or instance.lifecycle or instance.state != "running":
+        return False
+    alike = (instance.instance_type, instance.zone, instance.platform, instance.tenancy)
+    if (odcr.instance_type, odcr.zone, odcr.platform, odcr.tenancy) != alike:
+        return False
+    if odcr.market != "on-demand" or not odcr.active:
+        return False
+    if instance.reservation_group:
+        group = groups.get(instance.reservation_group)
+        return group is not None and odcr.id in group.member_ids
+    grouped = odcr.placement_group_arn.rpartition("/")[2]
+    return (
+        instance.reservation_preference == "open"
+        and odcr.match_criteria == "open"
+        and grouped == instance.placement_group
+    )
+
+
+class ClosedPlaces:
+    """The places where an instance of one plan must match no reservation.
+
+    `kept`: reservations with slots that are promised to others.
+    """
+
+    def __init__(self, kept: Collection[str], supply: LaunchSupply) -> None:
+        self._kept = frozenset(kept)
+        self._supply = supply
+        self._barred: dict[str, frozenset[str]] = {}
+        self._closed: dict[tuple[str, str, str], frozenset[Place]] = {}
+
+    def of(self, node_class: NodeClass, queue: str) -> frozenset[Place]:
+        """For claims of a class that draw from a queue."""
+        key = (node_class.name, node_class.tenancy, queue)
+        if key not in self._closed:
+            self._closed[key] = self._places(node_class, queue)
+        return self._closed[key]
+
+    def _places(self, node_class: NodeClass, queue: str) -> frozenset[Place]:
+        selection, inventory = node_class.selection, self._supply.inventory
+        if selection.preference == "open":
+            return open_places(self._barred_of(queue), inventory)
+        if selection.group_arn:
+            group = inventory.groups.get(selection.group_arn)
+            members = self._barred_of(queue).intersection(group.member_ids if group else ())
+            return frozenset(_place(inventory.odcrs[id_]) for id_ in members if id_ in inventory.odcrs)
+        usable = {odcr.id for odcr in node_class.resolved.usable} - self._barred_of(queue)
+        return frozenset(
+            place
+            for place in absorbing_places(node_class)
+            if any(odcr.id not in usable for odcr in self._open[place])
+        )
+
+    def _barred_of(self, queue: str) -> frozenset[str]:
+        """The reservations in which no claim of this queue may be counted later."""
+        if queue not in self._barred:
+            odcrs = self._supply.inventory.odcrs
+            self._barred[queue] = frozenset(id_ for id_ in odcrs if not self._permitted(queue, id_))
+        return self._barred[queue]
+
+    def _permitted(self, queue: str, odcr_id: str) -> bool:
+        """A slot of another owner is never offered to EC2: its owner lends it, and reclaims it.
+
+        Own slots are, also beyond the quota of the moment: a slot that becomes free gives quota back.
+        """
+        if odcr_id in self._kept:
+            return False
+        entitlements = self._supply.entitlements
+        right = entitlements.right(queue, odcr_id)
+        if right != "own":
+            return right == "free"
+        over = entitlements.limit(queue, entitlements.slot_pools[odcr_id]) is not None
+        return not over or not self._supply.inventory.free(odcr_id)
+
+    @cached_property
+    def _open(self) -> Mapping[Place, list[Odcr]]:
+        by_place: dict[Place, list[Odcr]] = defaultdict(list)
+        for odcr in self._supply.inventory.odcrs.values():
+            if _matched_openly(odcr):
+                by_place[_place(odcr)].append(odcr)
+        return by_place
+
+
+def open_places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
+    """The places in which EC2 would match one of these reservations without a target."""
+    odcrs = (inventory.odcrs[odcr_id] for odcr_id in odcr_ids if odcr_id in inventory.odcrs)
+    return frozenset(_place(odcr) for odcr in odcrs if _matched_openly(odcr))
+
+
+def _takes(node_class: NodeClass, odcr: Odcr) -> bool:
+    if odcr.market != "on-demand" or odcr.outpost_arn:
+        return False
+    if node_class.selection.group_arn:
+        return True
+    return odcr.match_criteria == "open" and odcr.placement_group_arn == node_class.placement_group_arn
+
+
+def _matched_openly(odcr: Odcr) -> bool:
+    return odcr.match_criteria == "open" and (odcr.active or odcr.on_time)
+
+
+def _place(odcr: Odcr) -> Place:
+    return odcr.instance_type, odcr.zone

@@ -1,0 +1,125 @@
+"""Gives slots to the successors of nodes that ended for them, before all other claims.
+
+Why: where a reservation is full, a node is replaced by ending it first. Without a hold any claim that waits
+could take the slot, and the pods of the node would have none.
+
+Invariant: until its hold ends, only the successor launches into the slot, and it launches nowhere else. The
+successors of a gang launch together. A slot that is borrowed is not held: its owner may have it back. Nor is
+one that EC2 shows taken by others: an instance that it absorbed, or one of another cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.capacity.class_catalog import named
+from broker.capacity.model import Assignment, Claim, Unplaced
+from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.supply import LaunchSupply
+from broker.text import format_time
+
+AWAITS_REPLACED: Final = "AwaitsReplaced"
+# After the old instance is gone: how long its slot is kept, and when EC2's count shows whether it is free.
+HOLD: Final = timedelta(minutes=10)
+COUNTED: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succession:
+    """`others`: the claims that hold no slot. `slots`: the free slot of each successor (by uid).
+
+    `held`: the reservations with holds, also of slots that their nodes have not left yet.
+    """
+
+    others: Sequence[Claim]
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
+    slots: Mapping[str, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+
+    def rest(self, supply: LaunchSupply) -> LaunchSupply:
+        """The supply without the slots of successors."""
+        if not self.slots:
+            return supply
+        debits = Counter(supply.inventory.debits) + Counter(self.slots.values())
+        draws = supply.entitlements.draws
+        taken = [(draws.get(uid, ""), odcr_id) for uid, odcr_id in self.slots.items()]
+        return replace(
+            supply,
+            inventory=replace(supply.inventory, debits=debits),
+            entitlements=supply.entitlements.after(taken),
+        )
+
+
+def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
+    """The successors among the claims with the slots that they get now."""
+    if not any(claim.slot for claim in claims):
+        return Succession(others=claims)
+    catalog = OptionCatalog(supply)
+    holding = [claim for claim in claims if _holds(claim, catalog, supply)]
+    free = Counter({claim.slot: supply.inventory.free(claim.slot) for claim in holding})
+    slots: dict[str, str] = {}
+    for claim in holding:
+        if free[claim.slot] > 0:
+            free[claim.slot] -= 1
+            slots[claim.uid] = claim.slot
+    assignments: list[Assignment] = []
+    unplaced: dict[str, Unplaced] = {}
+    for unit in _units(holding):
+        if all(claim.uid in slots for claim in unit):
+            for claim in unit:
+                option = named(supply.inventory.odcrs[claim.slot], catalog.known(claim))
+                assignments.append(Assignment(claim=claim, option=option))
+        elif not any(_taken(claim, supply.now) for claim in unit if claim.uid not in slots):
+            unplaced |= {claim.uid: _waits(claim, claim.uid in slots) for claim in unit}
+    held = {*unplaced, *(assignment.claim.uid for assignment in assignments)}
+    return Succession(
+        others=[claim for claim in claims if claim.uid not in held],
+        assignments=tuple(assignments),
+        unplaced=unplaced,
+        slots={uid: slot for uid, slot in slots.items() if uid in held},
+        held=frozenset(claim.slot for claim in holding if claim.uid in held),
+    )
+
+
+def _holds(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> bool:
+    """Whether the claim's hold is in force, and its slot is one that it may launch into."""
+    over = claim.slot_until is not None and claim.slot_until <= supply.now
+    if not claim.slot or over or claim.node_class not in supply.classes:
+        return False
+    queue = supply.entitlements.draws.get(claim.uid, "")
+    if supply.entitlements.right(queue, claim.slot) not in ("free", "own"):
+        return False
+    options = catalog.candidates(claim).options
+    return any(claim.slot in option.odcr_ids for option in options)
+
+
+def _taken(claim: Claim, now: datetime) -> bool:
+    """Whether a slot that is not free was taken by others, and is not still that of the old node."""
+    return claim.slot_until is not None and now >= _counted(claim.slot_until)
+
+
+def _counted(until: datetime) -> datetime:
+    return until - HOLD + COUNTED
+
+
+def _units(holders: Iterable[Claim]) -> Iterable[Sequence[Claim]]:
+    """Single successors, and those of each gang."""
+    units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
+    for claim in holders:
+        units["gang" if claim.gang else "claim", claim.gang or claim.uid].append(claim)
+    return units.values()
+
+
+def _waits(claim: Claim, free: bool) -> Unplaced:
+    state = "is free, and others of its gang wait for theirs" if free else "has not left it yet"
+    until = f"; the slot is kept for it until {format_time(claim.slot_until)}" if claim.slot_until else ""
+    message = f"it takes over a slot of {claim.slot}; the node that it replaces {state}{until}"
+    if free:
+        message = f"its slot of {claim.slot} {state}{until}"
+    retry_at = _counted(claim.slot_until) if claim.slot_until and not free else claim.slot_until
+    return Unplaced(claim=claim, reason=AWAITS_REPLACED, message=message, retry_at=retry_at)

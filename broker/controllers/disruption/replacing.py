@@ -1,0 +1,205 @@
+"""Starts replacements: of nodes that drifted, of claims that move, of nodes that end without the broker.
+
+Invariant: a node ends only if its pods fit elsewhere, or a claim for them exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from broker.apis import names
+from broker.apis.meta import condition, is_true
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import held_odcr, replaces, since
+from broker.controllers.disruption.assumed import assumed_on, place_on_others
+from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
+from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
+from broker.controllers.disruption.replacements import (
+    Demand,
+    Pair,
+    body,
+    demand,
+    replacement_name,
+)
+from broker.controllers.disruption.report import Cause, DisruptionReporter
+from broker.controllers.disruption.rollouts import ReplaceWay, replace_way, rollout_obstacle
+from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.provisioning.usage import NODES, node_room
+from broker.placement.snapshot import PlacementSnapshot
+from broker.text import InvalidText
+
+
+class Replacer:
+    """Starts moves of nodes to replacements. Raises ApiError."""
+
+    def __init__(
+        self,
+        caches: ClaimCaches,
+        sources: DisruptionSources,
+        moves: MoveController,
+        reporter: DisruptionReporter,
+    ) -> None:
+        self._caches, self._sources = caches, sources
+        self._moves, self._reporter = moves, reporter
+
+    def replaced(self, node: ManagedNode) -> bool:
+        """Whether a replacement exists, also if a later step of its start was refused."""
+        return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
+
+    def replace_nodes(
+        self,
+        nodes: Sequence[ManagedNode],
+        gang: str,
+        finder: MachineFinder,
+        before: PlacementSnapshot,
+        usable: Sequence[str],
+        *,
+        cause: Cause = "Drifted",
+        why: str = "",
+        way: ReplaceWay | None = None,
+    ) -> PlacementSnapshot | None:
+        """Ends drifted or broken nodes if their pods fit on others; else starts replacements.
+
+        Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
+        its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
+        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's. Returns
+        the placement after it; None if nothing was started.
+        """
+        if any(names.CAPACITY_TYPE not in node.claim.labels for node in nodes):
+            return None  # EC2 has not shown yet whether they are in a reservation
+        ending = {node.node.name for node in nodes if node.node is not None}
+        placement = before.without_nodes(ending)
+        demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
+        pods = [pod for needed in demands for pod in needed.pods]
+        unplaced, placed = place_on_others(pods, placement, usable)
+        static = any(node.static for node in nodes)
+        if not unplaced and not static:
+            for node in nodes:
+                self._moves.end(node, cause)
+            return placed
+        if static or len(nodes) > 1:
+            placed = placement
+        else:
+            demands = [replace(demands[0], pods=tuple(unplaced))]
+        if problem := finder.over_limits(nodes):
+            for node in nodes:
+                self._reporter.blocked(node, f"Cannot replace it: {problem}")
+            return None
+        try:
+            way = way or replace_way(nodes[0].pool)
+            pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
+            problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
+            problem = problem or self._beyond_limit([needed for needed, _ in pairs])
+        except InvalidText as error:
+            problem = str(error)
+        if problem:
+            self._reporter.blocked(nodes[0], f"Cannot replace it now: {problem}")
+            return None
+        if not self._have_machines(pairs):
+            return None
+        pairs = finder.within_limits(pairs)
+        if not self._have_machines(pairs):
+            return None
+        drifted = condition(nodes[0].claim.status.conditions, names.DRIFTED)
+        message = f"{cause}: {why or (drifted.reason if drifted else '')}; {_shown(pairs[0])}"
+        gang_name = base_gang(gang) if len(nodes) > 1 else ""
+        begun = self.begin(pairs, cause, message, finder, gang=gang_name)
+        return placed if begun else None
+
+    def _beyond_limit(self, demands: Sequence[Demand]) -> str:
+        """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.
+
+        A successor in the slot of its node is launched only once that is gone.
+        """
+        beside = [needed for needed in demands if needed.node.static and not needed.slot]
+        pool = beside[0].node.pool if beside else None
+        room = node_room(pool, self._caches.claims.list()) if pool else None
+        if pool is None or room is None or len(beside) <= room:
+            return ""
+        return f"spec.limits.nodes of NodePool {pool.name} is {pool.spec.limits[NODES]}: raise it"
+
+    def succeed(self, node: ManagedNode, finder: MachineFinder, usable: Sequence[str]) -> None:
+        """Creates the claim that takes over the slot of a node that ends, if its pods fit nowhere else.
+
+        Whoever ended it: a person, its expiry, an event of EC2.
+        """
+        assert node.node is not None
+        needed = demand(node, node.moving)
+        placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
+        unplaced, _ = place_on_others(needed.pods, placement, usable)
+        if not unplaced:
+            return
+        pair = finder.find(replace(needed, pods=tuple(unplaced)), placement, "terminate-first")
+        needed, machines = pair
+        if not needed.slot or not machines or finder.over_limits([node]):
+            return  # its pods get machines as any others do
+        self.begin([pair], "Ended", f"NodeClaim {node.claim.name} ends; {_shown(pair)}", finder)
+
+    def _have_machines(self, pairs: Sequence[Pair]) -> bool:
+        """Whether all replacements can be made; reports the problem of the others."""
+        for needed, machines in pairs:
+            if not machines:
+                problem = needed.problem or OVER_LIMITS.format(needed.node.pool.name)
+                self._reporter.blocked(needed.node, f"Cannot replace it: {problem}")
+        return all(machines for _, machines in pairs)
+
+    def begin(
+        self,
+        pairs: Sequence[Pair],
+        cause: Cause,
+        message: str,
+        finder: MachineFinder,
+        *,
+        gang: str = "",
+    ) -> bool:
+        id_ = move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
+        label = MoveLabel(id=id_, size=len(pairs), cause=cause)
+        bodies = [
+            (
+                needed.node,
+                body(
+                    needed,
+                    machines,
+                    rights=finder.observed.rights,
+                    name=replacement_name(needed.node, label.id),
+                    move=str(label),
+                    gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
+                ),
+            )
+            for needed, machines in pairs
+        ]
+        with self._sources.creating():
+            if problem := finder.not_placed(body_ for _, body_ in bodies):
+                self._reporter.blocked(pairs[0][0].node, f"Cannot replace it now: {problem}")
+                return False
+            if not finder.admit(pairs):
+                self._have_machines([(needed, []) for needed, _ in pairs])
+                return False
+            return self._moves.start(bodies, label, message)
+
+
+def leaves_slot(node: ManagedNode) -> bool:
+    """Whether a node ends and leaves its slot to none: no claim is evicted for, or replaces it."""
+    claim = node.claim
+    return (
+        claim.deleting
+        and bool(held_odcr(claim))
+        and not node.static  # the loop of static pools makes their successors
+        and node.node is not None
+        and node.replacement is None
+        and not node.pool.deleting
+        and not is_true(claim, names.PREEMPTED)
+        and since(claim, names.DISRUPTION_REASON) is None
+    )
+
+
+def _shown(pair: Pair) -> str:
+    """The way of a replacement, as its event names it."""
+    needed, machines = pair
+    if needed.slot:
+        return f"it ends first, and its successor takes over its slot of {needed.slot}"
+    first = machines[0]
+    place = f"a free slot of {first.source}" if first.source else f"{first.capacity_type} {first.zone}"
+    return f"its successor is launched first ({place})"

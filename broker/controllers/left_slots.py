@@ -1,0 +1,101 @@
+"""Leaves slots to the launchers that freed them: other launchers replace their own nodes, too.
+
+Why: Karpenter ends a node of a full reservation before it launches the replacement (its gates
+TerminateFirstDrift and TerminateFirstRepair), and holds nothing for it. A claim of the broker would take the
+slot at once, and Karpenter's pods would have no node.
+
+Invariant: each claim of another launcher that ends to be replaced leaves at most one slot, for LEFT at most,
+and until one more claim of its NodePool has an instance there. A new process finds the claims that still
+end; it does not know those that were gone before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.controllers.assumed import AssumptionStore, LeftSlot
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import held_odcr, instance_id, since
+
+# For other reasons Karpenter's pods go to existing nodes, or to a new one that is there before.
+REPLACING: Final = frozenset({"Drifted", "Unhealthy"})
+
+
+class LeftSlots:
+    """`observe` takes every change of a claim. `released`: called if a slot is left no longer."""
+
+    def __init__(
+        self, caches: ClaimCaches, assumed: AssumptionStore, *, released: Callable[[], None]
+    ) -> None:
+        self._caches, self._assumed, self._released = caches, assumed, released
+        self._replaced: dict[str, str] = {}  # by uid of the replacement: the uid of the ended claim
+
+    def observe(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        claim = new or old
+        if claim is None or self._caches.owns(claim):
+            return
+        if new is None:
+            self._replaced.pop(claim.uid, None)
+        if _leaves(claim):
+            self._leave(claim, gone=new is None)
+        elif new is not None and _placed(new) and not (old is not None and _placed(old)):
+            self._match(new)
+
+    def _leave(self, claim: NodeClaim, *, gone: bool) -> None:
+        """Records the slot of a claim that ends, unless its replacement has an instance."""
+        slot, ended = _slot(claim), since(claim, names.INSTANCE_TERMINATING)
+        if claim.uid in self._replaced.values():
+            return
+        for other in self._caches.claims.list():
+            if other.uid not in self._replaced and self._replaces(other, slot, before=True):
+                self._replaced[other.uid] = claim.uid
+                return
+        at = ended or (self._assumed.clock.now() if gone else slot.deleted)
+        self._assumed.left.assume(claim.uid, slot, at=max(at, slot.deleted))
+
+    def _match(self, claim: NodeClaim) -> None:
+        """Releases the slot that was left longest, of those that the claim replaces."""
+        for uid, slot in self._assumed.left.values().items():
+            if claim.uid not in self._replaced and self._replaces(claim, slot, before=False):
+                self._replaced[claim.uid] = uid
+                if slot.odcr_id == held_odcr(claim):  # the last description may not show the launch
+                    self._assumed.debits.assume(instance_id(claim), slot.odcr_id)
+                self._assumed.left.forget((uid,))
+                self._released()
+
+    def _replaces(self, claim: NodeClaim, slot: LeftSlot, *, before: bool) -> bool:
+        """`before`: in doubt the claim was created before the deletion; times are whole seconds."""
+        created = claim.metadata.creation_timestamp
+        if created is None or created < slot.since or not _placed(claim) or self._caches.owns(claim):
+            return False
+        if claim.labels.get(names.NODEPOOL) != slot.pool:
+            return False
+        earlier = created <= slot.deleted if before else created < slot.deleted
+        return earlier or held_odcr(claim) == slot.odcr_id
+
+
+def _leaves(claim: NodeClaim) -> bool:
+    """Whether the claim ends in a reservation, to be replaced."""
+    disrupted = condition(claim.status.conditions, names.DISRUPTION_REASON)
+    replaced = disrupted is not None and disrupted.status == "True" and disrupted.reason in REPLACING
+    return replaced and claim.deleting and bool(held_odcr(claim))
+
+
+def _placed(claim: NodeClaim) -> bool:
+    return bool(claim.status.provider_id) and not claim.deleting
+
+
+def _slot(claim: NodeClaim) -> LeftSlot:
+    deleted = claim.metadata.deletion_timestamp
+    begun = since(claim, names.DISRUPTION_REASON)
+    assert deleted is not None
+    return LeftSlot(
+        odcr_id=held_odcr(claim),
+        pool=claim.labels.get(names.NODEPOOL, ""),
+        since=min(begun or deleted, deleted),
+        deleted=deleted,
+    )

@@ -1,0 +1,135 @@
+"""Creates the claims of a decision, within the limits of their pools as they are now.
+
+Why: static pools and replacements make claims in their own loops. One that was made since this decision read
+the claims may need the slots that it counts on.
+
+Invariant: each loop creates claims while it holds `creating`, and only if no other loop made one since its
+decision read them. So no two claims are made for one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+from prometheus_client import Counter as Counted
+
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.provisioning.decide import NewClaim, within_limits
+from broker.controllers.provisioning.pools import of_broker
+from broker.controllers.provisioning.protocols import LaunchProgress
+from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
+from broker.controllers.slots.policy import SlotPolicy
+from broker.kube.client import Client
+from broker.kube.errors import AlreadyExists, ApiError, Unavailable
+from broker.kube.writers import WriterPool
+from broker.oncall.metrics import REGISTRY
+
+OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may need the same slot: it is planned again"
+_CREATED: Final = Counted(
+    "capacity_broker_provisioning_claims",
+    "NodeClaims created for pods, by NodePool.",
+    ["nodepool"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("provisioning")
+
+
+def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> str:
+    """The name of a claim that a loop made from a NodePool and that a decision had not `seen` (by uid)."""
+    return next(
+        (
+            claim.name
+            for claim in claims
+            if claim.uid not in seen and not claim.deleting and _from_pool(claim)
+        ),
+        "",
+    )
+
+
+def _from_pool(claim: NodeClaim) -> bool:
+    return any(owner.kind == NodePool.KIND.kind for owner in claim.metadata.owner_references)
+
+
+class ClaimCreator:
+    """`created` is called for each claim that exists now. `overtaken`: nothing was created."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: ClaimCaches,
+        nodeclasses: NodeClassController,
+        slots: SlotPolicy,
+        *,
+        launches: LaunchProgress,
+        writers: WriterPool,
+        created: Callable[[NewClaim], None],
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._nodeclasses, self._slots = nodeclasses, slots
+        self._launches, self._writers, self._reported = launches, writers, created
+        self.overtaken = False
+
+    def create(self, claims: Sequence[NewClaim], seen: Collection[str]) -> dict[str, str]:
+        """Creates the claims. Raises Unavailable; the next run creates the others.
+
+        A claim that is refused does not stop the others, and is tried again. Returns the reason by pod.
+        `seen`: the claims (by uid) that the decision read.
+        """
+        refused: dict[str, str] = {}
+
+        def create(item: NewClaim) -> None:
+            if problem := self._created(item):
+                refused.update({pod.key: problem for pod in item.packed.pods})
+
+        if not claims:
+            return refused
+        with self._launches.creating():  # so do other loops: none creates claims meanwhile
+            if other := made_meanwhile(self._caches.claims.list(), seen):
+                self.overtaken = True
+                return {pod.key: OVERTAKEN.format(other) for item in claims for pod in item.packed.pods}
+            allowed = within_limits(claims, self._limits())
+            self._writers.each(create, allowed)
+        others = "another claim took the rest of the limits of NodePool"
+        names = {item.name for item in allowed}
+        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item.name not in names]
+        return refused | {pod.key: f"{others} {pool}" for pool, pods in left for pod in pods}
+
+    def _created(self, item: NewClaim) -> str:
+        """Why the claim could not be created; empty if it exists. Raises Unavailable."""
+        try:
+            self._create_one(item)
+        except Unavailable:
+            raise
+        except ApiError as error:
+            _log.warning("claim not created", claim=item.name, error=str(error))
+            return f"NodeClaim {item.name} was refused: {error}"
+        self._reported(item)
+        return ""
+
+    def _limits(self) -> Mapping[str, Mapping[str, int]]:
+        """The remaining amounts of all pools as the caches are now, and not as the run began."""
+        pools = [pool for pool in self._caches.pools.list() if of_broker(pool) and not unreadable(pool)]
+        largest = LargestMachines(self._slots.snapshot().types, self._nodeclasses.plan)
+        return pool_limits(pools, self._caches.claims.list(), self._caches.nodes.list(), largest)
+
+    def _create_one(self, item: NewClaim) -> None:
+        option = item.packed.option
+        try:
+            answer = self._client.create(NodeClaim.KIND, item.body)
+        except AlreadyExists:
+            return  # by an earlier run, which the cache does not show yet
+        self._caches.claims.observe(answer)
+        _CREATED.labels(option.pool).inc()
+        _log.info(
+            "claim created",
+            claim=item.name,
+            nodepool=option.pool,
+            pods=len(item.packed.pods),
+            instance_type=option.instance_type,
+            zone=option.zone,
+            source=option.source or option.capacity_type,
+        )

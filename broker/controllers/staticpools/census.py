@@ -1,0 +1,82 @@
+"""The claims of one static pool, and how many it lacks or has too many.
+
+Source: Karpenter, pkg/controllers/static (provisioning and deprovisioning) and pkg/controllers/state
+(statenodepool.go). A claim that is being replaced counts for neither: its replacement does.
+
+Invariant: a slot that a claim leaves goes to one successor. So no claim is left, and no slot is given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import is_true
+from broker.controllers.claim_status import held_odcr, replaces
+from broker.controllers.provisioning.usage import counted
+from providers.model import Odcr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCensus:
+    """`active`: the claims that neither end nor are replaced. `replaced`: those with a replacement.
+
+    `vacating`: those that end, each in a slot to which no successor is made yet. `present`: all of them.
+    """
+
+    active: tuple[NodeClaim, ...] = ()
+    replaced: int = 0
+    vacating: tuple[NodeClaim, ...] = ()
+    present: tuple[NodeClaim, ...] = ()
+
+    def lacks(self, wanted: int) -> int:
+        """How many claims the pool lacks of so many."""
+        active = len(self.active)
+        return wanted - active if active + self.replaced < wanted else 0
+
+    def excess(self, wanted: int) -> int:
+        return max(0, len(self.active) - wanted)
+
+    def left_by(self, odcr_ids: Collection[str]) -> list[NodeClaim]:
+        """The ending claims in slots of these reservations, by name."""
+        return [claim for claim in self.vacating if held_odcr(claim) in odcr_ids]
+
+
+def census(pool: NodePool, claims: Iterable[NodeClaim]) -> PoolCensus:
+    """The pool's claims among these."""
+    own = [claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name]
+    own.sort(key=lambda claim: claim.name)
+    active = tuple(counted(own))
+    succeeded = {replaces(claim)[1] for claim in own if not claim.deleting}
+    staying = {claim.uid for claim in active}
+    return PoolCensus(
+        active=active,
+        replaced=sum(
+            claim.uid in succeeded and claim.uid not in staying and not claim.deleting for claim in own
+        ),
+        vacating=tuple(claim for claim in own if _vacates(claim) and claim.uid not in succeeded),
+        present=tuple(own),
+    )
+
+
+def outside(
+    claims: Iterable[NodeClaim], odcr_ids: Collection[str], odcrs: Mapping[str, Odcr]
+) -> Sequence[NodeClaim]:
+    """The claims with an instance in none of these reservations.
+
+    One that EC2 has not shown yet is not among them, nor one in a reservation that EC2 does not describe.
+    """
+    return [claim for claim in claims if _shown(claim, odcrs) and held_odcr(claim) not in odcr_ids]
+
+
+def _shown(claim: NodeClaim, odcrs: Mapping[str, Odcr]) -> bool:
+    kind, odcr_id = claim.labels.get(names.CAPACITY_TYPE), claim.labels.get(names.RESERVATION_ID, "")
+    known = odcr_id in odcrs if kind == "reserved" else bool(kind)
+    return bool(claim.status.provider_id) and known
+
+
+def _vacates(claim: NodeClaim) -> bool:
+    """Whether the claim ends and leaves its slot to the pool. A borrowed slot goes to its owner."""
+    return claim.deleting and bool(held_odcr(claim)) and not is_true(claim, names.PREEMPTED)

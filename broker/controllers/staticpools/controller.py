@@ -1,0 +1,280 @@
+"""Keeps the number of nodes of static NodePools: that of `spec.replicas`, or that of their usable slots.
+
+Source: Karpenter, pkg/controllers/static (provisioning and deprovisioning): claims are made within
+`limits.nodes`, and ended directly, without budgets. Following pools are the broker's own.
+
+Invariant: nothing is remembered. A run compares pools, claims and EC2's counts, and a created claim is in the
+cache at once: a process that starts after a kill makes no claim twice. Claims are made only beside all that
+wait (see `broker.capacity.static_nodes`), and none while another loop made one since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
+from broker.capacity.shortages import BACKING_OFF
+from broker.capacity.static_nodes import next_departure
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.provisioning.creation import made_meanwhile
+from broker.controllers.provisioning.observe import stuck_claims
+from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, of_broker, served
+from broker.controllers.provisioning.protocols import LaunchProgress
+from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.usage import NODES, node_room
+from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.staticpools.bodies import Json, new_claims, static_requests
+from broker.controllers.staticpools.census import PoolCensus, census, outside
+from broker.controllers.staticpools.leaving import candidates_of, first_to_end
+from broker.controllers.staticpools.pool_supply import PoolSupply, PoolSupplyReader
+from broker.controllers.staticpools.report import Progress, StaticPoolReporter
+from broker.controllers.successions import Successions
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import AlreadyExists, ApiError
+from broker.kube.panics import guarded
+from broker.kube.removal import remove
+from broker.kube.writers import WriterPool
+from broker.placement.daemons import DaemonOverhead
+from broker.text import counted
+from providers.errors import ProviderError
+
+SOON: Final = 0.5  # seconds, after another loop made a claim
+AGAIN: Final = 10.0  # seconds, while nodes are missing
+_GROUP_UNREAD: Final = "GroupNotFound"
+_log = structlog.get_logger("staticpools")
+
+
+class Overtaken(Exception):
+    """Another loop made this claim since the plan was made."""
+
+
+class StaticPoolController:
+    """`run` is one pass over all static pools of the broker's group."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        nodeclasses: NodeClassController,
+        reads: ProvisioningReads,
+        slots: SlotPolicy,
+        *,
+        launches: LaunchProgress,
+        successions: Successions,
+        seconds: float,
+    ) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._caches, self._nodeclasses, self._reads = caches, nodeclasses, reads
+        self._slots, self._launches, self._successions = slots, launches, successions
+        self._supplies = PoolSupplyReader(
+            caches, nodeclasses, slots, launches, clock=context.clock, seconds=seconds
+        )
+        self._reporter = StaticPoolReporter(context, caches.pools)
+        self._writers = WriterPool("staticpools")
+        self._wakes: list[float] = []
+
+    def close(self) -> None:
+        self._writers.close()
+
+    def run(self, _items: Sequence[str] = ()) -> Result | None:
+        """Makes and ends claims. A pool that fails does not stop the others, and is tried again."""
+        ending = [claim for claim in self._caches.claims.list() if claim.deleting]
+        pools = [pool for pool in self._caches.pools.list() if static(pool)]
+        if not pools:
+            self._successions.decide("static pools", ())
+            return None
+        if not self._slots.known() or self._slots.snapshot().inventory.described is None:
+            return Result(requeue_after=1.0)
+        self._wakes = []
+        failed = {pool.name for pool in sorted(pools, key=lambda pool: pool.name) if not self._kept(pool)}
+        decided = {pool.name for pool in pools} - failed
+        self._successions.decide(
+            "static pools", [c for c in ending if c.labels.get(names.NODEPOOL) in decided]
+        )
+        return Result(requeue_after=min(self._wakes)) if self._wakes else None
+
+    def _kept(self, pool: NodePool) -> bool:
+        """Whether the pool was compared with its claims, or needs not be."""
+        if pool.deleting or not of_broker(pool) or replicas_problem(pool):
+            return True
+        compared = False
+        with guarded("staticpools", object=pool.name):
+            compared = self._compared(pool)
+        if not compared:
+            self._wakes.append(AGAIN)
+        return compared
+
+    def _compared(self, pool: NodePool) -> bool:
+        try:
+            if follows(pool):
+                self._follow(pool)
+            else:
+                self._keep(pool, pool.spec.replicas or 0)
+        except Overtaken as error:
+            _log.info("planned again", nodepool=pool.name, other=str(error))
+            self._wakes.append(SOON)
+            return False
+        except (ApiError, ProviderError) as error:
+            _log.warning("static pool not kept", nodepool=pool.name, error=str(error))
+            return False
+        return True
+
+    # ---- a fixed number
+
+    def _keep(self, pool: NodePool, wanted: int) -> None:
+        counts = census(pool, self._caches.claims.list())
+        served_pool = self._served(pool)
+        if excess := counts.excess(wanted):
+            now = self._clock.now()
+            occupancy = self._reads.occupancy.read(now)
+            leaving = first_to_end(candidates_of(counts.active, self._caches, occupancy, now), excess)
+            why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
+            self._end(leaving, why)
+        lacks, created = counts.lacks(wanted), 0
+        problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
+        if lacks and served_pool is not None:
+            given = self._read(served_pool)
+            counts = census(pool, given.claims)
+            lacks = counts.lacks(wanted)
+            created, problem = self._make(served_pool, counts, given, lacks)
+        if created < lacks:
+            self._wakes.append(AGAIN)
+        have = len(counts.active) + created - excess
+        self._reporter.report(pool, Progress(have=have, wanted=wanted, problem=problem))
+
+    def _make(
+        self, served_pool: ServedPool, counts: PoolCensus, given: PoolSupply, lacks: int
+    ) -> tuple[int, str]:
+        """Makes claims that can be launched, at most so many; returns their number, and why no more."""
+        successors_of = counts.left_by(given.usable.odcr_ids)[:lacks]
+        missing = lacks - len(successors_of)
+        room, problem = self._room(served_pool.pool, counts, missing)
+        count = 0
+        if room:
+            grant = self._supplies.grant(given, given.claim, room)
+            count, problem = grant.count, grant.problem or problem
+        self._create(served_pool, counts, given, count, successors_of)
+        return count + len(successors_of), problem
+
+    # ---- as many as usable slots
+
+    def _follow(self, pool: NodePool) -> None:
+        served_pool = self._served(pool)
+        if served_pool is None:
+            return  # which slots are usable is not known
+        if unread := _unread_group(served_pool):
+            have = len(census(pool, self._caches.claims.list()).active)
+            self._reporter.report(pool, Progress(have=have, wanted=have, problem=unread))
+            return
+        given = self._read(served_pool)
+        inventory, usable = given.supply.inventory, given.usable
+        counts = census(pool, given.claims)
+        leaving = [*outside(counts.active, usable.odcr_ids, inventory.odcrs)]
+        self._end(
+            leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
+        )
+        own = {claim.uid for claim in counts.active if claim.waits}
+        room, problem = self._room(pool, counts, usable.open)
+        successors_of = counts.left_by(usable.odcr_ids)
+        count = 0
+        if room or own:
+            grant = self._supplies.grant(given, usable.narrowed(given.claim), room)
+            count = grant.count
+            backing_off = {item.claim.uid for item in grant.plan.unplaced if item.reason == BACKING_OFF}
+            stuck = self._without_slot(counts, stuck_claims(grant.plan) - backing_off)
+            self._end(stuck, f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node")
+            leaving += stuck
+        self._create(served_pool, counts, given, count, successors_of)
+        have = len(counts.active) + count + len(successors_of) - len(leaving)
+        self._reporter.report(pool, Progress(have=have, wanted=have, problem=problem))
+        if at := next_departure(inventory.odcrs, usable.odcr_ids, self._clock.now()):
+            self._wake(at)
+
+    def _without_slot(self, counts: PoolCensus, stuck: Collection[str]) -> list[NodeClaim]:
+        """The pool's waiting claims for which no slot is left, without those of a call under way."""
+        return [
+            claim
+            for claim in counts.active
+            if claim.waits and claim.uid in stuck and not self._launches.launching(claim.uid)
+        ]
+
+    # ---- both
+
+    def _served(self, pool: NodePool) -> ServedPool | None:
+        """The pool as claims are made from it; None if it is not served now, as its conditions report."""
+        try:
+            return served(pool, self._nodeclasses.ready)
+        except (PoolNotServed, Unresolved):
+            return None
+
+    def _read(self, served_pool: ServedPool) -> PoolSupply:
+        return self._supplies.read(served_pool, self._requests(served_pool))
+
+    def _requests(self, served_pool: ServedPool) -> Mapping[str, int]:
+        return static_requests(served_pool, DaemonOverhead(self._reads.daemons()))
+
+    def _room(self, pool: NodePool, counts: PoolCensus, missing: int) -> tuple[int, str]:
+        """How many of the missing nodes `limits.nodes` allows, and the reason if that is not all.
+
+        A node that ends counts until it is gone. A successor in its slot is launched only then.
+        """
+        room = node_room(pool, counts.present)
+        if room is None or missing <= room:
+            return missing, ""
+        limit = pool.spec.limits[NODES]
+        return room, f"spec.limits.nodes is {limit}, and {counted(len(counts.present), 'node')} exist"
+
+    def _create(
+        self,
+        served_pool: ServedPool,
+        counts: PoolCensus,
+        given: PoolSupply,
+        count: int,
+        successors_of: Sequence[NodeClaim],
+    ) -> None:
+        """Creates the claims, unless another loop made one since. Raises Overtaken, ApiError."""
+        bodies = new_claims(
+            served_pool,
+            counts.present,
+            count,
+            successors_of=successors_of,
+            avoided=given.usable.avoided,
+            requests=self._requests(served_pool),
+        )
+        if not count and not successors_of:
+            return
+        with self._launches.creating():
+            if other := made_meanwhile(self._caches.claims.list(), given.seen):
+                raise Overtaken(other)
+            self._writers.each(self._create_one, [*bodies])
+
+    def _create_one(self, body: Json) -> None:
+        try:
+            answer: Mapping[str, Any] = self._client.create(NodeClaim.KIND, body)
+        except AlreadyExists:
+            return  # by an earlier run, which the cache does not show yet
+        self._caches.claims.observe(answer)
+        _log.info("claim created", claim=body["metadata"]["name"])
+
+    def _end(self, claims: Iterable[NodeClaim], why: str) -> None:
+        for claim in claims:
+            if remove(self._client, NodeClaim.KIND, claim, self._caches.claims):
+                self._reporter.ended(claim, why)
+
+    def _wake(self, at: datetime) -> None:
+        self._wakes.append(max(SOON, (at - self._clock.now()).total_seconds()))
+
+
+def _unread_group(served_pool: ServedPool) -> str:
+    """Why the members of the class's group are not known."""
+    misfits = served_pool.node_class.resolved.misfits
+    return next((misfit.message for misfit in misfits if misfit.reason == _GROUP_UNREAD), "")

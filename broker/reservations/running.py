@@ -1,0 +1,71 @@
+"""Running instances that a purchase of an open reservation absorbs, so that quota is bought where it runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.absorption import absorbs
+from broker.quota.usage import ReservationKey
+from broker.reservations.desired import DesiredCapacity, PurchaseSpec
+from broker.reservations.drawing import DrawRights
+from providers.model import Instance, Odcr
+
+Place = tuple[str, str]  # an instance type, and a zone or its id
+ListedInstances = Callable[[], Mapping[str, Instance]]  # this cluster's, as last described, by id
+
+
+def running_outside(
+    claims: Iterable[NodeClaim], instances: Mapping[str, Instance], rights: DrawRights
+) -> Mapping[ReservationKey, tuple[Instance, ...]]:
+    """The instances outside reservations of claims that draw from each reservation."""
+    outside: dict[ReservationKey, list[Instance]] = defaultdict(list)
+    for claim in claims:
+        instance = instances.get(claim.status.provider_id.rpartition("/")[2])
+        if instance is None or instance.reservation_id or claim.deleting:
+            continue
+        reserved = rights.of_claim(claim)
+        if isinstance(reserved, ReservationKey):
+            outside[reserved].append(instance)
+    return {reserved: tuple(instances) for reserved, instances in outside.items()}
+
+
+def absorbed_by_purchase(
+    desired: DesiredCapacity, places: Iterable[Place], owned: Sequence[Odcr]
+) -> Iterator[tuple[Place, int]]:
+    """The places where a purchase absorbs running instances, with their number, the most first.
+
+    Those that free slots of its own reservations absorb are not counted again.
+    """
+    counts: dict[Place, int] = {}
+    for place in places:
+        running = sum(_absorbs(desired.terms, place, instance) for instance in desired.running)
+        free = sum(
+            odcr.available
+            for odcr in owned
+            if odcr.active
+            and odcr.match_criteria == "open"
+            and odcr.instance_type == place[0]
+            and place[1] in (odcr.zone, odcr.zone_id)
+        )
+        if running > free:
+            counts[place] = running - free
+    yield from sorted(counts.items(), key=lambda item: -item[1])
+
+
+def _absorbs(terms: PurchaseSpec, place: Place, instance: Instance) -> bool:
+    name, zone = place
+    if zone not in (instance.zone, instance.zone_id):
+        return False
+    bought = Odcr(
+        id="",
+        instance_type=name,
+        zone=instance.zone,
+        total=1,
+        available=1,
+        platform=terms.platform,
+        tenancy=terms.tenancy,
+        match_criteria=terms.match_criteria,
+    )
+    return absorbs(bought, instance, {})

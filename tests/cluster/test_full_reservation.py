@@ -1,0 +1,166 @@
+"""Nodes of full reservations are replaced in their slots: no slot idles, and nothing is bought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.test_disruption import STEP, replacement
+from tests.cluster.test_standing import nodes, replicas
+
+KINDS = pytest.mark.parametrize(
+    "kinds", [(RESERVED,), (RESERVED, ON_DEMAND)], ids=["reserved", "with-fallback"]
+)
+
+
+def pool(stack: Stack, *kinds: str, annotations: dict[str, str] | None = None, **reservation: Any) -> None:
+    stack.node_class("web", zones=(A,), **reservation)
+    stack.node_pool("web", node_class="web")
+    required = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*kinds]}
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    block = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    template = {"spec": {"requirements": [required, types]}}
+    body: dict[str, Any] = {"spec": {"disruption": block, "template": template}}
+    stack.edit(NodePool, "web", {**body, "metadata": {"annotations": annotations or {}}})
+
+
+def drift(stack: Stack, *claims: str) -> None:
+    for name in claims:
+        stack.until(
+            lambda n=name: names.NODEPOOL_HASH in stack.get(NodeClaim, n).annotations,  # type: ignore[misc]
+            "a hash",
+            step=STEP,
+        )
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+
+
+def launched(stack: Stack) -> int:
+    """The instances that were asked for so far."""
+    return sum(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"] for fleet in stack.aws.fleets())
+
+
+def rolled(stack: Stack, count: int) -> tuple[int, int]:
+    """Lets a rollout go on until all nodes are new. Returns the launches, and the most nodes away at once."""
+    before, away = launched(stack), 0
+
+    def done() -> bool:
+        nonlocal away
+        replicas(stack, count)
+        claims = stack.all(NodeClaim)
+        ready = [claim for claim in claims if not claim.deleting and stack.is_true(claim.name, names.READY)]
+        away = max(away, count - len(ready))
+        new = [claim for claim in ready if not claim.name.startswith("r-")]
+        bound = [pod for pod in stack.all(Pod) if pod.spec.node_name and not pod.deleting]
+        return len(new) == count and len(claims) == count and len(bound) == count
+
+    stack.until(done, "the rollout is over", step=STEP)
+    return launched(stack) - before, away
+
+
+@KINDS
+@pytest.mark.parametrize("target", ["id", "group", "open"])
+@pytest.mark.covers("FUL-01", "FUL-02", "FUL-03", "FUL-05")
+def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
+    stack: Stack, kinds: tuple[str, ...], target: str
+) -> None:
+    odcr = stack.aws.odcr(count=3, criteria="open" if target == "open" else "targeted")
+    group = stack.aws.group(odcr)
+    targets: dict[str, Any] = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
+    pool(stack, *kinds, **targets[target])
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    drift(stack, "r-0", "r-1", "r-2")
+    assert rolled(stack, 3) == (3, 1)
+    assert stack.aws.free(odcr) == 0
+    assert [i.get("CapacityReservationId") for i in stack.aws.instances()] == [odcr] * 3
+
+
+def ended(stack: Stack, *claims: str) -> None:
+    for name in claims:
+        stack.until(lambda n=name: stack.find(NodeClaim, n) is None, f"{name} ends", step=STEP)  # type: ignore[misc]
+
+
+def settled(stack: Stack, count: int) -> list[str]:
+    """The reservation of each pod's node, once all pods have one."""
+
+    def bound() -> bool:
+        replicas(stack, count)
+        claims = [
+            claim for claim in stack.all(NodeClaim) if stack.is_true(claim.name, names.INITIALIZED_CONDITION)
+        ]
+        pods = [pod for pod in stack.all(Pod) if pod.spec.node_name and not pod.deleting]
+        return len(pods) == count and len(claims) == count
+
+    stack.until(bound, "all pods run", step=STEP)
+    return sorted(stack.reservation_of(claim.name) for claim in stack.all(NodeClaim) if not claim.waits)
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["delete", "expire"])
+@pytest.mark.covers("FUL-01", "FUL-04")
+def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
+    stack: Stack, kinds: tuple[str, ...], end: str
+) -> None:
+    odcr = stack.aws.odcr(count=2)
+    pool(stack, *kinds, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", expireAfter="10m" if end == "expire" else "Never")
+    rival = stack.claim("rival", node_class="web", priority="1000")  # waits for the slot, too
+    stack.until_waiting(rival, "AllReservationsFull")
+    for name in ("r-0", "r-1"):
+        stack.until(
+            lambda n=name: stack.get(NodeClaim, n).labels.get(names.RESERVATION_ID) == odcr,  # type: ignore[misc]
+            "its label",
+            step=STEP,
+        )
+    stack.passes()  # the broker has read the pods by then
+    ending = ("r-1",) if end == "delete" else ("r-0", "r-1")
+    if end == "delete":
+        stack.delete(NodeClaim, "r-1")
+    else:
+        stack.advance(600)
+    for name in ending:  # on a slow machine, steps of minutes would outrun the pass that decides
+        stack.until(lambda n=name: replacement(stack, n), f"a successor of {name}")  # type: ignore[misc]
+    ended(stack, *ending)
+    assert settled(stack, 2) == [odcr, odcr]
+    assert not stack.get(NodeClaim, rival).status.provider_id
+    assert launched(stack) == 2 + len(ending)
+
+
+@pytest.mark.covers("FUL-05")
+def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    stack.control.fault(action="CreateFleet", code="InternalError", status=500, times=-1)
+    drift(stack, "r-0", "r-1", "r-2")
+
+    def stopped() -> bool:
+        replicas(stack, 3)
+        shown = stack.condition(NodePool, "web", "NodesReplaced")
+        return shown is not None and shown.status == "False"
+
+    stack.until(stopped, "the condition", step=STEP)
+    stack.until_event("web", "DisruptionFailed", kind="NodePool")
+    for _ in range(10):
+        stack.advance(120)
+        stack.passes()
+        replicas(stack, 3)
+    left = [claim.name for claim in stack.all(NodeClaim) if not claim.deleting]
+    assert len([name for name in left if name.startswith("r-")]) == 2
+    shown = stack.condition(NodePool, "web", "NodesReplaced")
+    assert shown is not None and shown.reason == "LaunchFailed"
+    assert "no other node of its reservation is ended" in shown.message
+    stack.control.clear_faults()
+    stack.until(lambda: stack.aws.free(odcr) == 0, "its successor has the slot", step=STEP)
+    rolled(stack, 3)
+    shown = stack.condition(NodePool, "web", "NodesReplaced")
+    assert shown is not None and shown.status == "True"

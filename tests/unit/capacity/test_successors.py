@@ -1,0 +1,98 @@
+"""Successors of nodes in full reservations: their slots go to them, and they go nowhere else meanwhile."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
+from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.plan import plan
+from broker.capacity.successors import COUNTED, HOLD
+from broker.quota.model import Preemption
+
+from .builders import GROUP, NOW, chosen, claim, inventory, node_class, odcr, refusals, supply
+
+KINDS = ("reserved", "on-demand")
+AT = "reserved:m5.xlarge:us-east-1a:"
+
+
+def successor(name: str = "next", slot: str = "cr-1", *, until: datetime | None = None, **more: Any) -> Claim:
+    return claim(name, kinds=KINDS, slot=slot, slot_until=until, **more)
+
+
+def planned(world: Inventory, *claims: Claim, entitlements: Entitlements | None = None) -> Plan:
+    classes = node_class(Selection(group_arn=GROUP), world)
+    given = supply({"default": classes}, world, entitlements=entitlements or Entitlements())
+    return plan(claims, given)
+
+
+def group(*free: int) -> Inventory:
+    ids = [f"cr-{number}" for number, _ in enumerate(free, 1)]
+    odcrs = [odcr(id_, total=1, free=count) for id_, count in zip(ids, free, strict=True)]
+    return inventory(*odcrs, groups={GROUP: ids})
+
+
+def test_successor_waits_for_its_slot_and_launches_nowhere_else() -> None:
+    result = planned(group(0, 1), successor(), claim("other", kinds=KINDS))
+    assert refusals(result) == {"next": "AwaitsReplaced"}
+    assert list(chosen(result)) == ["other"]
+    assert "the node that it replaces has not left it yet" in result.unplaced[0].message
+
+
+def test_freed_slot_goes_to_the_successor_before_claims_of_higher_priority() -> None:
+    result = planned(group(1), claim("rival", kinds=("reserved",), priority=1000), successor())
+    assert chosen(result) == {"next": f"{AT}cr-1"}
+    assert list(refusals(result)) == ["rival"]
+
+
+def test_calls_of_other_claims_cannot_take_the_slot_of_a_successor() -> None:
+    """A launch into the group would let EC2 pick the member."""
+    result = planned(group(1, 1), successor(), claim("other", kinds=("reserved",)))
+    assert chosen(result) == {"next": f"{AT}cr-1", "other": f"{AT}cr-2"}
+
+
+def test_hold_that_is_over_makes_the_claim_like_any_other() -> None:
+    late = successor(until=NOW)
+    assert chosen(planned(group(0), late))["next"].startswith("on-demand:")
+    result = planned(group(1), claim("rival", kinds=("reserved",), priority=1000), late)
+    assert chosen(result)["rival"].startswith(AT)
+    kept = successor(until=NOW + HOLD)
+    assert refusals(planned(group(0), kept)) == {"next": "AwaitsReplaced"}
+
+
+def test_slot_that_others_took_is_not_waited_for() -> None:
+    just, long = (successor(until=NOW + HOLD - ago) for ago in (COUNTED / 2, COUNTED))
+    assert refusals(planned(group(0), just)) == {"next": "AwaitsReplaced"}
+    assert chosen(planned(group(0), long))["next"].startswith("on-demand:")
+    gang = [successor(f"g-{n}", f"cr-{n}", gang="g", until=NOW + HOLD - COUNTED) for n in (1, 2)]
+    result = planned(group(1, 0), *gang)
+    assert len(chosen(result)) in (0, 2) and "AwaitsReplaced" not in refusals(result).values()
+
+
+def test_slot_that_the_class_no_longer_launches_into_is_not_waited_for() -> None:
+    assert "next" in chosen(planned(group(0), successor(slot="cr-9")))
+
+
+def test_successors_of_a_gang_launch_together() -> None:
+    gang = [successor(f"g-{n}", f"cr-{n}", gang="g") for n in (1, 2)]
+    rival = claim("rival", kinds=("reserved",), priority=1000)
+    half = planned(group(1, 0), *gang, rival)
+    assert refusals(half).keys() == {"g-1", "g-2", "rival"}
+    assert {refusals(half)[name] for name in ("g-1", "g-2")} == {"AwaitsReplaced"}
+    assert chosen(planned(group(1, 1), *gang, rival)) == {"g-1": f"{AT}cr-1", "g-2": f"{AT}cr-2"}
+
+
+def test_hold_never_keeps_an_owner_from_its_slot() -> None:
+    owner = SlotPool("a", "f")
+    availability = SlotAvailability(quota=1, room=1, lendable=1)
+    entitlements = Entitlements(
+        slot_pools={"cr-1": owner},
+        availability={owner: availability},
+        rules={"a": Preemption(reclaim="Any")},
+        draws={"uid-next": "b", "uid-owner": "a"},
+        borrow={SlotPool("b", "f"): 1},
+        peers={"b": frozenset({"a", "b"})},
+    )
+    result = planned(group(1), successor(), claim("owner", kinds=("reserved",)), entitlements=entitlements)
+    assert chosen(result)["owner"].startswith(AT)
