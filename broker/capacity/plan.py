@@ -294,7 +294,8 @@ class _Draft:
     ) -> tuple[Assignment, ...]:
         """The assignments, so that EC2 takes the slots of the plan and no other; `held`: by successors."""
         supply = self.supply
-        kept = frozenset(self.kept.values()) | held | self.slots.kept
+        left = {id_ for id_, count in supply.inventory.left.items() if count}
+        kept = frozenset(self.kept.values()) | held | self.slots.kept | left
 
         def member(claim: Claim, odcr_id: str) -> Option:
             return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))

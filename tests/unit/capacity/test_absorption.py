@@ -111,11 +111,21 @@ def test_slots_of_an_owner_are_offered_to_ec2_for_its_own_claims_alone(
 def test_nothing_is_launched_to_be_counted_in_a_slot_that_is_kept_for_a_successor(
     selection: Selection,
 ) -> None:
-    holder = claim("s", kinds=BOTH, types=["m5.xlarge"], slot="cr-1", slot_until=NOW + minutes(5))
+    holder = claim("s", kinds=BOTH, types=["m5.xlarge"], slot="cr-1", slot_until=NOW + minutes(9.5))
     other = claim("c", kinds=BOTH, types=["m5.xlarge"], zones=["us-east-1a"])
     (call,) = calls(selection, world(), holder, other)
     assert [assignment.claim.name for assignment in call.assignments] == ["c"]
     assert call.target == NEVER
+
+
+@pytest.mark.covers("FUL-06", "FUL-10")
+@pytest.mark.parametrize("selection", [OPEN, BY_ID, BY_GROUP], ids=["open", "id", "group"])
+@pytest.mark.parametrize(("left", "offered"), [(1, False), (0, True)])
+def test_slot_that_is_left_to_karpenter_is_not_offered_to_ec2(
+    selection: Selection, left: int, offered: bool
+) -> None:
+    known = inventory(odcr("cr-1", total=1, free=left), groups={GROUP: ["cr-1"]}, left={"cr-1": left})
+    assert (target(selection, known) != NEVER) == offered
 
 
 @pytest.mark.covers("FUL-10")
