@@ -11,6 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.apis.ome import CapacityReservation
 from broker.webpage.lending import loans
@@ -267,6 +268,25 @@ def test_absorbed_instance_of_another_team_is_a_loan_and_is_reclaimed_as_one(sta
     stack.until_ready("owner")
     assert stack.reservation_of("owner") == odcr
     assert "InCohortReclamation" in stack.until_event("low", "Preempted").message
+
+
+@pytest.mark.covers("FUL-10", "CUR-11")
+@pytest.mark.parametrize("selects", [True, False])
+def test_node_that_ec2_counts_in_a_reservation_of_others_does_not_drift(stack: Stack, selects: bool) -> None:
+    """EC2 chose it, and could choose it again for a replacement, as long as the class selects any."""
+    odcr = full(stack, BY_ID)
+    stack.start()
+    holder(stack, odcr)
+    beside(stack)
+    other = stack.aws.odcr(criteria="open")
+    assert stack.reservation_of("low") == other
+    stack.until(lambda: reserved_in(stack, "low", other), "labels follow")
+    if not selects:
+        stack.edit(EC2NodeClass, "web", {"spec": {"capacityReservationSpec": None}})
+        stack.until(lambda: is_true(stack.get(NodeClaim, "low"), names.DRIFTED), "it drifts", step=STEP)
+        return
+    later(stack, 240)
+    assert not is_true(stack.get(NodeClaim, "low"), names.DRIFTED) and replacement(stack, "low") is None
 
 
 @pytest.mark.covers("FUL-10")

@@ -12,6 +12,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.model import Selection
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -81,7 +82,18 @@ def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance
         ):
             return "SecurityGroupDrift"
     reservation = claim.labels.get(names.RESERVATION_ID, "")
-    return "CapacityReservationDrift" if reservation and reservation not in _selected(ready) else ""
+    if not reservation or reservation in _selected(ready) or _chosen_by_ec2(ready, instance):
+        return ""
+    return "CapacityReservationDrift"
+
+
+def _chosen_by_ec2(ready: LaunchClass, instance: Instance | None) -> bool:
+    """Whether EC2 chose the reservation of an instance that the class let it count in one.
+
+    Another instance of the class could be counted there, too.
+    """
+    selects = ready.plan.selection not in (Selection(), Selection(preference="none"))
+    return selects and instance is not None and instance.reservation_preference == "open"
 
 
 def _selected(ready: LaunchClass) -> frozenset[str]:
