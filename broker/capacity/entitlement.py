@@ -124,6 +124,11 @@ class Entitlements:
             return "own"
         return "lent" if slot_pool.owner in self.peers.get(queue, ()) else None
 
+    def foreign(self, queue: str, odcr_id: str) -> bool:
+        """Whether the reservation belongs to another queue. One that is barred loses no node by that."""
+        slot_pool = self.slot_pools.get(odcr_id)
+        return slot_pool is not None and slot_pool.owner != queue and queue not in self.barred
+
     def denial(self, queue: str, odcr_id: str) -> str:
         """The reason why a claim of this queue may not have a slot of the reservation."""
         if (slot_pool := self.slot_pools.get(odcr_id)) is None:

@@ -108,6 +108,13 @@ def resolve_class(
     )
 
 
+def selected(selection: Selection, inventory: Inventory) -> list[Odcr] | None:
+    """The described reservations that are selected, usable or not; None if the group is not known."""
+    if selection.group_arn and selection.group_arn not in inventory.groups:
+        return None
+    return _selected(selection, inventory, "")[0]
+
+
 def ends_at(odcr: Odcr) -> datetime | None:
     """The last moment for launches into it: its end, or for a block the start of its drain."""
     if odcr.end is None or not odcr.prepaid:

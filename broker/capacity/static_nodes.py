@@ -1,8 +1,9 @@
-"""The nodes that a static NodePool can get now, planned together with all claims that wait.
+"""The nodes that a static NodePool can get now, planned together with all claims that wait; and the
+reservations in which the nodes of a following pool stay.
 
 Invariant: a node is granted only if a plan places it beside every claim that waits. So it takes no slot that
 another claim was promised, and no claim is made that would wait for a slot. The plan is not recorded: the
-launch loop plans again.
+launch loop plans again. What a launch needs, such as room for DaemonSets or an image, ends no running node.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from broker.apis.names import RESERVATION_ID
+from broker.apis.names import INSTANCE_TENANCY, RESERVATION_ID
 from broker.capacity.domains import LaunchedGangs
-from broker.capacity.matching import ends_at
-from broker.capacity.model import Claim, Inventory, Plan
+from broker.capacity.matching import ends_at, selected
+from broker.capacity.model import Claim, Plan
 from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.options import PLACE_KEYS
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.supply import LaunchSupply
+from broker.capacity.types import WELL_KNOWN, reservation_labels, type_labels, zone_labels
 from broker.capacity.ways import ways
 from providers.model import Odcr
 
@@ -59,19 +62,37 @@ class StaticGrant:
 
 def usable_slots(claim: Claim, supply: LaunchSupply) -> UsableSlots:
     """The slots for claims like this one, which allow reservations only."""
-    queue = supply.entitlements.draws.get(claim.uid, "")
-    staying = replace(supply, inventory=_without_ending(supply.inventory, supply.now))
-    usable = {
-        way.odcr_id: way.free + way.lent
-        for way in ways(claim, staying, OptionCatalog(staying))
-        if way.odcr_id and supply.entitlements.right(queue, way.odcr_id) in _RIGHTS
+    slots = {
+        way.odcr_id: way.free + way.lent for way in ways(claim, supply, OptionCatalog(supply)) if way.odcr_id
     }
-    options = OptionCatalog(supply).candidates(claim).options
-    reachable = {odcr_id for option in options for odcr_id in option.odcr_ids}
+    usable = frozenset(odcr_id for odcr_id in slots if usable_for(claim, odcr_id, supply))
     return UsableSlots(
-        odcr_ids=frozenset(usable),
-        open=sum(usable.values()),
-        avoided=tuple(sorted(reachable - usable.keys())),
+        odcr_ids=usable,
+        open=sum(slots[odcr_id] for odcr_id in usable),
+        avoided=tuple(sorted(slots.keys() - usable)),
+    )
+
+
+def usable_for(claim: Claim, odcr_id: str, supply: LaunchSupply) -> bool:
+    """Whether a claim of a following pool may be launched into a reservation that is among its ways."""
+    right = supply.entitlements.right(supply.entitlements.draws.get(claim.uid, ""), odcr_id)
+    return right in _RIGHTS and not _left(supply.inventory.odcrs[odcr_id], supply.now)
+
+
+def staying(claim: Claim, supply: LaunchSupply) -> frozenset[str]:
+    """The reservations (by id) in which running nodes of a following pool stay.
+
+    The pool's class selects them, its requirements allow them, no other owns them, and they have not ended.
+    Of a group that is not known, all described reservations count.
+    """
+    odcrs, entitlements = supply.inventory.odcrs, supply.entitlements
+    chosen = selected(supply.classes[claim.node_class].selection, supply.inventory)
+    queue = entitlements.draws.get(claim.uid, "")
+    return frozenset(
+        odcr.id
+        for odcr in (odcrs.values() if chosen is None else chosen)
+        if not odcr.over and not _left(odcr, supply.now)
+        if not entitlements.foreign(queue, odcr.id) and _allows(claim, odcr, supply)
     )
 
 
@@ -121,14 +142,15 @@ def next_departure(odcrs: Mapping[str, Odcr], ids: Iterable[str], now: datetime)
     return min((at for at in times if at is not None and at > now), default=None)
 
 
-def _without_ending(inventory: Inventory, now: datetime) -> Inventory:
-    """The inventory in which nothing is launched into reservations that a following pool leaves by now."""
-    return replace(
-        inventory,
-        odcrs={
-            odcr_id: replace(odcr, unlaunchable=True)
-            if (at := leaves_at(odcr)) is not None and at <= now
-            else odcr
-            for odcr_id, odcr in inventory.odcrs.items()
-        },
-    )
+def _left(odcr: Odcr, now: datetime) -> bool:
+    """Whether a following pool has left the reservation by its dates."""
+    return (at := leaves_at(odcr)) is not None and at <= now
+
+
+def _allows(claim: Claim, odcr: Odcr, supply: LaunchSupply) -> bool:
+    """Whether the claim's requirements allow a node there. Labels of an unknown type do not count."""
+    labels = {**zone_labels(odcr.zone, odcr.zone_id), **reservation_labels(odcr)}
+    if (type_ := supply.types.get(odcr.instance_type)) is None:
+        return not claim.requirements.unmet(labels, among=PLACE_KEYS)
+    labels |= {**type_labels(type_), INSTANCE_TENANCY: odcr.tenancy}
+    return not claim.requirements.unmet(labels, among=WELL_KNOWN)

@@ -12,6 +12,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.report import FAILED
 from broker.controllers.staticpools.report import REPLICAS_MET, SCALED_IN
 from broker.kube.client import Request
@@ -19,6 +20,7 @@ from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
+from tests.cluster.test_daemon_sets import daemon_set
 from tests.cluster.test_disruption import STEP, run
 from tests.cluster.test_full_reservation import drift
 
@@ -318,6 +320,23 @@ def test_a_following_pool_has_a_node_in_each_slot_of_a_resized_reservation(
     assert stack.aws.free(odcr) == 0 and len(stack.aws.instances()) == 1
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     assert settled(stack, 0) == []
+
+
+@pytest.mark.covers("FUL-31")
+def test_a_following_pool_keeps_its_nodes_as_long_as_none_could_be_launched(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    static_pool(stack, annotations=FOLLOWS, id_=odcr)
+    stack.start()
+    assert settled(stack, 2) == [odcr] * 2
+    before = {claim.name for claim in own(stack)}
+    daemon_set(stack, resources={"requests": {"cpu": "200"}})
+    quiet(stack)
+    resize(stack, odcr, InstanceCount=3)
+    quiet(stack)
+    assert {claim.name for claim in own(stack)} == before  # no node is made, and none ends
+    stack.delete(DaemonSet, "d", namespace="default")
+    assert settled(stack, 3) == [odcr] * 3
+    assert before < {claim.name for claim in own(stack)} and launched(stack) == 3
 
 
 @pytest.mark.covers("FUL-31")

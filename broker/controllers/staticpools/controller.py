@@ -20,7 +20,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
 from broker.capacity.shortages import BACKING_OFF
-from broker.capacity.static_nodes import next_departure
+from broker.capacity.static_nodes import next_departure, staying
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
@@ -178,7 +178,8 @@ class StaticPoolController:
         given = self._read(served_pool)
         inventory, usable = given.supply.inventory, given.usable
         counts = census(pool, given.claims)
-        leaving = [*outside(counts.active, usable.odcr_ids, inventory.odcrs)]
+        kept_in = staying(given.claim, given.supply)
+        leaving = [*outside(counts.active, kept_in, inventory.odcrs)]
         self._end(
             leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
         )
@@ -196,7 +197,7 @@ class StaticPoolController:
         self._create(served_pool, counts, given, count, successors_of)
         have = len(counts.active) + count + len(successors_of) - len(leaving)
         self._reporter.report(pool, Progress(have=have, wanted=have, problem=problem))
-        if at := next_departure(inventory.odcrs, usable.odcr_ids, self._clock.now()):
+        if at := next_departure(inventory.odcrs, kept_in, self._clock.now()):
             self._wake(at)
 
     def _without_slot(self, counts: PoolCensus, stuck: Collection[str]) -> list[NodeClaim]:

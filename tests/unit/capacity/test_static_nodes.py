@@ -21,12 +21,13 @@ from broker.capacity.static_nodes import (
     granted,
     leaves_at,
     next_departure,
+    staying,
     usable_slots,
 )
 from broker.capacity.supply import LaunchSupply
 from broker.quota.model import Preemption
 
-from .builders import GROUP, NOW, claim, inventory, minutes, node_class, odcr, supply
+from .builders import GROUP, IMAGES, NOW, claim, inventory, minutes, node_class, odcr, supply
 from .test_plan_properties import World, worlds
 
 RESERVED = ("reserved",)
@@ -171,6 +172,83 @@ def test_usable_slots_follow_the_dates_of_a_reservation(
 def test_full_reservations_stay_usable_and_have_no_open_slot() -> None:
     slots = usable_slots(claim("static", kinds=RESERVED), world_of(group(0, 0)))
     assert (set(slots.odcr_ids), slots.open, slots.avoided) == ({"cr-1", "cr-2"}, 0, ())
+
+
+ULTRASERVER: dict[str, Any] = {**BLOCK, "ultraserver": True, "unlaunchable": True}
+
+
+def kept_in(given_supply: LaunchSupply, **more: Any) -> set[str]:
+    return {*staying(claim("static", kinds=RESERVED, **more), given_supply)}
+
+
+@pytest.mark.covers("FUL-31")
+def test_what_only_launches_need_ends_no_node() -> None:
+    """Requests that fit no more, another image, a zone without a subnet, a type that EC2 does not offer."""
+    full = group(0, 0)
+    selection = Selection(group_arn=GROUP)
+    windows = (replace(IMAGES[0], platform="Windows"),)
+    for changed in (
+        node_class(selection, full),
+        node_class(selection, full, images=windows),
+        node_class(selection, full, images=()),
+        node_class(selection, full, zones=("us-east-1b",)),
+    ):
+        given_supply = supply({"default": changed}, full)
+        assert kept_in(given_supply, requests={"cpu": 200.0}) == {"cr-1", "cr-2"}
+        assert kept_in(replace(given_supply, types={}), types=("m5.xlarge",)) == {"cr-1", "cr-2"}
+    assert usable_slots(claim(kinds=RESERVED, requests={"cpu": 200.0}), world_of(full)) == UsableSlots()
+    server = odcr("cr-1", "p5.48xlarge", total=2, free=0, end=NOW + minutes(90), **ULTRASERVER)
+    assert kept_in(world_of(inventory(server, groups={GROUP: ["cr-1"]}))) == {"cr-1"}
+
+
+@pytest.mark.covers("FUL-31")
+@pytest.mark.parametrize(
+    ("of", "entitlements", "expected"),
+    [
+        ({"types": ("m5.large",)}, Entitlements(), set()),
+        ({"zones": ("us-east-1b",)}, Entitlements(), set()),
+        ({}, owned(queue=""), {"cr-2"}),
+        ({}, owned(), {"cr-1", "cr-2"}),
+        ({}, owned(queue="theirs", peers=("ours",)), {"cr-2"}),
+        ({}, replace(owned(), barred={"ours": "held"}), {"cr-1", "cr-2"}),
+        ({}, replace(owned(queue="?gone"), barred={"?gone": "not found"}), {"cr-1", "cr-2"}),
+    ],
+    ids=["type", "zone", "another-owner", "own", "a-loan", "own-and-held", "owner-not-found"],
+)
+def test_nodes_leave_by_requirements_and_owners(
+    of: dict[str, Any], entitlements: Entitlements, expected: set[str]
+) -> None:
+    assert kept_in(world_of(group(0, 0), entitlements), **of) == expected
+
+
+@pytest.mark.covers("FUL-31")
+@pytest.mark.parametrize(
+    ("more", "ends_in", "stays"),
+    [
+        ({}, LEAVES_BEFORE + minutes(1), True),
+        ({}, LEAVES_BEFORE, False),
+        (BLOCK, minutes(41), True),
+        (BLOCK, minutes(40), False),
+        ({"state": "expired"}, None, False),
+        ({"state": "cancelling"}, None, False),
+        ({"state": "unavailable"}, None, True),
+        ({"state": "a-new-state"}, None, True),
+    ],
+)
+def test_nodes_leave_by_dates(more: dict[str, Any], ends_in: timedelta | None, stays: bool) -> None:
+    end = None if ends_in is None else NOW + ends_in
+    world = inventory(odcr("cr-1", total=2, free=0, end=end, **more), groups={GROUP: ["cr-1"]})
+    assert kept_in(world_of(world)) == ({"cr-1"} if stays else set())
+
+
+@pytest.mark.covers("FUL-31")
+def test_selection_is_read_with_the_description_that_decides() -> None:
+    """The class was resolved with an older description: without a reservation, or with its group."""
+    world, older = group(0, 0), inventory(groups={GROUP: []})
+    stale = {"default": node_class(Selection(group_arn=GROUP), older)}
+    assert kept_in(supply(stale, world)) == {"cr-1", "cr-2"}
+    assert kept_in(supply(stale, replace(world, groups={}))) == {"cr-1", "cr-2"}
+    assert kept_in(world_of(replace(world, groups=group(0).groups))) == {"cr-1"}
 
 
 def test_the_next_departure_is_the_first_that_is_to_come() -> None:
