@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import STEP, replacement
+from tests.cluster.test_disruption import STEP, replacement, run
 from tests.cluster.test_standing import nodes, replicas
 
 KINDS = pytest.mark.parametrize(
@@ -164,3 +164,36 @@ def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
     rolled(stack, 3)
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.status == "True"
+
+
+@KINDS
+@pytest.mark.covers("FUL-02", "FUL-10")
+def test_a_drifted_node_does_not_end_for_a_slot_that_ec2_would_give_to_a_running_instance(
+    stack: Stack, kinds: tuple[str, ...]
+) -> None:
+    odcr = stack.aws.odcr(criteria="open")
+    pool(stack, *kinds, preference="open")
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    stack.claim("low", node_class="web", capacity=(RESERVED, ON_DEMAND))
+    stack.until_ready("low")
+    stack.until_shown("low")
+    run(stack, "app-low", stack.get(NodeClaim, "low").status.node_name, cpu="1500m")
+    taker = str(stack.instance("low")["InstanceId"])
+    assert stack.reservation_of("low") == ""
+    drift(stack, "r-0")
+    if ON_DEMAND in kinds:  # its successor may run outside
+        ended(stack, "r-0")
+        assert settled(stack, 1)
+        return
+    event = stack.until_event("r-0", "DisruptionBlocked", text=taker)
+    assert odcr in event.message
+    for _ in range(5):
+        stack.advance(60)
+        stack.passes()
+        replicas(stack, 1)
+    assert not stack.get(NodeClaim, "r-0").deleting and stack.reservation_of("r-0") == odcr
+    stack.delete(NodeClaim, "low")
+    stack.until_gone(NodeClaim, "low")
+    assert rolled(stack, 1) == (1, 1)
+    assert stack.aws.free(odcr) == 0

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.absorption import absorbs
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog
@@ -150,6 +151,8 @@ class MachineFinder:
             free = {item.way.odcr_id: item.way.free for item in fitting if item.open and item.way.odcr_id}
             if way == "auto" and sum(free.values()) >= unit:
                 fitting = [item for item in fitting if item.way.odcr_id]  # nothing is bought beside a slot
+            elif taken := self._taken_by_others(needed.node, own.way.odcr_id, fitting):
+                return replace(needed, problem=taken), []
             else:
                 freed = Fitting(own.machine, replace(own.way, free=1, out=None))
                 fitting = [freed, *(item for item in fitting if item is not own)]
@@ -157,6 +160,17 @@ class MachineFinder:
         machines = _combinable(fitting, unfit)
         problem = "" if machines else _problem(pool.name, fitting)
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
+
+    def _taken_by_others(self, node: ManagedNode, slot: str, fitting: Iterable[Fitting]) -> str:
+        """Why its successor would have no machine if the node ended first: EC2 counts another instance in
+        its slot. Empty if it would, and for a node that ends in any case.
+        """
+        if node.claim.deleting or any(item.open and not item.way.odcr_id for item in fitting):
+            return ""
+        odcrs, groups = self.observed.inventory.odcrs, self.observed.inventory.groups
+        running = self.sources.instances().values()
+        takers = [instance.id for instance in running if absorbs(odcrs[slot], instance, groups)]
+        return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}" if takers else ""
 
     def fitting(
         self, needed: Demand, claim: Claim, placement: PlacementSnapshot
