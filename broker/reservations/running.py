@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.absorption import absorbs
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import DesiredCapacity, PurchaseSpec
 from broker.reservations.drawing import DrawRights
+from broker.reservations.purchases import Purchase
 from providers.model import Instance, Odcr
 
 Place = tuple[str, str]  # an instance type, and a zone or its id
-ListedInstances = Callable[[], Mapping[str, Instance]]  # this cluster's, as last described, by id
+Bought = Mapping[tuple[ReservationKey, Place], int]  # instances
+
+
+def bought_at(purchases: Iterable[Purchase]) -> Bought:
+    bought: Counter[tuple[ReservationKey, Place]] = Counter()
+    for purchase in purchases:
+        bought[purchase.reserved, (purchase.instance_type, purchase.zone)] += purchase.count
+    return bought
 
 
 def running_outside(
-    claims: Iterable[NodeClaim], instances: Mapping[str, Instance], rights: DrawRights
+    claims: Iterable[NodeClaim], instances: Mapping[str, Instance], rights: DrawRights, bought: Bought
 ) -> Mapping[ReservationKey, tuple[Instance, ...]]:
-    """The instances outside reservations of claims that draw from each reservation."""
+    """The instances outside reservations of claims that draw from each reservation.
+
+    `bought`: since the instances were listed. EC2 counts as many of them there by now.
+    """
     outside: dict[ReservationKey, list[Instance]] = defaultdict(list)
     for claim in claims:
         instance = instances.get(claim.status.provider_id.rpartition("/")[2])
@@ -28,7 +39,20 @@ def running_outside(
         reserved = rights.of_claim(claim)
         if isinstance(reserved, ReservationKey):
             outside[reserved].append(instance)
-    return {reserved: tuple(instances) for reserved, instances in outside.items()}
+    return {reserved: tuple(_beyond(reserved, running, bought)) for reserved, running in outside.items()}
+
+
+def _beyond(reserved: ReservationKey, running: Iterable[Instance], bought: Bought) -> Iterator[Instance]:
+    """The instances that what was bought where they run did not absorb."""
+    left = Counter(bought)
+    for instance in running:
+        zones = (instance.zone, instance.zone_id)
+        keys = ((reserved, (instance.instance_type, zone)) for zone in zones)
+        key = next((key for key in keys if left[key] > 0), None)
+        if key is None:
+            yield instance
+        else:
+            left[key] -= 1
 
 
 def absorbed_by_purchase(

@@ -20,7 +20,6 @@ from broker.kube.manager import Synced
 from broker.kube.singleton import Singleton
 from broker.wiring.predicates import differ, without_status
 from broker.wiring.term import Term
-from providers.model import Instance
 
 MIRROR_EVERY = 300.0  # prices change without an event
 
@@ -36,12 +35,7 @@ def add_odcr(term: Term) -> Cache[OnDemandCapacityReservation]:
 def _add_purchases(term: Term) -> None:
     """At rest a pass makes no call to EC2."""
     manager, reads = term.manager, term.reads
-
-    def instances() -> Mapping[str, Instance]:
-        listing = term.ec2.view.listing
-        return listing.instances if listing is not None else {}
-
-    provisioner = OdcrProvisioner(term, instances)
+    provisioner = OdcrProvisioner(term, lambda: term.ec2.view.listing)
     loop: Singleton[str] = manager.singleton(
         "odcrs",
         lambda _: provisioner.run(),

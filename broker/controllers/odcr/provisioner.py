@@ -22,6 +22,7 @@ from broker.controllers.odcr.events import DeletionNotices, StopEvents
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups, group_arn_of
 from broker.controllers.odcr.ledger import PurchaseLedger
+from broker.controllers.odcr.running import LastListing, RunningInstances, unlisted
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
@@ -46,7 +47,6 @@ from broker.reservations.procurement import plan
 from broker.reservations.purchase_obstacles import not_offered
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from broker.reservations.running import ListedInstances, running_outside
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr, ReservationGroup
 
@@ -74,14 +74,13 @@ class ProvisioningState:
 class OdcrProvisioner:
     """`run` is one pass over all reservations."""
 
-    def __init__(self, shared: ReservationDependencies, instances: ListedInstances = dict) -> None:
+    def __init__(self, shared: ReservationDependencies, listing: LastListing = unlisted) -> None:
         recorder, provider, settings = shared.recorder, shared.provider, shared.settings
         self._provider = provider
-        self._reads, self._claims, self._instances = shared.reads, shared.caches.claims, instances
-        self._inventory, self._clock = shared.inventory, shared.clock
+        self._reads, self._running = shared.reads, RunningInstances(shared.caches.claims, listing)
+        self._inventory, self._clock, self._describe = shared.inventory, shared.clock, shared.describe
         self._published = NO_ODCRS
         self._settings = settings
-        self._describe = shared.describe
         self._zones = settings.bought_zones
         self._cost_labels = listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
@@ -185,7 +184,7 @@ class OdcrProvisioner:
         )
         self._ungrouped = {}
         sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
-        running = running_outside(self._claims.list(), self._instances(), snapshot.rights)
+        running = self._running.outside(snapshot.rights)
         readings = {
             reserved: replace(
                 reading,
@@ -328,6 +327,7 @@ class OdcrProvisioner:
                 for purchase in due:
                     try:
                         self._executor.buy(purchase, state.readings[purchase.reserved], state.inventory.odcrs)
+                        self._running.add(purchase, self._clock.now())
                     except (NotFound, ObjectChanged):
                         skipped.add(purchase.reserved)  # it is read again before anything is bought
                     except Unavailable:
