@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,8 @@ from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.report import FAILED
 from broker.controllers.staticpools.report import REPLICAS_MET, SCALED_IN
 from broker.kube.client import Request
+from providers.aws.groups import AwsGroups
+from providers.model import ReservationGroup
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -352,6 +355,53 @@ def test_a_following_pool_leaves_a_reservation_before_its_end(stack: Stack) -> N
     assert stack.aws.reservation(short)["State"] == "active"
     quiet(stack, 60)
     assert len(own(stack)) == 1
+
+
+@pytest.mark.covers("FUL-31", "FUL-01")
+def test_a_node_of_a_following_pool_is_replaced_in_its_usable_slots_only(stack: Stack) -> None:
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    short = stack.aws.odcr(count=1, EndDateType="limited", EndDate=end)
+    long = stack.aws.odcr(count=1)
+    static_pool(stack, annotations=FOLLOWS, group=stack.aws.group(short, long))
+    stack.start()
+    assert settled(stack, 2) == sorted([short, long])
+    stack.advance((end - stack.clock.now()).total_seconds() - 9 * 60)
+    assert settled(stack, 1) == [long]
+    [before] = [claim.name for claim in own(stack)]
+    drift(stack, before)
+    stack.until(lambda: stack.find(NodeClaim, before) is None, "it is replaced", step=STEP)
+    assert settled(stack, 1) == [long]
+    assert launched(stack) == 3 and stack.aws.free(short) == 1
+
+
+@pytest.mark.covers("FUL-31")
+def test_one_odd_answer_of_ec2_ends_no_node(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    odcr = stack.aws.odcr(count=2)
+    static_pool(stack, annotations=FOLLOWS, group=stack.aws.group(odcr))
+    stack.start()
+    assert settled(stack, 2) == [odcr] * 2
+    before, odd = {claim.name for claim in own(stack)}, [True]
+    read = AwsGroups.group
+
+    def group(provider: AwsGroups, arn: str) -> ReservationGroup:
+        known = read(provider, arn)
+        return replace(known, member_ids=()) if odd and odd.pop() else known
+
+    monkeypatch.setattr(AwsGroups, "group", group)
+    stack.until(lambda: not odd, "the group is read without its member", step=STEP)
+    quiet(stack)
+    assert {claim.name for claim in own(stack)} == before and launched(stack) == 2
+
+
+@pytest.mark.covers("FUL-30")
+def test_claims_of_karpenter_in_a_pool_of_the_same_name_are_left_alone(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.claim("other", node_class="web", pool="web", group="karpenter.k8s.aws")
+    static_pool(stack, 2, id_=odcr)
+    stack.start()
+    stack.until(lambda: len(own(stack)) == 3, "two claims are made beside it", step=STEP)
+    scale(stack, 0)
+    stack.until(lambda: [claim.name for claim in own(stack)] == ["other"], "they end", step=STEP)
 
 
 @pytest.mark.covers("FUL-31")

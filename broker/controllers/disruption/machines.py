@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
+from broker.apis.static_pools import follows
 from broker.capacity.absorption import absorbs
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
+from broker.capacity.static_nodes import usable_for
 from broker.capacity.successors import AWAITS_REPLACED, succeed
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import Way, ways
@@ -175,10 +177,13 @@ class MachineFinder:
     def fitting(
         self, needed: Demand, claim: Claim, placement: PlacementSnapshot
     ) -> tuple[list[Fitting], list[MachineOption]]:
-        """The machines in order that hold all pods together, whether one is free or not, and the others."""
+        """The machines in order that hold all pods together, whether one is free or not, and the others.
+
+        Of a following pool, only those in its usable slots: its loop would end any other node.
+        """
         known = self.catalog.known(claim)
         labels = template_labels(needed.node.pool, claim.requirements)
-        inventory = self.supply.inventory
+        inventory, follower = self.supply.inventory, follows(needed.node.pool)
         maker = MachineMaker(needed.node.pool, labels, known, inventory, self._overhead, self._learned)
         repelling = {term.topology_key for terms in placement.repelling for term in terms}
         keys = sorted({*label_keys(needed.pods, placement.storage), *repelling})
@@ -196,7 +201,7 @@ class MachineFinder:
             kind = (room, *(machine.node.labels.get(key) for key in keys))
             if kind not in fits:
                 fits[kind] = hosts(node_of(machine, claim.name), needed.pods, placement)
-            if fits[kind]:
+            if fits[kind] and (not follower or usable_for(claim, way.odcr_id, self.supply)):
                 fitting.append(Fitting(machine, way))
             else:
                 failed.append(machine)

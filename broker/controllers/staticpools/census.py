@@ -8,8 +8,9 @@ Invariant: a slot that a claim leaves goes to one successor. So no claim is left
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -44,9 +45,9 @@ class PoolCensus:
         return [claim for claim in self.vacating if held_odcr(claim) in odcr_ids]
 
 
-def census(pool: NodePool, claims: Iterable[NodeClaim]) -> PoolCensus:
-    """The pool's claims among these."""
-    own = [claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name]
+def census(pool: NodePool, claims: Iterable[NodeClaim], *, owns: Callable[[NodeClaim], bool]) -> PoolCensus:
+    """The pool's claims among these. Those of another launcher are left by an older pool."""
+    own = [claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name and owns(claim)]
     own.sort(key=lambda claim: claim.name)
     active = tuple(counted(own))
     succeeded = {replaces(claim)[1] for claim in own if not claim.deleting}
@@ -69,6 +70,21 @@ def outside(
     One that EC2 has not shown yet is not among them, nor one in a reservation that EC2 does not describe.
     """
     return [claim for claim in claims if _shown(claim, odcrs) and held_odcr(claim) not in odcr_ids]
+
+
+class OutsideClaims:
+    """The claims of each pool outside its slots, with the description of EC2 that first put them there."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, datetime | None]] = {}
+
+    def confirmed(
+        self, pool: str, claims: Iterable[NodeClaim], described: datetime | None
+    ) -> list[NodeClaim]:
+        """Those of these claims that an earlier description put outside as well; the others wait for one."""
+        claims, known = [*claims], self._first.get(pool, {})
+        first = self._first[pool] = {claim.uid: known.get(claim.uid, described) for claim in claims}
+        return [claim for claim in claims if first[claim.uid] != described]
 
 
 def _shown(claim: NodeClaim, odcrs: Mapping[str, Odcr]) -> bool:

@@ -3,9 +3,10 @@
 Source: Karpenter, pkg/controllers/static (provisioning and deprovisioning): claims are made within
 `limits.nodes`, and ended directly, without budgets. Following pools are the broker's own.
 
-Invariant: nothing is remembered. A run compares pools, claims and EC2's counts, and a created claim is in the
-cache at once: a process that starts after a kill makes no claim twice. Claims are made only beside all that
-wait (see `broker.capacity.static_nodes`), and none while another loop made one since.
+Invariant: a run compares pools, claims and EC2's counts, and a created claim is in the cache at once: a
+process that starts after a kill makes no claim twice. Only claims outside their pool's slots are remembered:
+one odd answer of EC2 ends none. Claims are made only beside all that wait (see
+`broker.capacity.static_nodes`), and none while another loop made one since.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.staticpools.bodies import Json, new_claims, static_requests
-from broker.controllers.staticpools.census import PoolCensus, census, outside
+from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
 from broker.controllers.staticpools.leaving import candidates_of, first_to_end
 from broker.controllers.staticpools.pool_supply import PoolSupply, PoolSupplyReader
 from broker.controllers.staticpools.report import Progress, StaticPoolReporter
@@ -81,13 +82,15 @@ class StaticPoolController:
         self._reporter = StaticPoolReporter(context, caches.pools)
         self._writers = WriterPool("staticpools")
         self._wakes: list[float] = []
+        self._outside = OutsideClaims()
 
     def close(self) -> None:
         self._writers.close()
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Makes and ends claims. A pool that fails does not stop the others, and is tried again."""
-        ending = [claim for claim in self._caches.claims.list() if claim.deleting]
+        claims = self._caches.claims.list()
+        ending = [claim for claim in claims if claim.deleting and self._caches.owns(claim)]
         pools = [pool for pool in self._caches.pools.list() if static(pool)]
         if not pools:
             self._successions.decide("static pools", ())
@@ -131,7 +134,7 @@ class StaticPoolController:
     # ---- a fixed number
 
     def _keep(self, pool: NodePool, wanted: int) -> None:
-        counts = census(pool, self._caches.claims.list())
+        counts = self._census(pool, self._caches.claims.list())
         served_pool = self._served(pool)
         if excess := counts.excess(wanted):
             now = self._clock.now()
@@ -143,7 +146,7 @@ class StaticPoolController:
         problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
         if lacks and served_pool is not None:
             given = self._read(served_pool)
-            counts = census(pool, given.claims)
+            counts = self._census(pool, given.claims)
             lacks = counts.lacks(wanted)
             created, problem = self._make(served_pool, counts, given, lacks)
         if created < lacks:
@@ -172,14 +175,17 @@ class StaticPoolController:
         if served_pool is None:
             return  # which slots are usable is not known
         if unread := _unread_group(served_pool):
-            have = len(census(pool, self._caches.claims.list()).active)
+            have = len(self._census(pool, self._caches.claims.list()).active)
             self._reporter.report(pool, Progress(have=have, wanted=have, problem=unread))
             return
         given = self._read(served_pool)
         inventory, usable = given.supply.inventory, given.usable
-        counts = census(pool, given.claims)
+        counts = self._census(pool, given.claims)
         kept_in = staying(given.claim, given.supply)
-        leaving = [*outside(counts.active, kept_in, inventory.odcrs)]
+        found = outside(counts.active, kept_in, inventory.odcrs)
+        leaving = self._outside.confirmed(pool.name, found, inventory.described)
+        if len(leaving) < len(found):
+            self._wakes.append(AGAIN)
         self._end(
             leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
         )
@@ -209,6 +215,9 @@ class StaticPoolController:
         ]
 
     # ---- both
+
+    def _census(self, pool: NodePool, claims: Iterable[NodeClaim]) -> PoolCensus:
+        return census(pool, claims, owns=self._caches.owns)
 
     def _served(self, pool: NodePool) -> ServedPool | None:
         """The pool as claims are made from it; None if it is not served now, as its conditions report."""

@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.usage import node_room
-from broker.controllers.staticpools.census import PoolCensus, census, outside
+from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
 from broker.controllers.staticpools.leaving import ScaleInCandidate, first_to_end
 from broker.placement.disruption_cost import DELETION_COST, lifetime_remaining, rescheduling_cost
 from providers.model import Odcr
@@ -53,7 +53,7 @@ def claim(
 
 
 def of(*claims: NodeClaim) -> PoolCensus:
-    return census(POOL, claims)
+    return census(POOL, claims, owns=lambda item: item.name != "karpenters")
 
 
 @pytest.mark.covers("FUL-30")
@@ -71,6 +71,8 @@ def of(*claims: NodeClaim) -> PoolCensus:
         ((claim("a"), claim("c"), claim("d", replaces="c")), 4, 2, 0),
         ((claim("c", ends=True), claim("d", replaces="c", started=False)), 1, 0, 0),
         ((claim("other", pool="db"),), 1, 1, 0),
+        ((claim("karpenters"), claim("a")), 1, 0, 0),
+        ((claim("karpenters"), claim("a")), 2, 1, 0),
     ],
 )
 def test_ending_and_replaced_claims_count_as_in_karpenter(
@@ -106,6 +108,18 @@ def test_a_node_is_outside_only_once_ec2_shows_where_it_is() -> None:
         claim("waits", started=False),
     )
     assert [item.name for item in outside(claims, {"cr-1"}, odcrs)] == ["bought", "elsewhere"]
+
+
+@pytest.mark.covers("FUL-31")
+def test_a_claim_ends_once_two_descriptions_in_a_row_put_it_outside() -> None:
+    seen, times = OutsideClaims(), [NOW + timedelta(minutes=number) for number in range(4)]
+    a, b = claim("a"), claim("b")
+    assert seen.confirmed("web", [a], times[0]) == []
+    assert seen.confirmed("web", [a], times[0]) == []  # the same description again
+    assert seen.confirmed("db", [b], times[1]) == []
+    assert seen.confirmed("web", [a, b], times[1]) == [a]
+    assert seen.confirmed("web", [], times[2]) == []
+    assert seen.confirmed("web", [a], times[3]) == []
 
 
 @pytest.mark.covers("FUL-30")
