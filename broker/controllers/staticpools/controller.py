@@ -182,9 +182,9 @@ class StaticPoolController:
         inventory, usable = given.supply.inventory, given.usable
         counts = self._census(pool, given.claims)
         kept_in = staying(given.claim, given.supply)
-        found = outside(counts.active, kept_in, inventory.odcrs)
-        leaving = self._outside.confirmed(pool.name, found, inventory.described)
-        if len(leaving) < len(found):
+        strays = outside(counts.active, kept_in, inventory.odcrs)
+        leaving = self._outside.confirmed(pool.name, strays, inventory.described)
+        if len(leaving) < len(strays):
             self._wakes.append(AGAIN)
         self._end(
             leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
@@ -212,6 +212,7 @@ class StaticPoolController:
             claim
             for claim in counts.active
             if claim.waits and claim.uid in stuck and not self._launches.launching(claim.uid)
+            if (newest := self._caches.claims.get(claim.name)) is not None and newest.waits
         ]
 
     # ---- both
