@@ -302,7 +302,17 @@ class _Draft:
 
         assignments = separated(assignments, self.slots.allocated, kept, supply, member)
         awaited = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
-        return opted_out(assignments, kept | awaited, supply)
+        return opted_out(assignments, kept | awaited | self._awaited(), supply)
+
+    def _awaited(self) -> set[str]:
+        """The reservations in which claims wait for a slot without another way: EC2 gives a slot that becomes
+        free to an instance that runs by then.
+        """
+        waiting = self.waiting.candidates
+        stuck = {waiting[uid] for uid in waiting.keys() - self.chosen.keys() if not waiting[uid].unreserved}
+        reserved = (option for item in stuck for option in item.options if option.pool.reserved)
+        reach = {id_ for option in reserved for id_ in option.odcr_ids}
+        return reach | {odcr.id for odcr, _ in self.pending.values()}
 
 
 def _later(

@@ -128,6 +128,32 @@ def test_slot_that_is_left_to_karpenter_is_not_offered_to_ec2(
     assert (target(selection, known) != NEVER) == offered
 
 
+@pytest.mark.covers("FUL-10", "FUL-11")
+@pytest.mark.parametrize("selection", [OPEN, BY_ID, BY_GROUP], ids=["open", "id", "group"])
+@pytest.mark.parametrize(
+    ("waits", "offered"),
+    [
+        ({"kinds": ["reserved"]}, False),
+        ({"kinds": ["reserved"], "types": ["m5.large"]}, True),  # for no slot of it
+        ({"kinds": BOTH}, True),
+        ({"kinds": BOTH, "gang": "g", "gang_size": 2}, True),  # it may launch outside once it is complete
+        ({"kinds": ["reserved"], "gang": "g", "gang_size": 2}, False),
+    ],
+    ids=["reserved", "another-type", "with-fallback", "gang-with-fallback", "gang"],
+)
+def test_nothing_is_launched_to_be_counted_in_a_slot_that_a_claim_without_another_way_waits_for(
+    selection: Selection, waits: Mapping[str, Any], offered: bool
+) -> None:
+    waiting = claim("w", **{"types": ["m5.xlarge"], "zones": ["us-east-1a"], **waits})
+    required = claim("c", kinds=BOTH, types=["m5.xlarge"], zones=["us-east-1a"])
+    by_claim = {
+        assignment.claim.name: call.target
+        for call in calls(selection, world(), required, waiting)
+        for assignment in call.assignments
+    }
+    assert (by_claim["c"] != NEVER) == offered
+
+
 @pytest.mark.covers("FUL-10")
 def test_one_call_has_only_pools_of_one_kind_and_the_order_of_the_options_stays() -> None:
     """Beside the named reservation EC2 may count the instance; in other places no class may say so."""
