@@ -23,6 +23,7 @@ from providers.launch import (
 )
 from providers.model import (
     UNCHANGED,
+    BlockExtension,
     Image,
     Instance,
     InstanceProblem,
@@ -62,6 +63,9 @@ class ReservationListing(Protocol):
 
     def reservations(self) -> Sequence[Odcr]:
         """Every reservation the account can see, in all states, by one paginated describe."""
+
+    def extensions(self, odcr_ids: Collection[str]) -> Sequence[BlockExtension]:
+        """The extensions of these Capacity Blocks that are paid, or may still be."""
 
     def group(self, arn: str) -> ReservationGroup:
         """The group and its members now. Class NOT_FOUND when there is none."""

@@ -114,6 +114,7 @@ class Odcr:
     outpost_arn: str = ""
     ultraserver: bool = False
     unlaunchable: bool = False  # EC2's LaunchStatus, which only reservations of UltraServers have
+    extending: bool = False  # an extension of the block was bought, and EC2 waits for its payment
     tags: Mapping[str, str] = field(default_factory=dict)
     ownership: Ownership = "owned"
 
@@ -345,6 +346,16 @@ class Image:
 
 
 Impairment = Literal["instance", "system", "event"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockExtension:
+    """An extension of a Capacity Block from `start`, its end before, to `end`. `paid`: False until EC2 is."""
+
+    odcr_id: str
+    start: datetime
+    end: datetime
+    paid: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

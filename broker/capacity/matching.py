@@ -26,6 +26,9 @@ from providers.model import Odcr
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
 BLOCK_DRAIN: Final = timedelta(minutes=40)
 ULTRASERVER_DRAIN: Final = timedelta(minutes=70)
+# So long before the end of a block EC2 accepts the payment of an extension (EC2 User Guide, "Extend Capacity
+# Blocks").
+LAST_PAYMENT: Final = timedelta(minutes=35)
 
 # "pending: ... it can take up to 5 minutes" (EC2 API Reference, CapacityReservation, State).
 PENDING_MOST: Final = timedelta(minutes=5)
@@ -116,9 +119,14 @@ def selected(selection: Selection, inventory: Inventory) -> list[Odcr] | None:
 
 
 def ends_at(odcr: Odcr) -> datetime | None:
-    """The last moment for launches into it: its end, or for a block the start of its drain."""
+    """The last moment for launches into it: its end, or for a block the start of its drain.
+
+    The drain of a block with an extension that is not paid yet begins when it cannot be paid any more.
+    """
     if odcr.end is None or not odcr.prepaid:
         return odcr.end
+    if odcr.extending:
+        return odcr.end - LAST_PAYMENT
     return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
 
 

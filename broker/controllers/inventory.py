@@ -16,6 +16,7 @@ from prometheus_client import Gauge
 
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
+from broker.controllers.block_ends import with_extensions
 from broker.kube.clock import Clock
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
@@ -93,11 +94,12 @@ class InventoryCache:
         """Describes everything again. Raises ProviderError, and keeps the known state."""
         began = self._clock.now()
         try:
-            odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+            described = {odcr.id: odcr for odcr in self._provider.reservations()}
         except ProviderError as error:
             self.error = error
             self._failed(error, began)
             raise
+        odcrs = with_extensions(described, self._provider, began)
         recovered, self.error, self.unreadable = self.error is not None, None, None
         _UNREADABLE.set(0)
         groups: dict[str, ReservationGroup] = {}

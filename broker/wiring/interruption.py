@@ -16,7 +16,12 @@ def add_interruption(term: Term, launcher: Launcher) -> None:
     if not (queue := term.settings.interruption_queue):
         return
     notices = NoticeResponder(
-        term, term.caches, term.nodeclasses, short=launcher.announced, describe=term.describe
+        term,
+        term.caches,
+        term.nodeclasses,
+        short=launcher.announced,
+        describe=term.describe,
+        extending=lambda id_: (odcr := term.inventory.odcr(id_)) is not None and odcr.extending,
     )
     term.manager.run(
         QueueReader(term.provider, queue, notices.take, clock=term.clock, synced=term.read.synced)

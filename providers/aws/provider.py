@@ -13,6 +13,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from providers.aws import instance_types, userdata
+from providers.aws.block_extensions import BlockExtensions
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.clock import AwsClock, AwsSystemClock
@@ -64,6 +65,7 @@ class AwsProvider(
     Queues,
     Leftovers,
     InstanceHealth,
+    BlockExtensions,
 ):
     """One cluster's view of one account and Region."""
 

@@ -29,6 +29,7 @@ USED: Mapping[str, Collection[str]] = {
         "CreateTags",
         "DeleteLaunchTemplate",
         "DeleteTags",
+        "DescribeCapacityBlockExtensionHistory",
         "DescribeCapacityReservations",
         "DescribeImages",
         "DescribeInstanceStatus",

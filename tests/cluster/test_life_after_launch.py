@@ -267,6 +267,44 @@ def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> N
     assert stack.instance("c-0")["State"]["Name"] == "running"
 
 
+@pytest.mark.covers("FUL-41")
+@pytest.mark.parametrize("paid", [True, False], ids=["paid", "not-paid"])
+def test_a_block_whose_extension_is_being_paid_drains_only_if_it_stays_unpaid(
+    stack: Stack, paid: bool
+) -> None:
+    odcr = stack.aws.capacity_block(ends=timedelta(minutes=180))
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(types=("p5.48xlarge",))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr, "capacity-block"))
+    stack.advance(118 * MINUTE)
+    stack.control.payment(1500 if paid else 1800)  # 37 or 32 minutes before the end; EC2 waits until 35
+    extend(stack, odcr)
+    stack.advance(24 * MINUTE)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.advance(4 * MINUTE)
+    if paid:
+        stack.passes()
+        stack.advance(30 * MINUTE)
+        stack.passes()
+        assert not stack.get(NodeClaim, "c-0").deleting
+    else:
+        stack.until_event("c-0", "CapacityBlockEnding")
+
+
+def extend(stack: Stack, odcr: str) -> None:
+    """Buys two days more of a Capacity Block."""
+    (offer,) = stack.aws.ec2.describe_capacity_block_extension_offerings(
+        CapacityReservationId=odcr, CapacityBlockExtensionDurationHours=48
+    )["CapacityBlockExtensionOfferings"]
+    stack.aws.ec2.purchase_capacity_block_extension(
+        CapacityReservationId=odcr,
+        CapacityBlockExtensionOfferingId=offer["CapacityBlockExtensionOfferingId"],
+    )
+
+
 @pytest.mark.covers("KRP-29")
 def test_end_of_a_default_reservation_is_announced_an_hour_and_ten_minutes_before(stack: Stack) -> None:
     odcr, end = ending(stack, 120)

@@ -109,11 +109,14 @@ class NoticeResponder:
         *,
         short: Announce,
         describe: Callable[[], None],
+        extending: Callable[[str], bool],
     ) -> None:
+        """`extending`: whether an extension of the block is not paid yet, so that it may stay."""
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._short = short  # called with each exhausted pool
         self._nodeclasses = nodeclasses
+        self._extending = extending
         self._describe = describe  # requests a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -135,10 +138,10 @@ class NoticeResponder:
             claim for id_ in notice.instance_ids for claim in self._claims.by(BY_INSTANCE, id_)
         )
         if notice.reservation_ids:
+            block = notice.kind is NoticeKind.BLOCK_EXPIRATION
+            ending = {id_ for id_ in notice.reservation_ids if not (block and self._extending(id_))}
             claims = (
-                claim
-                for claim in self._claims.list()
-                if claim.labels.get(names.RESERVATION_ID) in notice.reservation_ids
+                claim for claim in self._claims.list() if claim.labels.get(names.RESERVATION_ID) in ending
             )
         return [claim for claim in claims if self._owns(claim) and not claim.deleting]
 

@@ -7,6 +7,7 @@ locals {
   actions = {
     # Looks at the account, on every poll.
     read_ec2 = [
+      "ec2:DescribeCapacityBlockExtensionHistory",
       "ec2:DescribeCapacityReservations",
       "ec2:DescribeImages",
       "ec2:DescribeInstanceTypeOfferings",
