@@ -3,9 +3,10 @@
 Why: where a reservation is full, a node is replaced by ending it first. Without a hold any claim that waits
 could take the slot, and the pods of the node would have none.
 
-Invariant: until its hold ends, only the successor launches into the slot, and it launches nowhere else. The
-successors of a gang launch together. A slot that is borrowed is not held: its owner may have it back. Nor is
-one that EC2 shows taken by others: an instance that it absorbed, or one of another cluster.
+Invariant: successors whose old instance is gone come first, so that none takes the slot of another. Until its
+hold ends, only the successor launches into the slot, and it launches nowhere else. The successors of a gang
+launch together. A slot that is borrowed is not held: its owner may have it back. Nor is one that EC2 shows
+taken by others: an instance that it absorbed, or one of another cluster.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     holding = [claim for claim in claims if _holds(claim, catalog, supply)]
     free = Counter({claim.slot: supply.inventory.free(claim.slot) for claim in holding})
     slots: dict[str, str] = {}
-    for claim in holding:
+    for claim in sorted(holding, key=lambda claim: claim.slot_until is None):
         if free[claim.slot] > 0:
             free[claim.slot] -= 1
             slots[claim.uid] = claim.slot

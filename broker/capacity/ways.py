@@ -50,8 +50,8 @@ def ways(
             continue
         reclaims = refused is None or refused.reason == RESERVATION_FULL
         for odcr_id in option.odcr_ids:
-            borrows = odcr_id in candidates.borrowable
-            open_ = borrows or odcr_id in candidates.slots
+            borrows = odcr_id in candidates.lenders
+            open_ = odcr_id in candidates.borrowable or odcr_id in candidates.slots
             free = supply.inventory.free(odcr_id) if open_ else 0
             back = lent[odcr_id] if reclaims else 0
             out = None if free or back else refused or _closed(option, odcr_id, supply.inventory)

@@ -8,16 +8,38 @@ pods, and the loop of static pools for their nodes.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import held_odcr
+from broker.capacity.successors import HOLD
+from broker.controllers.claim_status import held_odcr, observe_response, replaces
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.errors import Conflict, NotFound
 from broker.kube.watches import Signal
+from broker.placement.claims import taken_over
+from broker.text import format_time
 
 # A disruption pass that cannot run does not keep instances alive for longer.
 LONGEST: Final = timedelta(minutes=5)
 Decider = Literal["pods", "static pools"]
+
+
+def bind_successors(client: Client, claims: Cache[NodeClaim], old_uid: str, now: datetime) -> None:
+    """Gives each successor of a claim, whose instance is gone, its slot until the end of the hold.
+
+    Raises ApiError.
+    """
+    for claim in claims.list():
+        slot, until = taken_over(claim)
+        if slot and until is None and claim.waits and replaces(claim)[1] == old_uid:
+            end = format_time(now + HOLD)
+            meta = {"uid": claim.uid, "annotations": {names.TAKES_SLOT: f"{slot}/{end}"}}
+            with suppress(NotFound, Conflict):
+                observe_response(claims, client.patch(NodeClaim.KIND, claim.name, {"metadata": meta}))
 
 
 class Successions:

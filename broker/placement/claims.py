@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
@@ -88,6 +88,16 @@ def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:
         return slot, decode_time(text) if text else None
     except InvalidText:
         return "", None
+
+
+def kept_slots(claims: Iterable[NodeClaim], now: datetime) -> Counter[str]:
+    """By ODCR, the slots that nodes left for these claims, as far as they wait for them."""
+    slots: Counter[str] = Counter()
+    for claim in claims:
+        slot, until = taken_over(claim)
+        if slot and until is not None and until > now and claim.waits and not claim.deleting:
+            slots[slot] += 1
+    return slots
 
 
 def in_gangs(claims: Iterable[NodeClaim]) -> LaunchedGangs:

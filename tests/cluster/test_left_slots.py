@@ -81,10 +81,10 @@ def test_slot_that_karpenter_frees_to_replace_its_node_is_left_to_it(stack: Stac
     looks(stack)
     assert stack.aws.free(odcr) == 1
     message = stack.until_waiting(ours, "AllReservationsFull").message
-    assert f"{odcr} 0 of 1 (1 left to Karpenter, which replaces its node)" in message
+    assert f"{odcr} 0 of 1 (1 kept for a node that replaces another)" in message
     karpenters(stack, "new", odcr)
     looks(stack)
-    assert "left to Karpenter" not in stack.until_waiting(ours, "AllReservationsFull").message
+    assert "kept for a node" not in stack.until_waiting(ours, "AllReservationsFull").message
     assert not [
         event for event in stack.events(ours) if event.type == "Warning" and "refused" in event.message
     ]
@@ -149,7 +149,7 @@ def test_new_process_leaves_the_slots_of_claims_that_still_end(stack: Stack) -> 
     stack.start()
     ours = stack.claim("ours")
     looks(stack)
-    assert "1 left to Karpenter" in stack.until_waiting(ours, "AllReservationsFull").message
+    assert "1 kept for a node" in stack.until_waiting(ours, "AllReservationsFull").message
     stack.edit(NodeClaim, "old", {"metadata": {"finalizers": []}})
     stack.until_gone(NodeClaim, "old")
     looks(stack)

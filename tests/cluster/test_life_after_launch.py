@@ -279,9 +279,12 @@ def test_a_block_whose_extension_is_being_paid_drains_only_if_it_stays_unpaid(
     stack.until_ready("c-0")
     until_both(stack, "c-0", inside(odcr, "capacity-block"))
     stack.advance(118 * MINUTE)
+    bought = stack.clock.now()
     stack.control.payment(1500 if paid else 1800)  # 37 or 32 minutes before the end; EC2 waits until 35
     extend(stack, odcr)
-    stack.advance(24 * MINUTE)
+    stack.until(lambda: stack.calls("DescribeCapacityBlockExtensionHistory") > 0, "it is seen", step=10)
+    left = 24 * MINUTE - (stack.clock.now() - bought).total_seconds()
+    stack.advance(left)
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting
     stack.advance(4 * MINUTE)

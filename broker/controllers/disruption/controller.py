@@ -61,7 +61,7 @@ class DisruptionController:
         wakes += self._write_conditions(snapshot)
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
-        self._moves.bound_holds()
+        self._moves.settle_holds(self._sources.slots.snapshot().inventory.free)
         snapshot = self._reader.current(snapshot)
         ending = [claim for claim in self._caches.claims.list() if claim.deleting]
         self._methods.run(snapshot)

@@ -150,9 +150,10 @@ class MachineFinder:
             return replace(needed, problem=str(error)), []
         fitting, unfit = self.fitting(needed, claim, placement)
         if (own := _own_slot(needed.node, fitting)) is not None and way != "launch-first":
-            free = {item.way.odcr_id: item.way.free for item in fitting if item.open and item.way.odcr_id}
+            kept = [item for item in fitting if item.way.odcr_id and not item.way.borrows]
+            free = {item.way.odcr_id: item.way.free for item in kept if item.open}
             if way == "auto" and sum(free.values()) >= unit:
-                fitting = [item for item in fitting if item.way.odcr_id]  # nothing is bought beside a slot
+                fitting = kept  # nothing is bought or borrowed beside a slot
             elif taken := self._taken_by_others(needed.node, own.way.odcr_id, fitting):
                 return replace(needed, problem=taken), []
             else:

@@ -127,11 +127,12 @@ class DisruptionMethods:
     def _succeed(self, snapshot: DisruptionSnapshot, finder: MachineFinder) -> None:
         """Creates the successors of nodes that end; `unsettled` has the claims for which that was refused."""
         self.unsettled = {node.claim.uid for node in snapshot.nodes if leaves_slot(node)}
+        placement, usable = snapshot.occupancy.placement, self._usable(snapshot)
         for node in snapshot.nodes:
             if node.claim.uid in self.unsettled:
                 with self._reporter.isolated(node):
                     if (full := self._with_pods(node)).moving:
-                        self._replacer.succeed(full, finder, self._usable(snapshot))
+                        placement = self._replacer.succeed(full, finder, placement, usable)
                     self.unsettled.discard(node.claim.uid)
 
     def _with_pods(self, node: ManagedNode) -> ManagedNode:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args
@@ -26,7 +25,6 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
-from broker.capacity.successors import HOLD
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import observe_response, replaces, since, write
 from broker.controllers.disruption.candidates import obstacle
@@ -34,12 +32,13 @@ from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.successions import bind_successors
 from broker.kube.context import ControllerContext
-from broker.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, decode_whole, format_time
+from broker.text import InvalidText, decode_whole
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
@@ -157,18 +156,27 @@ class MoveController:
                     self._undo_orphan(node)
         return wakes
 
-    def bound_holds(self) -> None:
-        """Sets the end of the hold of each successor of which the old claim is gone."""
-        claims = self._claims.list()
+    def settle_holds(self, free: Callable[[str], int]) -> None:
+        """Binds the successors of claims that are gone, and ends those whose slot others took.
+
+        Pods do not wait for a claim without a slot: they get machines as any others do. A claim with a slot
+        that EC2 refuses to launch into stays, and with it the rollout. `free`: the free slots by ODCR id.
+        """
+        claims, now = self._claims.list(), self._clock.now()
         uids = {claim.uid for claim in claims}
         for claim in claims:
+            old = replaces(claim)[1]
             slot, until = taken_over(claim)
-            if slot and until is None and claim.waits and replaces(claim)[1] not in uids:
-                end = format_time(self._clock.now() + HOLD)
-                meta = {"uid": claim.uid, "annotations": {names.TAKES_SLOT: f"{slot}/{end}"}}
-                with suppress(NotFound, Conflict):
-                    body = self._client.patch(NodeClaim.KIND, claim.name, {"metadata": meta})
-                    observe_response(self._claims, body)
+            if not slot or old is None or old in uids or not claim.waits or claim.deleting:
+                continue
+            if until is None:
+                bind_successors(self._client, self._claims, old, now)
+            elif until <= now and not free(slot) and self._removed(claim):
+                message = f"others took its slot of {slot}: its pods get other machines"
+                self._reporter.failed(claim, "Ended", message)
+
+    def _removed(self, claim: NodeClaim) -> bool:
+        return remove(self._client, NodeClaim.KIND, claim, unchanged=True)
 
     def _step(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         if not move.olds:

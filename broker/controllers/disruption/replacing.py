@@ -120,22 +120,25 @@ class Replacer:
             return ""
         return f"spec.limits.nodes of NodePool {pool.name} is {pool.spec.limits[NODES]}: raise it"
 
-    def succeed(self, node: ManagedNode, finder: MachineFinder, usable: Sequence[str]) -> None:
+    def succeed(
+        self, node: ManagedNode, finder: MachineFinder, before: PlacementSnapshot, usable: Sequence[str]
+    ) -> PlacementSnapshot:
         """Creates the claim that takes over the slot of a node that ends, if its pods fit nowhere else.
 
-        Whoever ended it: a person, its expiry, an event of EC2.
+        Whoever ended it: a person, its expiry, an event of EC2. Returns the placement after it.
         """
         assert node.node is not None
         needed = demand(node, node.moving)
-        placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
-        unplaced, _ = place_on_others(needed.pods, placement, usable)
+        placement = before.without_nodes({node.node.name})
+        unplaced, placed = place_on_others(needed.pods, placement, usable)
         if not unplaced:
-            return
+            return placed
         pair = finder.find(replace(needed, pods=tuple(unplaced)), placement, "terminate-first")
         needed, machines = pair
         if not needed.slot or not machines or finder.over_limits([node]):
-            return  # its pods get machines as any others do
+            return placement  # its pods get machines as any others do
         self.begin([pair], "Ended", f"NodeClaim {node.claim.name} ends; {_shown(pair)}", finder)
+        return placed
 
     def _have_machines(self, pairs: Sequence[Pair]) -> bool:
         """Whether all replacements can be made; reports the problem of the others."""

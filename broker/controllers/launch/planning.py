@@ -6,7 +6,9 @@ warning with the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import prometheus_client
@@ -26,7 +28,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
-from broker.placement.claims import in_gangs
+from broker.placement.claims import in_gangs, kept_slots
 
 _SECONDS = prometheus_client.Histogram(
     "capacity_broker_plan_solve_seconds",
@@ -68,10 +70,12 @@ class Planner:
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
             work.snapshot = snapshot = self.slots.snapshot()
+            absent = [claim for claim in self._claims.list() if claim.uid not in work.waiting]
+            left = Counter(snapshot.inventory.left) + kept_slots(absent, now)
             supply = LaunchSupply(
                 classes=work.plans,
                 types=snapshot.types,
-                inventory=snapshot.inventory,
+                inventory=replace(snapshot.inventory, left=left),
                 shortages=shortages,
                 now=now,
                 entitlements=self.slots.entitlements(waiting, snapshot),

@@ -23,6 +23,7 @@ from broker.controllers.lifecycle import drain
 from broker.controllers.lifecycle.abandoned import release
 from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.controllers.lifecycle.terminations import Sighting, Terminations
+from broker.controllers.successions import bind_successors
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -195,6 +196,8 @@ class Termination:
     def _ending(self, claim: NodeClaim, id_: str, *, alive: bool) -> None:
         """Frees the slot of an ended instance before EC2's next count."""
         odcr_id = claim.labels.get(names.RESERVATION_ID, "")
+        if odcr_id and not alive:
+            bind_successors(self._client, self._claims, claim.uid, self._clock.now())
         self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive)
         if odcr_id and not alive:
             self._freed()

@@ -17,7 +17,9 @@ KINDS = ("reserved", "on-demand")
 AT = "reserved:m5.xlarge:us-east-1a:"
 
 
-def successor(name: str = "next", slot: str = "cr-1", *, until: datetime | None = None, **more: Any) -> Claim:
+def successor(
+    name: str = "next", slot: str = "cr-1", *, until: datetime | None = NOW + HOLD, **more: Any
+) -> Claim:
     return claim(name, kinds=KINDS, slot=slot, slot_until=until, **more)
 
 
@@ -59,6 +61,12 @@ def test_hold_that_is_over_makes_the_claim_like_any_other() -> None:
     assert chosen(result)["rival"].startswith(AT)
     kept = successor(until=NOW + HOLD)
     assert refusals(planned(group(0), kept)) == {"next": "AwaitsReplaced"}
+
+
+def test_slot_goes_to_the_successor_whose_node_is_gone() -> None:
+    early, late = successor("a", until=None), successor("b")
+    result = planned(group(1), early, late)
+    assert chosen(result) == {"b": f"{AT}cr-1"} and refusals(result) == {"a": "AwaitsReplaced"}
 
 
 def test_slot_that_others_took_is_not_waited_for() -> None:

@@ -20,7 +20,7 @@ from broker.controllers.odcr.instance_labels import InstanceLabelController
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
-from providers.model import Instance, Odcr
+from providers.model import BlockExtension, Instance, Odcr
 from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
@@ -35,6 +35,9 @@ class Ec2:
     odcrs: list[Odcr] = field(default_factory=list)
     listed: list[Instance] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+
+    def extensions(self, odcr_ids: object) -> Sequence[BlockExtension]:
+        return ()
 
     def reservations(self) -> Sequence[Odcr]:
         self.calls.append("reservations")
