@@ -9,7 +9,8 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from tests.cluster.account import A
+from providers.names import TAG_CLUSTER
+from tests.cluster.account import CLUSTER, A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, replacement, run
@@ -42,8 +43,11 @@ def drift(stack: Stack, *claims: str) -> None:
 
 
 def launched(stack: Stack) -> int:
-    """The instances that were asked for so far."""
-    return sum(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"] for fleet in stack.aws.fleets())
+    """The instances of the cluster that EC2 ever had."""
+    pages = stack.aws.ec2.get_paginator("describe_instances").paginate(
+        Filters=[{"Name": f"tag:{TAG_CLUSTER}", "Values": [CLUSTER]}]
+    )
+    return sum(len(reservation["Instances"]) for page in pages for reservation in page["Reservations"])
 
 
 def rolled(stack: Stack, count: int) -> tuple[int, int]:
