@@ -137,7 +137,7 @@ def test_a_quantity_of_65_characters_is_refused_and_names_its_key() -> None:
 _TRUSTED = {
     "admission/webhook.py",
     "apis/crds.py",
-    "commands/drafts.py",
+    "commands/plan/drafts.py",
     "kube/client.py",
     "kube/errors.py",
     "version.py",
