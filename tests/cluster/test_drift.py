@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Namespace
 from broker.apis.workloads import DaemonSet
 from tests.cluster.account import A, B
@@ -205,11 +206,12 @@ def test_claim_without_labels_of_its_instance_gets_them_and_keeps_its_node(stack
     stack.until(lambda: stack.claim_condition("old", names.DRIFTED), "its instance differs", step=STEP)
 
 
-def reserved_only(stack: Stack) -> None:
+def reserved_only(stack: Stack, annotations: Mapping[str, str] | None = None) -> None:
     """A drifted node in the one slot of its pool's class, which launches nowhere else."""
     odcr = stack.aws.odcr(count=1)
     stack.node_class("web", id_=odcr, zones=(A,))
     stack.node_pool("web", node_class="web")
+    stack.edit(NodePool, "web", {"metadata": {"annotations": dict(annotations or {})}})
     kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED]}
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     change(stack, "web", disruption=block, template={"spec": {"requirements": [kinds]}})
@@ -220,7 +222,8 @@ def reserved_only(stack: Stack) -> None:
 
 
 def test_a_full_reservation_is_named_if_it_keeps_a_drifted_node(stack: Stack) -> None:
-    reserved_only(stack)
+    """The pool allows no node to end before its successor is ready."""
+    reserved_only(stack, {names.REPLACE: "launch-first"})
     stack.until_event("old", "DisruptionBlocked", text="NodePool web has no machine for its pods now")
     stack.until_event("old", "DisruptionBlocked", text="0 of 1")
     assert replacement(stack, "old") is None

@@ -54,7 +54,8 @@ def test_no_replacement_is_started_for_a_free_slot_of_another_owner(stack: Stack
     kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED]}
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     spec = {"disruption": block, "template": {"spec": {"requirements": [kinds]}}}
-    stack.edit(NodePool, "web", {"spec": spec})
+    first = {"annotations": {names.REPLACE: "launch-first"}}
+    stack.edit(NodePool, "web", {"spec": spec, "metadata": first})
     stack.start()
     nodes(stack, RESERVED, "old")
     stack.until(lambda: names.NODEPOOL_HASH in stack.get(NodeClaim, "old").annotations, "a hash", step=STEP)

@@ -5,11 +5,13 @@ Invariant: a machine is one that provisioning would make, had by one of the ways
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from broker.apis import names
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.static_pools import follows
@@ -151,8 +153,7 @@ class MachineFinder:
         fitting, unfit = self.fitting(needed, claim, placement)
         if (own := _own_slot(needed.node, fitting)) is not None and way != "launch-first":
             kept = [item for item in fitting if item.way.odcr_id and not item.way.borrows]
-            free = {item.way.odcr_id: item.way.free for item in kept if item.open}
-            if way == "auto" and sum(free.values()) >= unit:
+            if way == "auto" and _free_together(kept, needed.node.claim) >= unit:
                 fitting = kept  # nothing is bought or borrowed beside a slot
             elif taken := self._taken_by_others(needed.node, own.way.odcr_id, fitting):
                 return replace(needed, problem=taken), []
@@ -347,6 +348,17 @@ def _combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> 
         return [item.machine for item in good]
     first = next((item.machine for item in fitting if item.open), None)
     return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
+
+
+def _free_together(fitting: Iterable[Fitting], claim: NodeClaim) -> int:
+    """The free slots for a unit of nodes; if these must be together, the most of one zone."""
+    free = {(item.machine.zone, item.way.odcr_id): item.way.free for item in fitting if item.open}
+    if names.GANG_DOMAIN not in claim.annotations:
+        return sum(free.values())
+    zones: Counter[str] = Counter()
+    for (zone, _), count in free.items():
+        zones[zone] += count
+    return max(zones.values(), default=0)
 
 
 def _own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:

@@ -124,6 +124,7 @@ def _scenario(stack: Stack) -> Sequence[str]:
     stack.control.fault(
         action="CreateFleet", stage="launch", code="ReservationCapacityExceeded", message="full", times=-1
     )
+    stack.control.freed_slot_absorbs(False)  # otherwise an instance outside takes the slot
     stack.aws.ec2.terminate_instances(InstanceIds=[stack.instance("first")["InstanceId"]])
     stack.until(lambda: stack.aws.free(team), "the slot is free")
     stack.until(lambda: stack.claim_condition("full", names.CAPACITY_RESERVATION), "the group refuses")

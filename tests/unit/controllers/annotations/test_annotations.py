@@ -51,7 +51,7 @@ KNOWN = [ReservationKey("ml", "gpus"), ReservationKey("", "pool")]
         ("CapacityReservation", "release", "the keys of a CapacityReservation are "),
         ("NodeClaim", "attempt", "the keys of a NodeClaim are "),
         ("NodeClaim", "moves", "the keys of a NodeClaim are "),
-        ("NodeClaim", "replace", "the keys of a NodeClaim are "),
+        ("NodeClaim", "replacement", "the keys of a NodeClaim are "),
     ],
 )
 def test_an_unknown_annotation_is_reported_with_the_nearest_name(kind: str, key: str, message: str) -> None:
