@@ -1,1 +1,1 @@
-"""The commands of the command line, one module each: each gets its clients and prints its result."""
+"""The commands of the command line, by question: each gets its clients and prints its result."""

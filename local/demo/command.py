@@ -62,10 +62,10 @@ def _run(story: Story, settings: Settings, *, once: bool) -> int:
     from broker.commands.output import console
     from local.demo.session import session
 
-    with session(console()):
-        module = import_module(f"local.demo.{story}")
-        try:
-            code: int = module.demo(settings, once=once)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    return code
+    # A signal may also come while the story is imported.
+    try:
+        with session(console()):
+            code: int = import_module(f"local.demo.{story}").demo(settings, once=once)
+            return code
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -81,9 +81,8 @@ class OdcrExecutor:
         self._clock = assumed.clock
         self.events = ChangeEvents(recorder)
         self.refusals = Refusals()
-        self._paused: dict[
-            str, tuple[datetime, ReservationKey, str]
-        ] = {}  # request -> end, reservation, reason
+        # Request -> end, reservation, reason.
+        self._paused: dict[str, tuple[datetime, ReservationKey, str]] = {}
 
     # ---- inputs of the next plan
 

@@ -87,9 +87,8 @@ class OdcrProvisioner:
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], ParsedReservation] = {}
-        self._ungrouped: dict[
-            ReservationKey, tuple[ReservationProblem, ...]
-        ] = {}  # problems of unread groups
+        # The problems of unread groups.
+        self._ungrouped: dict[ReservationKey, tuple[ReservationProblem, ...]] = {}
         self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
         self._refresh_ledger = False  # whether an operator may have removed entries of the ledger
