@@ -100,8 +100,8 @@ acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
 controlplane: ## etcd, kube-apiserver and kube-scheduler, built from Go modules
 	sh tests/controlplane/build.sh
 
-peers: controlplane ## The control plane, and Karpenter as released, which the tests run the broker beside
-	sh tests/peers/karpenter/build.sh
+peers: controlplane ## The control plane, and Karpenter as released, which the tests run the broker beside (KARPENTER=1.14: an earlier one)
+	KARPENTER=$(KARPENTER) sh tests/peers/karpenter/build.sh
 
 release: $(VENV)/.installed ## VERSION=1.2.3: changelog, tag, wheel, charts, SBOM and image; pushes nothing (DRY_RUN=1: no commit)
 	@$(BIN)/python deploy/release.py "$(VERSION)" $(if $(DRY_RUN),--dry-run)

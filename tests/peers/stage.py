@@ -44,7 +44,8 @@ from tests.controlplane import server
 from tests.controlplane.server import ControlPlane, free_port
 from tests.peers.programs import NO_CREDENTIALS, Program, ProgramError, until
 
-BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / "bin"
+# KARPENTER=1.14 runs that release, as `make peers KARPENTER=1.14` has built it.
+BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / (os.environ.get("KARPENTER") or "bin")
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 HARMLESS = ("cluster is waiting on sync for extended duration", "skipping, node overlays are not applied")

@@ -38,7 +38,6 @@ from broker.controllers.provisioning.pools import template_labels
 from broker.controllers.provisioning.usage import (
     NODES,
     LargestMachines,
-    claim_usage,
     pool_limits,
     unreadable,
 )
@@ -237,19 +236,15 @@ class MachineFinder:
         return allowed
 
     def admit(self, pairs: Sequence[Pair]) -> bool:
-        """Whether the limits allow these replacements with all claims of now; counts them if so.
+        """Whether the limits allow these replacements with all claims of now.
 
         Other loops may have created claims since the pass began.
         """
-        self._limits.update(self._limits_now())
         supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
         for _, machines in pairs:
             if not supply.within_limits(machines[0]):
                 return False
             supply.take(machines[0])
-        for pool, remaining in supply.limits.items():  # the old nodes count until they end
-            before = self._limits.get(pool, {})
-            self._limits[pool] = {name: min(amount, before[name]) for name, amount in remaining.items()}
         return True
 
     def not_placed(self, bodies: Iterable[Mapping[str, Any]]) -> str:
@@ -278,27 +273,14 @@ class MachineFinder:
         return next((item.message for item in unplaced if item.reason != AWAITS_REPLACED), "")
 
     def _limits_without(self, nodes: Sequence[ManagedNode]) -> dict[str, dict[str, int]]:
-        """Lists by pool with limits the amounts that it may add once these nodes are gone.
+        """Lists, by pool with readable limits, what it may add now once these nodes are gone.
 
         As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
         """
-        pools = {node.pool.name for node in nodes}
-        limits = {pool: {**amounts} for pool, amounts in self._limits.items() if pool in pools}
-        for node in nodes:
-            remaining = limits.get(node.pool.name, {})
-            used = claim_usage(node.claim, node.node, self._largest)
-            for name in remaining:
-                remaining[name] += used[name]
-        return limits
-
-    @cached_property
-    def _limits(self) -> dict[str, dict[str, int]]:
-        return self._limits_now()
-
-    def _limits_now(self) -> dict[str, dict[str, int]]:
-        """Lists, by pool with readable limits, what it may add beside the nodes that stay."""
-        pools = [pool for pool in self.snapshot.pools.values() if not unreadable(pool)]
-        return pool_limits(pools, self.caches.claims.list(), self.caches.nodes.list(), self._largest)
+        pools = {node.pool.name: node.pool for node in nodes if not unreadable(node.pool)}
+        leaving = {node.claim.uid for node in nodes}
+        staying = [claim for claim in self.caches.claims.list() if claim.uid not in leaving]
+        return pool_limits(pools.values(), staying, self.caches.nodes.list(), self._largest)
 
     @cached_property
     def _largest(self) -> LargestMachines:

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Builds Karpenter, as released and unmodified, from its module into a folder
-# (first argument; .cache/peers/bin under the repository otherwise), with its CRDs beside it.
+# (first argument; .cache/peers/bin under the repository otherwise), with its CRDs beside it. KARPENTER=1.14
+# builds the release that the folder of this name pins, into .cache/peers/1.14.
 # Does nothing when the folder already holds what go.mod and go.sum ask for.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-bin=${1:-$here/../../../.cache/peers/bin}
+bin=${1:-$here/../../../.cache/peers/${KARPENTER:-bin}}
 module=github.com/aws/karpenter-provider-aws
 
 command -v go >/dev/null || {
@@ -17,8 +18,8 @@ export GOTOOLCHAIN=auto
 
 mkdir -p "$bin"
 bin=$(cd "$bin" && pwd)
-cd "$here"
-want=$(cat build.sh go.mod go.sum | sha256sum | cut -d' ' -f1)
+cd "$here/${KARPENTER:-.}"
+want=$(cat "$here/build.sh" go.mod go.sum | sha256sum | cut -d' ' -f1)
 if [ "$want" = "$(cat "$bin/.built-from" 2>/dev/null || true)" ]; then
     exit 0
 fi
