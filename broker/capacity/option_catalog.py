@@ -18,7 +18,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs
+from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs, named
 from broker.capacity.entitlement import RESERVED_FOR_OTHERS
 from broker.capacity.model import Claim, Inventory, Option, Skipped
 from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
@@ -27,6 +27,7 @@ from broker.capacity.shortages import BACKING_OFF, Shortage
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import has_accelerator
 from broker.text import format_time
+from providers.errors import ErrorClass
 from providers.model import Odcr
 
 RESERVATION_FULL: Final = "ReservationFull"
@@ -263,6 +264,18 @@ class OptionCatalog:
             self._calms[key] = all(self._state(option, known).refused is None for option in unreserved)
         return self._calms[key]
 
+    def refusal(self, claim: Claim, odcr_id: str) -> tuple[Skipped, datetime] | None:
+        """Why EC2 is not asked for a free slot of a reservation now, and until when.
+
+        None if it may be, or if EC2 only said that no slot was free.
+        """
+        known = self.known(claim)
+        option = named(self._supply.inventory.odcrs[odcr_id], known)
+        short = self._shortage(option, known)
+        if short is None or short.class_ is ErrorClass.RESERVATION_FULL:
+            return None
+        return _short(option, short, short.until), short.until
+
     def _state(self, option: Option, known: ClassCatalog) -> _OptionState:
         """The state of an option for a class, computed once."""
         states = self._states[_class_key(known)]
@@ -278,18 +291,20 @@ class OptionCatalog:
             return _OptionState(refused=full(option, self._supply.inventory))
         if not self._supply.shortages.by_scope:
             return _OptionState(slots=tuple(free))
+        if short := self._shortage(replace(option, odcr_ids=tuple(free)), known, last_resort=last_resort):
+            until = short.next_try if last_resort else short.until
+            return _OptionState(refused=_short(option, short, until), until=until)
+        return _OptionState(slots=self._supply.shortages.open_reservations(free, self._supply.now))
+
+    def _shortage(self, option: Option, known: ClassCatalog, *, last_resort: bool = False) -> Shortage | None:
         subnets = [subnet.id for subnet in known.node_class.subnets if subnet.zone == option.pool.zone]
-        through = replace(option, odcr_ids=tuple(free))
-        if short := self._supply.shortages.active(
-            through,
+        return self._supply.shortages.active(
+            option,
             self._supply.now,
             node_class=known.node_class.name,
             subnet_ids=subnets,
             last_resort=last_resort,
-        ):
-            until = short.next_try if last_resort else short.until
-            return _OptionState(refused=_short(option, short, until), until=until)
-        return _OptionState(slots=self._supply.shortages.open_reservations(free, self._supply.now))
+        )
 
 
 def _class_key(known: ClassCatalog) -> tuple[str, str]:

@@ -65,6 +65,7 @@ def plan(
     """
     budget = TimeBudget(seconds, timer)
     succession = succeed(sorted(claims, key=order), supply)
+    launched = succession.beside(launched or {}, supply.inventory)
     all_claims, supply = [*succession.others], succession.rest(supply)
     if any(claim.domain for claim in all_claims):
 
@@ -75,11 +76,11 @@ def plan(
         def in_time() -> bool:
             return budget.seconds_left(DOMAINS) >= 0
 
-        narrowed = in_domains(all_claims, supply.classes, launched or {}, anywhere, in_time)
+        narrowed = in_domains(all_claims, supply.classes, launched, anywhere, in_time)
         all_claims = sorted(narrowed, key=order)
     catalog = OptionCatalog(supply)
     waiting, refused = _with_options(all_claims, catalog, supply, budget.until(OPTIONS))
-    broken = _incomplete_gangs(waiting, launched or {})
+    broken = _incomplete_gangs(waiting, launched)
     demands = demands_of(waiting, broken, supply.entitlements)
     slots = _assigned_slots(SlotAssigner(waiting=waiting, supply=supply, budget=budget), demands, broken)
     draft = _Draft(supply=supply, waiting=waiting, demands=demands, slots=slots, broken=broken)
@@ -92,7 +93,7 @@ def plan(
     later = _later(all_claims, unplaced, assignments)
     unplaced |= later
     return Plan(
-        assignments=(*succession.assignments, *draft.as_launched(assignments, catalog, succession.held)),
+        assignments=(*succession.assignments, *draft.as_launched(assignments, catalog, succession.odcr_ids)),
         unplaced=(
             *succession.unplaced.values(),
             *(

@@ -5,8 +5,9 @@ could take the slot, and the pods of the node would have none.
 
 Invariant: successors whose old instance is gone come first, so that none takes the slot of another. Until its
 hold ends, only the successor launches into the slot, and it launches nowhere else. The successors of a gang
-launch together. A slot that is borrowed is not held: its owner may have it back. Nor is one that EC2 shows
-taken by others: an instance that it absorbed, or one of another cluster.
+launch together, and their holds end together, with the last. A slot that is borrowed is not held: its owner
+may have it back. Nor is one that EC2 shows taken by others: an instance that it absorbed, or one of another
+cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.class_catalog import named
-from broker.capacity.model import Assignment, Claim, Unplaced
+from broker.capacity.domains import LaunchedGangs
+from broker.capacity.model import Assignment, Claim, Inventory, Unplaced
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
@@ -33,14 +36,28 @@ COUNTED: Final = timedelta(minutes=1)
 class Succession:
     """`others`: the claims that hold no slot. `slots`: the free slot of each successor (by uid).
 
-    `held`: the reservations with holds, also of slots that their nodes have not left yet.
+    `held`: the claims with holds, also of slots that their nodes have not left yet.
     """
 
     others: Sequence[Claim]
     assignments: tuple[Assignment, ...] = ()
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
-    held: frozenset[str] = frozenset()
+    held: Sequence[Claim] = ()
+
+    @property
+    def odcr_ids(self) -> frozenset[str]:
+        """The reservations with holds."""
+        return frozenset(claim.slot for claim in self.held)
+
+    def beside(self, launched: LaunchedGangs, inventory: Inventory) -> LaunchedGangs:
+        """The launched claims of each gang, and those that have a slot by name."""
+        gangs = {gang: [*labels] for gang, labels in launched.items()}
+        for claim in self.held:
+            if claim.gang:
+                labels = {ZONE: inventory.odcrs[claim.slot].zone, RESERVATION_ID: claim.slot}
+                gangs.setdefault(claim.gang, []).append(labels)
+        return gangs
 
     def rest(self, supply: LaunchSupply) -> LaunchSupply:
         """The supply without the slots of successors."""
@@ -61,17 +78,20 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     if not any(claim.slot for claim in claims):
         return Succession(others=claims)
     catalog = OptionCatalog(supply)
-    holding = [claim for claim in claims if _holds(claim, catalog, supply)]
-    free = Counter({claim.slot: supply.inventory.free(claim.slot) for claim in holding})
-    slots: dict[str, str] = {}
-    for claim in sorted(holding, key=lambda claim: claim.slot_until is None):
-        if free[claim.slot] > 0:
-            free[claim.slot] -= 1
-            slots[claim.uid] = claim.slot
+    units = [
+        unit
+        for unit in _units(claim for claim in claims if claim.slot)
+        if not _over(unit, supply.now) and all(_may_launch(claim, catalog, supply) for claim in unit)
+    ]
+    holding = [claim for unit in units for claim in unit]
+    slots = _slots_of(holding, supply.inventory)
     assignments: list[Assignment] = []
     unplaced: dict[str, Unplaced] = {}
-    for unit in _units(holding):
-        if all(claim.uid in slots for claim in unit):
+    for unit in units:
+        refused = [item for claim in unit if claim.uid in slots and (item := _refused(claim, catalog))]
+        if refused:
+            unplaced |= {claim.uid: replace(refused[0], claim=claim) for claim in unit}
+        elif all(claim.uid in slots for claim in unit):
             for claim in unit:
                 option = named(supply.inventory.odcrs[claim.slot], catalog.known(claim))
                 assignments.append(Assignment(claim=claim, option=option))
@@ -83,20 +103,51 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
         assignments=tuple(assignments),
         unplaced=unplaced,
         slots={uid: slot for uid, slot in slots.items() if uid in held},
-        held=frozenset(claim.slot for claim in holding if claim.uid in held),
+        held=tuple(claim for claim in holding if claim.uid in held),
     )
 
 
-def _holds(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> bool:
-    """Whether the claim's hold is in force, and its slot is one that it may launch into."""
-    over = claim.slot_until is not None and claim.slot_until <= supply.now
-    if not claim.slot or over or claim.node_class not in supply.classes:
+def _slots_of(holding: Iterable[Claim], inventory: Inventory) -> dict[str, str]:
+    """The slots that are free for successors, by uid: first for those whose node has left its own.
+
+    Such a slot was not left to another launcher, whose node may not even have ended.
+    """
+    slots: dict[str, str] = {}
+    taken: Counter[str] = Counter()
+    for claim in sorted(holding, key=lambda claim: claim.slot_until is None):
+        bound = claim.slot_until is not None
+        room = inventory.unused(claim.slot) if bound else inventory.free(claim.slot)
+        if taken[claim.slot] < room:
+            taken[claim.slot] += 1
+            slots[claim.uid] = claim.slot
+    return slots
+
+
+def _may_launch(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> bool:
+    """Whether the slot is one that the claim may launch into."""
+    if claim.node_class not in supply.classes:
         return False
     queue = supply.entitlements.draws.get(claim.uid, "")
     if supply.entitlements.right(queue, claim.slot) not in ("free", "own"):
         return False
     options = catalog.candidates(claim).options
     return any(claim.slot in option.odcr_ids for option in options)
+
+
+def _over(unit: Sequence[Claim], now: datetime) -> bool:
+    """Whether the hold of a unit has ended: with that of its last node."""
+    ends = [claim.slot_until for claim in unit]
+    return all(end is not None and end <= now for end in ends)
+
+
+def _refused(claim: Claim, catalog: OptionCatalog) -> Unplaced | None:
+    """Why EC2 is not asked for the slot of a claim now: it refused that lately. The slot stays kept."""
+    refusal = catalog.refusal(claim, claim.slot)
+    if refusal is None:
+        return None
+    refused, until = refusal
+    message = f"its slot of {claim.slot} is kept for it, and {refused.message}"
+    return Unplaced(claim=claim, reason=refused.reason, message=message, retry_at=until)
 
 
 def _taken(claim: Claim, now: datetime) -> bool:
@@ -108,10 +159,10 @@ def _counted(until: datetime) -> datetime:
     return until - HOLD + COUNTED
 
 
-def _units(holders: Iterable[Claim]) -> Iterable[Sequence[Claim]]:
+def _units(successors: Iterable[Claim]) -> Iterable[Sequence[Claim]]:
     """Single successors, and those of each gang."""
     units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for claim in holders:
+    for claim in successors:
         units["gang" if claim.gang else "claim", claim.gang or claim.uid].append(claim)
     return units.values()
 

@@ -14,7 +14,7 @@ from tests.cluster.account import CLUSTER, A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, replacement, run
-from tests.cluster.test_standing import nodes, replicas
+from tests.cluster.test_standing import WEB, nodes, replicas
 
 KINDS = pytest.mark.parametrize(
     "kinds", [(RESERVED,), (RESERVED, ON_DEMAND)], ids=["reserved", "with-fallback"]
@@ -201,3 +201,109 @@ def test_a_drifted_node_does_not_end_for_a_slot_that_ec2_would_give_to_a_running
     stack.until_gone(NodeClaim, "low")
     assert rolled(stack, 1) == (1, 1)
     assert stack.aws.free(odcr) == 0
+
+
+def goes_on(stack: Stack, count: int, *, steps: int, seconds: float = 60) -> list[str]:
+    """Lets time pass. Returns the nodes of the beginning that are left."""
+    for _ in range(steps):
+        stack.advance(seconds)
+        stack.passes()
+        replicas(stack, count)
+    return [claim.name for claim in stack.all(NodeClaim) if claim.name.startswith("r-")]
+
+
+def stopped_with(stack: Stack, count: int, reason: str) -> str:
+    """Waits until the rollout has stopped for this reason. Returns the message."""
+
+    def stopped() -> str:
+        replicas(stack, count)
+        shown = stack.condition(NodePool, "web", "NodesReplaced")
+        return (
+            shown.message if shown is not None and (shown.status, shown.reason) == ("False", reason) else ""
+        )
+
+    return stack.until(stopped, reason, step=STEP)
+
+
+@pytest.mark.covers("FUL-04", "FUL-05")
+@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "InsufficientFreeAddressesInSubnet"])
+def test_a_slot_that_ec2_refuses_is_kept_and_not_asked_for_without_end(stack: Stack, code: str) -> None:
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    stack.control.fault(
+        action="CreateFleet",
+        stage="launch",
+        code=code,
+        message="refused",
+        match={"AvailabilityZone": A},
+        times=-1,
+    )
+    drift(stack, "r-0", "r-1", "r-2")
+    assert code in stopped_with(stack, 3, "LaunchFailed")
+    before = stack.calls("CreateFleet")
+    rival = stack.claim("rival", node_class="web", capacity=(RESERVED,), priority="1000")
+    assert len(goes_on(stack, 3, steps=8)) == 2
+    assert stack.calls("CreateFleet") - before <= 3
+    assert stack.claim_condition(rival) is not None and not stack.get(NodeClaim, rival).status.provider_id
+
+
+@pytest.mark.covers("FUL-03", "FUL-05")
+def test_a_successor_without_a_node_stops_the_rollout(stack: Stack) -> None:
+    """Such as one of an image that does not start."""
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    drift(stack, "r-0", "r-1", "r-2")
+    stack.kubelets.stop()
+    assert "no node joined" in stopped_with(stack, 3, "NodeNotReady")
+    assert len(goes_on(stack, 3, steps=20)) == 2
+    stack.kubelets_again()
+    assert rolled(stack, 3)[1] <= 1
+    shown = stack.condition(NodePool, "web", "NodesReplaced")
+    assert shown is not None and shown.status == "True"
+
+
+@pytest.mark.covers("FUL-05")
+def test_a_rollout_stops_while_others_take_the_slots_that_it_frees(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    drift(stack, "r-0", "r-1", "r-2")
+    stack.control.fault(action="CreateFleet", code="InternalError", status=500, times=-1)
+    stack.until(lambda: stack.aws.free(odcr) == 1, "a slot is free", step=STEP)
+    stack.aws.rival(odcr)
+    stack.control.clear_faults()
+    stopped_with(stack, 3, "LaunchFailed")
+    assert len(goes_on(stack, 3, steps=20)) == 2
+
+
+@pytest.mark.covers("FUL-03")
+def test_nodes_whose_successors_are_not_there_yet_use_up_the_budget(stack: Stack) -> None:
+    first, second = stack.aws.odcr(), stack.aws.odcr()
+    pool(stack, RESERVED, group=stack.aws.group(first, second))
+    stack.edit(NodePool, "web", {"spec": {"disruption": {"budgets": [{"nodes": "1"}]}}})
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1")
+    drift(stack, "r-0", "r-1")
+    assert rolled(stack, 2) == (2, 1)
+    assert stack.aws.free(first) == stack.aws.free(second) == 0
+
+
+@pytest.mark.covers("FUL-01", "FUL-05")
+def test_a_gang_with_a_member_outside_is_replaced_whole(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    pool(stack, RESERVED, ON_DEMAND, id_=odcr)
+    stack.start()
+    gang = {names.GANG: "train", names.GANG_SIZE: "3"}
+    for name in ("r-0", "r-1", "r-2"):
+        stack.claim(name, node_class="web", pool="web", capacity=(RESERVED, ON_DEMAND), annotations=gang)
+    stack.until_ready("r-0", "r-1", "r-2")
+    for name in ("r-0", "r-1", "r-2"):
+        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, cpu="1500m", labels=WEB)
+    drift(stack, "r-0", "r-1", "r-2")
+    launches, _ = rolled(stack, 3)
+    assert launches == 3 and stack.aws.free(odcr) == 0

@@ -12,7 +12,6 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.koordinator import KoordinatorReservation
-from broker.apis.meta import condition
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING
@@ -476,8 +475,12 @@ def test_a_pool_shows_its_nodes_and_their_resources_as_karpenter_does(stack: Sta
     assert (status.resources["cpu"], status.resources["nodes"]) == ("4", "2")
     assert status.resources["memory"].endswith("Mi")
     assert status.node_class_observed_generation == 1
-    healthy = condition(status.conditions, "NodeRegistrationHealthy")
-    assert healthy is not None and healthy.status == "True"
+
+    def healthy() -> bool:
+        shown = stack.condition(NodePool, POOL, "NodeRegistrationHealthy")
+        return shown is not None and shown.status == "True"
+
+    stack.until(healthy, "a healthy pool", step=0.2)
     stack.client.delete(NodeClaim.KIND, claims(stack)[0].name)
     stack.until(lambda: len(claims(stack)) == 2, "the third pod has a claim", step=0.2)
 

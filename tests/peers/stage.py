@@ -49,6 +49,7 @@ BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / (os.environ.g
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 HARMLESS = ("cluster is waiting on sync for extended duration", "skipping, node overlays are not applied")
+OVERLAYS = "nodeoverlay.controller"
 # Karpenter's alpha gates, which are off by default; an older release ignores those that it does not know.
 ALPHA = ",".join(
     f"{gate}=true"
@@ -221,7 +222,8 @@ class Stage:
         """Karpenter's log lines of level ERROR and above, and lines that are no log lines: a panic.
 
         Left out are slow cache syncs (half a minute), which it logs as errors: the machine is slow then. With
-        the gate NodeOverlay it skips once a pool that it has not evaluated yet.
+        the gate NodeOverlay it skips once a pool that it has not evaluated yet, or whose class has no subnets
+        in its status yet.
         """
         errors = []
         for line in self.karpenter.lines():
@@ -229,7 +231,12 @@ class Stage:
                 entry = json.loads(line)
             except ValueError:
                 entry = {"level": "PANIC", "message": line}
-            if entry.get("level") not in ("DEBUG", "INFO", "WARN") and entry["message"] not in HARMLESS:
+            early = entry.get("controller") == OVERLAYS and "no subnets found" in entry.get("error", "")
+            if (
+                entry.get("level") not in ("DEBUG", "INFO", "WARN")
+                and entry["message"] not in HARMLESS
+                and not early
+            ):
                 errors.append(entry)
         return errors
 

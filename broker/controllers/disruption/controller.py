@@ -19,6 +19,7 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, patch, write
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.gangs import running_gangs
+from broker.controllers.disruption.holds import settle_holds
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
@@ -61,7 +62,8 @@ class DisruptionController:
         wakes += self._write_conditions(snapshot)
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
-        self._moves.settle_holds(self._sources.slots.snapshot().inventory.free)
+        inventory = self._sources.slots.snapshot().inventory
+        settle_holds(self._client, self._caches.claims, self._reporter, now, inventory.free)
         snapshot = self._reader.current(snapshot)
         ending = [claim for claim in self._caches.claims.list() if claim.deleting]
         self._methods.run(snapshot)
@@ -75,10 +77,14 @@ class DisruptionController:
 
     def _report_rollouts(self, snapshot: DisruptionSnapshot) -> None:
         """Shows on each NodePool whether its nodes are replaced, or a launch failed."""
-        problems = stopped(claim for claim in self._caches.claims.list() if self._caches.owns(claim))
+        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
+        problems = stopped(claims)
         for name in snapshot.pools:
             pool = self._caches.pools.get(name)
-            if pool is None or (update := rollout_condition(pool, problems.get(name, ""))) is None:
+            if pool is None:
+                continue
+            update = rollout_condition(pool, problems.get(name), claims, snapshot.now)
+            if update is None:
                 continue
             try:
                 changed = write_conditions(self._client, self._caches.pools, pool, update, now=snapshot.now)

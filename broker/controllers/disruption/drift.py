@@ -7,11 +7,13 @@ provider, pkg/cloudprovider/drift.go). A class that cannot be resolved now drift
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import condition
 from broker.capacity.model import Selection
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import WELL_KNOWN
@@ -19,6 +21,9 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.provisioning.pools import required_by
 from providers.model import Instance
 
+# A group may lack a member in one answer of EC2, and have it in the next.
+RESERVATION_DRIFT: Final = "CapacityReservationDrift"
+CONFIRMED_AFTER: Final = timedelta(minutes=1)
 # Labels that follow from the instance alone, and from nothing that changes while it runs.
 OF_INSTANCES: Final = WELL_KNOWN - names.SHOWN_LATER - {*names.UNLABELED_KEYS}
 
@@ -43,6 +48,15 @@ def drift(
     if stale(claim, names.NODECLASS_HASH, names.NODECLASS_HASH_VERSION, class_hash(ready.source)):
         return "NodeClassDrift"
     return _surroundings_drift(claim, ready, instance)
+
+
+def confirmed(claim: NodeClaim, now: datetime) -> bool:
+    """Whether the claim has drifted for so long that the drift is no single odd answer."""
+    drifted = condition(claim.status.conditions, names.DRIFTED)
+    if drifted is None or drifted.status != "True" or drifted.last_transition_time is None:
+        return False
+    passing = drifted.reason == RESERVATION_DRIFT and now - drifted.last_transition_time < CONFIRMED_AFTER
+    return not passing
 
 
 def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bool:
@@ -84,7 +98,7 @@ def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance
     reservation = claim.labels.get(names.RESERVATION_ID, "")
     if not reservation or reservation in _selected(ready) or _chosen_by_ec2(ready, instance):
         return ""
-    return "CapacityReservationDrift"
+    return RESERVATION_DRIFT
 
 
 def _chosen_by_ec2(ready: LaunchClass, instance: Instance | None) -> bool:

@@ -16,6 +16,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.claim_status import since
+from broker.controllers.disruption.drift import confirmed
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.placement.disruption_pods import reschedulable
@@ -96,7 +97,11 @@ def drifted_units(
 
     They are single ones, and those of a gang of which no host is left out. `claims`: all of the broker.
     """
-    drifted = [(at, node) for node in free if (at := since(node.claim, names.DRIFTED)) is not None]
+    drifted = [
+        (at, node)
+        for node in free
+        if confirmed(node.claim, snapshot.now) and (at := since(node.claim, names.DRIFTED)) is not None
+    ]
     ordered = [node for _, node in sorted(drifted, key=lambda drift: (drift[0], drift[1].claim.name))]
     if not ordered:
         return

@@ -154,8 +154,8 @@ class MachineFinder:
             kept = [item for item in fitting if item.way.odcr_id and not item.way.borrows]
             if way == "auto" and _free_together(kept, needed.node.claim) >= unit:
                 fitting = kept  # nothing is bought or borrowed beside a slot
-            elif taken := self._taken_by_others(needed.node, own.way.odcr_id, fitting):
-                return replace(needed, problem=taken), []
+            elif problem := self._no_successor(needed.node, own.way.odcr_id, claim, fitting):
+                return replace(needed, problem=problem), []
             else:
                 freed = Fitting(own.machine, replace(own.way, free=1, out=None))
                 fitting = [freed, *(item for item in fitting if item is not own)]
@@ -164,11 +164,15 @@ class MachineFinder:
         problem = "" if machines else _problem(pool.name, fitting)
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
 
-    def _taken_by_others(self, node: ManagedNode, slot: str, fitting: Iterable[Fitting]) -> str:
-        """Why its successor would have no machine if the node ended first: EC2 counts another instance in
-        its slot. Empty if it would, and for a node that ends in any case.
+    def _no_successor(self, node: ManagedNode, slot: str, claim: Claim, fitting: Iterable[Fitting]) -> str:
+        """Why its successor would have no machine if the node ended first: EC2 refused such launches lately,
+        or counts another instance in its slot. Empty if it would, and for a node that ends in any case.
         """
-        if node.claim.deleting or any(item.open and not item.way.odcr_id for item in fitting):
+        if node.claim.deleting:
+            return ""
+        if refusal := self.catalog.refusal(claim, slot):
+            return refusal[0].message
+        if any(item.open and not item.way.odcr_id for item in fitting):
             return ""
         odcrs, groups = self.observed.inventory.odcrs, self.observed.inventory.groups
         running = self.sources.instances().values()

@@ -26,6 +26,7 @@ from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
     awaits_pods,
     newly_consolidatable,
+    nominated,
     nominated_for,
     ready_to_go,
     usable_soon,
@@ -297,6 +298,7 @@ class DisruptionMethods:
                 or node.replacement is not None
                 or not node.initialized
                 or (taken_over(node.claim)[0] and awaits_pods(node.claim, self._caches.claims, snapshot.now))
+                or nominated(node, self._caches.pods.find)
             )
         }
         usable = [

@@ -32,7 +32,6 @@ from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.successions import bind_successors
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
@@ -155,28 +154,6 @@ class MoveController:
                 with self._reporter.isolated(node):
                     self._undo_orphan(node)
         return wakes
-
-    def settle_holds(self, free: Callable[[str], int]) -> None:
-        """Binds the successors of claims that are gone, and ends those whose slot others took.
-
-        Pods do not wait for a claim without a slot: they get machines as any others do. A claim with a slot
-        that EC2 refuses to launch into stays, and with it the rollout. `free`: the free slots by ODCR id.
-        """
-        claims, now = self._claims.list(), self._clock.now()
-        uids = {claim.uid for claim in claims}
-        for claim in claims:
-            old = replaces(claim)[1]
-            slot, until = taken_over(claim)
-            if not slot or old is None or old in uids or not claim.waits or claim.deleting:
-                continue
-            if until is None:
-                bind_successors(self._client, self._claims, old, now)
-            elif until <= now and not free(slot) and self._removed(claim):
-                message = f"others took its slot of {slot}: its pods get other machines"
-                self._reporter.failed(claim, "Ended", message)
-
-    def _removed(self, claim: NodeClaim) -> bool:
-        return remove(self._client, NodeClaim.KIND, claim, unchanged=True)
 
     def _step(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         if not move.olds:

@@ -1,19 +1,20 @@
 """Replacement where a reservation is full: which way a pool wants, and how many nodes may be away at once.
 
 Invariant: while nodes of a reservation are away whose successors have no ready node, no other node of it is
-ended for a replacement. So a launch that fails stops the rollout after one node.
+ended for a replacement. So a launch that fails stops the rollout after one node. So does a successor that
+ends before its node is ready, until a node of the pool is ready in a reservation, or for STOPPED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
-from broker.controllers.claim_status import held_odcr, replaces
+from broker.controllers.claim_status import held_odcr, replaces, since
 from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
@@ -24,6 +25,8 @@ from broker.text import InvalidText, decode_whole, shortened
 ReplaceWay = Literal["auto", "launch-first", "terminate-first"]
 _WAYS: Final[tuple[ReplaceWay, ...]] = ("auto", "launch-first", "terminate-first")
 NODES_REPLACED: Final = "NodesReplaced"
+# A rollout that stopped goes on after that, by one node: its cause may be gone.
+STOPPED: Final = timedelta(hours=1)
 _MOST: Final = 10_000
 
 
@@ -47,35 +50,75 @@ def at_once(pool: NodePool) -> int:
         raise InvalidText(f"{field} is {shortened(text)}: write a whole number such as 2") from error
 
 
-def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, str]:
-    """By NodePool, the replacement that could not be launched, and why."""
-    texts: dict[str, str] = {}
+def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, tuple[str, str]]:
+    """By NodePool, the reason and the message of a replacement that has no node, and gets none by itself."""
+    texts: dict[str, tuple[str, str]] = {}
     for claim in sorted(claims, key=lambda claim: claim.name):
-        launched = condition(claim.status.conditions, names.LAUNCHED)
-        if launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT:
-            continue
-        if replaces(claim)[1] is None or not claim.waits:
-            continue
-        text = f"NodeClaim {claim.name} replaces NodeClaim {replaces(claim)[0]}, and is not launched"
-        texts.setdefault(claim.labels.get(names.NODEPOOL, ""), f"{text}: {launched.message}")
+        old, _ = replaces(claim)
+        problem = _launch_problem(claim) if claim.waits else _end_problem(claim)
+        if old and problem:
+            reason, text = problem
+            message = f"NodeClaim {claim.name} replaces NodeClaim {old}, and {text}"
+            texts.setdefault(claim.labels.get(names.NODEPOOL, ""), (reason, message))
     return texts
 
 
-def rollout_condition(pool: NodePool, problem: str) -> ConditionUpdate | None:
-    """The pool's condition after a pass; None if it stays as it is. `problem`: of `stopped`, or empty."""
+def _launch_problem(claim: NodeClaim) -> tuple[str, str] | None:
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    if launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT:
+        return None
+    return "LaunchFailed", f"is not launched: {launched.message}"
+
+
+def _end_problem(claim: NodeClaim) -> tuple[str, str] | None:
+    ready = is_true(claim, names.INITIALIZED_CONDITION)
+    if not claim.deleting or ready or not taken_over(claim)[0] or is_true(claim, names.PREEMPTED):
+        return None
+    registered = condition(claim.status.conditions, names.REGISTERED_CONDITION)
+    detail = f": {registered.message}" if registered is not None and registered.message else ""
+    return "NodeNotReady", f"ends before its node was ready{detail}"
+
+
+def rollout_condition(
+    pool: NodePool, problem: tuple[str, str] | None, claims: Iterable[NodeClaim], now: datetime
+) -> ConditionUpdate | None:
+    """The pool's condition after a pass; None if it stays as it is. `problem`: of `stopped`."""
     if problem:
-        message = f"{problem}; no other node of its reservation is ended for a replacement meanwhile"
-        return ConditionUpdate(type=NODES_REPLACED, status="False", reason="LaunchFailed", message=message)
-    known = condition(pool.status.conditions, NODES_REPLACED)
-    if known is None or known.status == "True":
+        reason, text = problem
+        message = f"{text}; no other node of its reservation is ended for a replacement meanwhile"
+        return ConditionUpdate(type=NODES_REPLACED, status="False", reason=reason, message=message)
+    if halted(pool, claims, now) or condition(pool.status.conditions, NODES_REPLACED) is None:
         return None
     return ConditionUpdate(type=NODES_REPLACED, status="True", reason=NODES_REPLACED)
+
+
+def _ending(pool: NodePool, claims: Iterable[NodeClaim]) -> str:
+    """The problem of a successor that ends now; the condition shows it after this pass."""
+    own = (claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name and claim.deleting)
+    return next((text for _, text in stopped(own).values()), "")
+
+
+def halted(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> str:
+    """Why no node leaves a reservation for a replacement since one of them got none; empty if they may."""
+    known = condition(pool.status.conditions, NODES_REPLACED)
+    if known is None or known.status != "False" or known.last_transition_time is None:
+        return ""
+    began = known.last_transition_time
+    ready = (
+        since(claim, names.INITIALIZED_CONDITION)
+        for claim in claims
+        if claim.labels.get(names.NODEPOOL) == pool.name and held_odcr(claim)
+    )
+    over = now - began >= STOPPED or any(at is not None and at > began for at in ready)
+    return "" if over else known.message
 
 
 def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now: datetime) -> str:
     """Why nodes of one unit may not leave their reservations now; empty if they may. Raises InvalidText."""
     pool, known = nodes[0].pool, claims.list()
     odcrs = {held_odcr(node.claim) for node in nodes} - {""}
+    if odcrs and (reason := _ending(pool, known) or halted(pool, known, now)):
+        return reason
     held = {claim.uid: held_odcr(claim) for claim in known}
     away = [
         claim

@@ -21,6 +21,7 @@ from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
+from broker.placement.claims import taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
 
@@ -79,7 +80,9 @@ class DisruptionSnapshot:
         )
 
     def _counts(self, pool: str) -> PoolNodes:
-        """Initialized nodes count until their instance ends. Of them, those that go or are not Ready."""
+        """Initialized nodes count until their instance ends, and from then on the successors in their slots.
+        Of them, those that go, are not there yet or are not Ready.
+        """
         counted = [
             node
             for node in self.nodes
@@ -94,9 +97,24 @@ class DisruptionSnapshot:
             or node.replacement is not None
             or (node.node is not None and (node.node.deleting or node.node.rebooting))
         ]
+        standing = {node.claim.uid for node in counted}
+        away = [
+            node
+            for node in self.nodes
+            if node.pool.name == pool and self._away(node) and replaces(node.claim)[1] not in standing
+        ]
         unready = [node for node in counted if node.node is not None and not node.node.ready]
-        disrupted = {node.claim.uid for node in (*leaving, *unready)}
-        return PoolNodes(total=len(counted), disrupted=len(disrupted), leaving=len(leaving))
+        disrupted = {node.claim.uid for node in (*leaving, *unready, *away)}
+        return PoolNodes(
+            total=len(counted) + len(away), disrupted=len(disrupted), leaving=len(leaving) + len(away)
+        )
+
+    def _away(self, node: ManagedNode) -> bool:
+        """Whether it takes over the slot of another node, and is not there yet."""
+        slot, until = taken_over(node.claim)
+        if not slot or node.initialized or node.claim.deleting:
+            return False
+        return not node.claim.waits or until is None or until > self.now
 
 
 class DisruptionSnapshotBuilder:

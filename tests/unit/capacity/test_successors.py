@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+import pytest
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
+from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.capacity.successors import COUNTED, HOLD
 from broker.quota.model import Preemption
+from providers.errors import ErrorClass
 
 from .builders import GROUP, NOW, chosen, claim, inventory, node_class, odcr, refusals, supply
 
@@ -23,9 +28,9 @@ def successor(
     return claim(name, kinds=KINDS, slot=slot, slot_until=until, **more)
 
 
-def planned(world: Inventory, *claims: Claim, entitlements: Entitlements | None = None) -> Plan:
+def planned(world: Inventory, *claims: Claim, entitlements: Entitlements | None = None, **more: Any) -> Plan:
     classes = node_class(Selection(group_arn=GROUP), world)
-    given = supply({"default": classes}, world, entitlements=entitlements or Entitlements())
+    given = supply({"default": classes}, world, entitlements=entitlements or Entitlements(), **more)
     return plan(claims, given)
 
 
@@ -104,3 +109,47 @@ def test_hold_never_keeps_an_owner_from_its_slot() -> None:
     )
     result = planned(group(1), successor(), claim("owner", kinds=("reserved",)), entitlements=entitlements)
     assert chosen(result)["owner"].startswith(AT)
+
+
+@pytest.mark.parametrize(
+    ("scope", "class_"),
+    [
+        (Scope("pool", f"{AT}cr-1"), ErrorClass.CAPACITY),
+        (Scope("reservation", "cr-1"), ErrorClass.RESERVATION_GONE),
+        (Scope("subnet", "subnet-a"), ErrorClass.SUBNET),
+    ],
+)
+def test_slot_that_ec2_refused_is_kept_and_not_asked_for_again(scope: Scope, class_: ErrorClass) -> None:
+    short = Shortages().record(scope, class_=class_, code="Refused", now=NOW)
+    rival = claim("rival", kinds=("reserved",), priority=1000)
+    result = planned(group(1), successor(), rival, shortages=short)
+    assert not chosen(result) and refusals(result)["next"] == BACKING_OFF
+    waits = next(item for item in result.unplaced if item.claim.name == "next")
+    assert waits.retry_at == next(iter(short.by_scope.values())).until and "is kept for it" in waits.message
+
+
+def test_holds_of_a_gang_end_together_with_the_last() -> None:
+    rival = claim("rival", kinds=("reserved",), priority=1000)
+    for last in (None, NOW + HOLD):
+        gang = [
+            successor("g-1", "cr-1", gang="g", until=NOW - HOLD),
+            successor("g-2", "cr-2", gang="g", until=last),
+        ]
+        assert not chosen(planned(group(1, 0), *gang, rival)), last
+    gang = [successor(f"g-{n}", f"cr-{n}", gang="g", until=NOW) for n in (1, 2)]
+    assert "rival" in chosen(planned(group(1, 0), *gang, rival))
+
+
+def test_member_of_a_gang_without_a_slot_launches_beside_those_that_have_one() -> None:
+    gang = [successor(f"g-{n}", f"cr-{n}", gang="g", gang_size=3, until=None) for n in (1, 2)]
+    outside = claim("g-3", kinds=KINDS, gang="g", gang_size=3)
+    result = planned(group(0, 0), *gang, outside)
+    assert chosen(result)["g-3"].startswith("on-demand:")
+    assert refusals(result) == {"g-1": "AwaitsReplaced", "g-2": "AwaitsReplaced"}
+
+
+def test_slot_left_to_another_launcher_is_not_that_of_a_node_that_is_gone() -> None:
+    """Its node may not even have ended: the free slot is the one that the successor's node left."""
+    world = replace(group(1), left={"cr-1": 1})
+    assert chosen(planned(world, successor())) == {"next": f"{AT}cr-1"}
+    assert refusals(planned(world, successor(until=None))) == {"next": "AwaitsReplaced"}

@@ -72,7 +72,7 @@ LOW, HIGH = (Borrower("cr-1", priority, queue="b") for priority in (0, 20))
         ([0], owned("a", LOW), ("cr-1", 0, 1, False, "")),
         ([0], owned("a", LOW, LOW, LOW), ("cr-1", 0, 2, False, "")),  # within its quota
         ([0], owned("a", HIGH), ("cr-1", 0, 0, False, "ReservationFull")),
-        ([0], owned("b", LOW), ("cr-1", 0, 0, False, "ReservationFull")),
+        ([0], owned("b", LOW), ("cr-1", 0, 0, True, "ReservationFull")),
         ([2], owned("a", LOW, quota=0), ("cr-1", 0, 0, False, "QuotaReached")),
     ],
 )

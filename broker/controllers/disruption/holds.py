@@ -1,0 +1,75 @@
+"""Settles the holds of slots that nodes left for their successors.
+
+Invariant: the claims of a gang are given up together, so that none of its pods stays without the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.claim_status import replaces
+from broker.controllers.disruption.report import DisruptionReporter
+from broker.controllers.successions import bind_successors
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, Conflict, NotFound
+from broker.kube.removal import remove
+from broker.placement.claims import taken_over
+
+
+def settle_holds(
+    client: Client,
+    claims: Cache[NodeClaim],
+    reporter: DisruptionReporter,
+    now: datetime,
+    free: Callable[[str], int],
+) -> None:
+    """Binds the successors of claims that are gone, and ends those whose slot others took.
+
+    Pods do not wait for a claim without a slot: they get machines as any others do. A claim with a slot
+    that EC2 refuses to launch into stays, and with it the rollout. `free`: the free slots by ODCR id.
+    """
+    known = claims.list()
+    uids = {claim.uid for claim in known}
+    for unit in _units(claim for claim in known if _waits_for_slot(claim)):
+        try:
+            for claim in unit:
+                old = replaces(claim)[1]
+                if old is not None and old not in uids and taken_over(claim)[1] is None:
+                    bind_successors(client, claims, old, now)
+            if lost := _lost(unit, now, free):
+                _give_up(unit, lost, client, reporter)
+        except (Conflict, NotFound):
+            continue  # the next pass reads the newer object
+        except ApiError as error:
+            reporter.failed(unit[0], "Ended", f"the API server refused a step: {error}")
+
+
+def _waits_for_slot(claim: NodeClaim) -> bool:
+    return bool(taken_over(claim)[0]) and claim.waits and not claim.deleting
+
+
+def _units(claims: Iterable[NodeClaim]) -> Iterable[Sequence[NodeClaim]]:
+    """Single claims, and those of each gang."""
+    units: dict[tuple[str, str], list[NodeClaim]] = defaultdict(list)
+    for claim in claims:
+        gang = claim.annotations.get(names.GANG, "")
+        units["gang" if gang else "claim", gang or claim.uid].append(claim)
+    return units.values()
+
+
+def _lost(unit: Sequence[NodeClaim], now: datetime, free: Callable[[str], int]) -> str:
+    """The reservation whose slot others took, once all holds of the unit are over; empty if none was."""
+    holds = [taken_over(claim) for claim in unit]
+    over = all(until is not None and until <= now for _, until in holds)
+    return next((slot for slot, _ in holds if over and not free(slot)), "")
+
+
+def _give_up(unit: Sequence[NodeClaim], slot: str, client: Client, reporter: DisruptionReporter) -> None:
+    for claim in unit:
+        if remove(client, NodeClaim.KIND, claim, unchanged=True):
+            reporter.failed(claim, "Ended", f"others took a slot of {slot}: its pods get other machines")
