@@ -116,7 +116,7 @@ def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
     pool(stack, *kinds, id_=odcr)
     stack.start()
     nodes(stack, RESERVED, "r-0", expireAfter="Never")
-    nodes(stack, RESERVED, "r-1", expireAfter="10m" if end == "expire" else "Never")
+    nodes(stack, RESERVED, "r-1", expireAfter="30m" if end == "expire" else "Never")
     rival = stack.claim("rival", node_class="web", priority="1000")  # waits for the slot, too
     stack.until_waiting(rival, "AllReservationsFull")
     for name in ("r-0", "r-1"):
@@ -129,7 +129,9 @@ def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
     if end == "delete":
         stack.delete(NodeClaim, "r-1")
     else:
-        stack.advance(600)
+        while not stack.get(NodeClaim, "r-1").deleting:
+            stack.advance(60)
+            stack.passes(1)
     # On a slow machine, steps of minutes would outrun the pass that decides.
     stack.until(lambda: replacement(stack, "r-1"), "a successor of r-1")
     ended(stack, "r-1")

@@ -6,7 +6,7 @@ Source: Karpenter, pkg/controllers/disruption (repair.go, emptiness.go, drift.go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
@@ -26,10 +26,10 @@ from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
     awaits_pods,
     newly_consolidatable,
-    nominated,
     nominated_for,
     ready_to_go,
     usable_soon,
+    waits,
 )
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -56,6 +56,7 @@ from broker.kube.context import ControllerContext
 from broker.placement.claims import taken_over
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
+from broker.placement.holds_reading import holds_room
 from broker.placement.snapshot import PlacementSnapshot
 from providers.errors import ProviderError
 
@@ -289,6 +290,7 @@ class DisruptionMethods:
 
     def _usable(self, snapshot: DisruptionSnapshot) -> Sequence[str]:
         """Nodes that may get pods: Ready, and in no disruption. Reserved ones, paid for, come first."""
+        bound = {pod.key for pod in snapshot.occupancy.pods}
         ending = {
             node.node.name
             for node in snapshot.nodes
@@ -298,7 +300,7 @@ class DisruptionMethods:
                 or node.replacement is not None
                 or not node.initialized
                 or (taken_over(node.claim)[0] and awaits_pods(node.claim, self._caches.claims, snapshot.now))
-                or nominated(node, self._caches.pods.find)
+                or self._expects(node, bound)
             )
         }
         usable = [
@@ -310,6 +312,11 @@ class DisruptionMethods:
         ]
         usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
         return [node.name for node in usable]
+
+    def _expects(self, node: ManagedNode, bound: Collection[str]) -> bool:
+        """Whether the node was made for a pod that takes room on none yet, as far as the pass has read."""
+        pods = (self._caches.pods.find(key) for key in pods_of(node.claim) if key not in bound)
+        return any(pod is not None and (waits(pod) or holds_room(pod)) for pod in pods)
 
     # ---- return to reservations
 
