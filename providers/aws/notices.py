@@ -59,7 +59,7 @@ def _reservation(kind: NoticeKind) -> Callable[[Json], dict[str, Any]]:
 
 
 def _interruption(detail: Json) -> dict[str, Any]:
-    """Instances of a Capacity Block end with it, and stay if it is extended: EC2 announces its end so, too."""
+    """The end of an instance in a Capacity Block is that of the block, which may be extended."""
     about = _instance(NoticeKind.RESERVATION_INTERRUPTION)(detail)
     block = detail.get("instance-lifecycle") == "capacity-block"
     return about | {"kind": NoticeKind.BLOCK_EXPIRATION} if block else about

@@ -300,6 +300,29 @@ def test_a_block_whose_extension_is_being_paid_drains_only_if_it_stays_unpaid(
         stack.until_event("c-0", "CapacityBlockEnding")
 
 
+@pytest.mark.covers("FUL-41")
+@pytest.mark.parametrize("code", ["InternalError", "UnauthorizedOperation"])
+def test_a_block_drains_late_while_ec2_refuses_to_list_its_extensions(stack: Stack, code: str) -> None:
+    odcr = stack.aws.capacity_block(ends=timedelta(minutes=180))
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(types=("p5.48xlarge",))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr, "capacity-block"))
+    stack.control.fault(action="DescribeCapacityBlockExtensionHistory", code=code, times=-1)
+    stack.advance(118 * MINUTE)
+    stack.polls(2)
+    if code == "UnauthorizedOperation":
+        for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
+            stack.until_event(name, "ExtensionsUnreadable", kind=kind, text="grant the broker's role")
+    stack.advance(24 * MINUTE)
+    stack.polls(2)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.advance(5 * MINUTE)
+    stack.until_event("c-0", "CapacityBlockEnding")
+
+
 def extend(stack: Stack, odcr: str) -> None:
     """Buys two days more of a Capacity Block."""
     (offer,) = stack.aws.ec2.describe_capacity_block_extension_offerings(

@@ -3,8 +3,8 @@
 Invariant: an instance without a claim of the broker, and a claim that is being deleted, are left alone. A
 claim is deleted, never its instance, so that its node is cordoned and drained like any other. The choice of
 announcements that end a claim is Karpenter's (its interruption controller). All that end the instance do; a
-rebalance recommendation is only reported. The end of a Capacity Block may move after its announcement, so that
-only makes the broker describe the block again. A message may come twice; the second time changes nothing.
+rebalance recommendation is only reported. The end of a Capacity Block may move after its announcement, so
+that only makes the broker describe the block again. A message that comes twice changes nothing.
 """
 
 from __future__ import annotations
