@@ -68,7 +68,7 @@ class RebootController:
         self._record(node, reboots_of(node.claim).begin(reboot, now))
         self._taint(node)
         within = "" if bound is None else f" within {bound}"
-        self._report(node, REBOOTING, f"{diagnosis.sign.text}: it is drained{within}, then rebooted")
+        self._report(node, REBOOTING, f"{diagnosis.text}: it is drained{within}, then rebooted")
 
     def advance(self, node: ManagedNode, diagnosis: Diagnosis | None, now: datetime) -> bool:
         """Takes the node's reboot further. Returns whether one is under way."""

@@ -142,10 +142,10 @@ class RepairReader:
             diagnosis = view.diagnoses.get(node.claim.uid)
             if diagnosis is None or node.node is None:
                 continue
-            counts[node.pool.name, diagnosis.sign.policy.sign] += 1
+            counts.update((node.pool.name, sign) for sign in {item.policy.sign for item in diagnosis.signs})
             next_, at = next_step(node.claim, node.node, node.pool, diagnosis, snapshot.now)
             due = f" ({format_time(at)})" if at is not None else ""
-            message = f"{diagnosis.sign.text}: {next_}{due}"
+            message = f"{diagnosis.text}: {next_}{due}"
             for subject in (node.claim, node.node):
                 self._recorder.event(subject, "Warning", UNHEALTHY, message, topic=UNHEALTHY)
                 self._reported[Reference.of(subject)] = None

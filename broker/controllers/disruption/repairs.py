@@ -98,13 +98,12 @@ class Repairs:
         usable: Sequence[str],
     ) -> PlacementSnapshot:
         """Returns the placement after it."""
-        sign = diagnosis.sign
-        if sign.action == "reboot":
+        if diagnosis.sign.action == "reboot":
             self._reboots.start(node, diagnosis, finder.snapshot.now)
             return placement
-        way: ReplaceWay | None = "terminate-first" if sign.policy.ends_first else None
+        way: ReplaceWay | None = "terminate-first" if diagnosis.ends_first else None
         placed = self._replacer.replace_nodes(
-            [node], "", finder, placement, usable, cause="Unhealthy", why=sign.text, way=way
+            [node], "", finder, placement, usable, cause="Unhealthy", why=diagnosis.text, way=way
         )
         return placement if placed is None else placed
 
