@@ -64,6 +64,10 @@ class Diagnosis:
     def since(self) -> datetime:
         return min(sign.since for sign in self.signs)
 
+    def reboots(self, now: datetime) -> bool:
+        """Whether a reboot is due, and no replacement."""
+        return self.sign.due <= now and self.sign.action == "reboot"
+
     @property
     def counts(self) -> bool:
         return any(sign.policy.counts for sign in self.signs)

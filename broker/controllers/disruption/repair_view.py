@@ -25,7 +25,7 @@ from broker.kube.errors import ApiError
 from broker.kube.events import Reference
 from broker.oncall.broken import next_step
 from broker.oncall.metrics import GaugeTable
-from broker.placement.repair import Diagnosis, broken_counts, diagnose
+from broker.placement.repair import Diagnosis, broken_counts, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import AT_MOST, RepairRules, most_broken, rules_of
 from broker.text import InvalidText, counted, format_time
 
@@ -56,6 +56,14 @@ class RepairView:
     rules: Mapping[str, RepairRules]
     diagnoses: Mapping[str, Diagnosis]
     stopped: frozenset[str]
+
+    def treatable(self, node: ManagedNode) -> Diagnosis | None:
+        """The diagnosis of a broken node that may be repaired; None of any other."""
+        diagnosis = self.diagnoses.get(node.claim.uid)
+        if diagnosis is None or node.node is None or node.pool.name in self.stopped:
+            return None
+        rules = self.rules[node.pool.name]
+        return None if obstacle_of_repair(node.node, node.claim, rules) else diagnosis
 
     @property
     def broken(self) -> frozenset[str]:

@@ -72,7 +72,7 @@ class Repairs:
         uids: set[str] = set()
         for node in view.nodes:
             with self._reporter.isolated(node):
-                if not self._reboots.advance(node, view.diagnoses.get(node.claim.uid), now):
+                if not self._reboots.advance(node, view.treatable(node), now):
                     continue
             uids.add(node.claim.uid)  # also if a step was refused: the next pass goes on
         return uids

@@ -1,0 +1,85 @@
+"""Repair stops: a reboot before EC2 is called, and all repairs of a pool with too many broken nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.claim_status import instance_id
+from broker.placement.reboots import reboots_of
+from tests.cluster.stack import Stack
+from tests.cluster.test_disruption import STEP, later, replacement
+from tests.cluster.test_repair import GPU, XID48, XID79, Machines, events, full, node_of, sign, tainted
+
+
+def stop_repair(stack: Stack, how: str) -> None:
+    """Keeps r-0 from repair in one of the ways that there are."""
+    annotated = {"metadata": {"annotations": {names.DO_NOT_REPAIR: "true"}}}
+    if how == "node":
+        stack.edit(Node, node_of(stack, "r-0"), annotated)
+    elif how == "claim":
+        stack.edit(NodeClaim, "r-0", annotated)
+    elif how == "breaker":
+        sign(stack, "r-1", GPU, reason=XID79)
+    else:
+        stack.edit(NodePool, "web", {"metadata": {"annotations": {names.REPAIR: how}}})
+
+
+def withdrawn(stack: Stack, id_: str) -> None:
+    """Returns when the reboot of r-0 is withdrawn; asserts that EC2 is not called later on."""
+    stack.until(lambda: not tainted(stack, "r-0"), "it takes pods again", step=STEP)
+    assert reboots_of(stack.get(NodeClaim, "r-0")).known == ()
+    stack.until(lambda: events(stack, "r-0", "RebootWithdrawn"), "it is reported")
+    stack.advance(330)  # the bound of the drain
+    later(stack, 20)
+    assert stack.control.reboots(id_) == 0 and not tainted(stack, "r-0")
+    assert not stack.get(NodeClaim, "r-0").deleting and replacement(stack, "r-0") is None
+
+
+@pytest.mark.covers("FUL-21")
+@pytest.mark.parametrize("how", ["node", "claim", "breaker", "off", f"{GPU}=off", f"{GPU}=2h"])
+def test_reboot_is_withdrawn_while_the_node_drains(stack: Stack, how: str) -> None:
+    full(stack, "r-0", "r-1")
+    Machines(stack).boot("r-0", "r-1")
+    stack.budget("web", app="web", allowed=0)
+    stack.advance(1000)
+    sign(stack, "r-0", GPU, reason=XID48, age=700)
+    stack.until(lambda: tainted(stack, "r-0"), "it is closed", step=STEP)
+    stop_repair(stack, how)
+    withdrawn(stack, instance_id(stack.get(NodeClaim, "r-0")))
+
+
+@pytest.mark.covers("FUL-21")
+def test_reboot_for_an_event_waits_for_the_drain_and_is_withdrawn(stack: Stack) -> None:
+    full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=reboot"})
+    Machines(stack).boot("r-0", "r-1")
+    stack.budget("web", app="web", allowed=0)
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    stack.control.schedule_event(id_, "system-reboot", in_s=86400)
+    stack.until(lambda: tainted(stack, "r-0"), "it is closed", step=STEP)
+    stack.advance(900)
+    later(stack, 20)
+    assert tainted(stack, "r-0") and stack.control.reboots(id_) == 0
+    stop_repair(stack, "claim")
+    withdrawn(stack, id_)
+
+
+@pytest.mark.covers("FUL-21")
+def test_reboot_that_ec2_refuses_for_the_moment_is_withdrawn(stack: Stack) -> None:
+    full(stack, "r-0", "r-1")
+    Machines(stack).boot("r-0", "r-1")
+    stack.control.fault(action="RebootInstances", code="RequestLimitExceeded", times=-1)
+    stack.advance(1000)
+    sign(stack, "r-0", GPU, reason=XID48, age=700)
+
+    def requested() -> bool:
+        current = reboots_of(stack.get(NodeClaim, "r-0")).current
+        return current is not None and current.phase == "Requested"
+
+    stack.until(requested, "EC2 is called", step=STEP)
+    stop_repair(stack, "node")
+    stack.until(lambda: not tainted(stack, "r-0"), "it is withdrawn", step=STEP)
+    stack.control.clear_faults()
+    withdrawn(stack, instance_id(stack.get(NodeClaim, "r-0")))
