@@ -283,8 +283,9 @@ INSTANCE_IMPAIRED: Final = "InstanceImpaired"
 SYSTEM_IMPAIRED: Final = "SystemImpaired"
 EVENT_SCHEDULED: Final = "EventScheduled"
 INSTANCE_SIGNS: Final = (INSTANCE_IMPAIRED, SYSTEM_IMPAIRED, EVENT_SCHEDULED)
-# On NodePools: whether few enough nodes are broken.
+# On NodePools: whether few enough nodes are broken, and the nodes that ended by repair lately.
 REPAIR_ALLOWED: Final = "RepairAllowed"
+RECENT_REPAIRS: Final = "RecentRepairs"
 # The broker's: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"

@@ -7,7 +7,7 @@ is shown, and its repair is never due.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -146,8 +146,3 @@ def _conditions(node: Node, claim: NodeClaim) -> Iterator[tuple[str, Condition]]
     """The conditions that may be signs, by type."""
     yield from ((item.type, item) for item in node.status.conditions)
     yield from ((item.type, item) for item in claim.status.conditions if item.type in names.INSTANCE_SIGNS)
-
-
-def broken_counts(diagnoses: Iterable[Diagnosis | None]) -> int:
-    """How many of the nodes are broken now."""
-    return sum(diagnosis is not None and diagnosis.counts for diagnosis in diagnoses)

@@ -11,7 +11,18 @@ from broker.controllers.claim_status import instance_id
 from broker.placement.reboots import reboots_of
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, later, replacement
-from tests.cluster.test_repair import GPU, XID48, XID79, Machines, events, full, node_of, sign, tainted
+from tests.cluster.test_repair import (
+    GPU,
+    XID48,
+    XID79,
+    Machines,
+    events,
+    full,
+    node_of,
+    replaced,
+    sign,
+    tainted,
+)
 
 
 def stop_repair(stack: Stack, how: str) -> None:
@@ -83,3 +94,37 @@ def test_reboot_that_ec2_refuses_for_the_moment_is_withdrawn(stack: Stack) -> No
     stack.until(lambda: not tainted(stack, "r-0"), "it is withdrawn", step=STEP)
     stack.control.clear_faults()
     withdrawn(stack, instance_id(stack.get(NodeClaim, "r-0")))
+
+
+@pytest.mark.covers("FUL-21")
+@pytest.mark.parametrize("restarted", [False, True], ids=["same-broker", "restarted"])
+def test_fault_that_spreads_slowly_ends_no_more_nodes_than_allowed(stack: Stack, restarted: bool) -> None:
+    """At most one of three nodes may be broken, and the second breaks when the first has been replaced."""
+    full(stack, "r-0", "r-1", "r-2")
+    stack.advance(3600)
+    sign(stack, "r-0", GPU, reason=XID79, age=3000)
+    replaced(stack, "r-0", 3)
+    recent = stack.condition(NodePool, "web", names.RECENT_REPAIRS)
+    assert recent is not None and "NodeClaim r-0 at" in recent.message
+    if restarted:
+        stack.stop()
+        stack.start()
+    sign(stack, "r-1", GPU, reason=XID79, age=3000)
+    text = "1 of 3 nodes of NodePool web are broken and 1 node ended by repair lately, and at most 1 may be"
+    stack.until_event("web", "NodeRepairBlocked", kind="NodePool", text=text)
+    later(stack, 60)
+    assert not stack.get(NodeClaim, "r-1").deleting and replacement(stack, "r-1") is None
+    stack.advance(3600)
+    replaced(stack, "r-1", 3)
+    recent = stack.condition(NodePool, "web", names.RECENT_REPAIRS)
+    assert recent is not None and "r-0" not in recent.message and "r-1" in recent.message
+    stack.advance(3700)
+    stack.until(lambda: not stack.condition(NodePool, "web", names.RECENT_REPAIRS), "it is over", step=STEP)
+
+
+@pytest.mark.covers("FUL-21")
+def test_replacement_for_an_event_to_come_is_no_recent_repair(stack: Stack) -> None:
+    full(stack, "r-0", "r-1")
+    stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
+    replaced(stack, "r-0", 2)
+    assert stack.condition(NodePool, "web", names.RECENT_REPAIRS) is None

@@ -30,6 +30,7 @@ from broker.controllers.claim_status import observe_response, replaces, since, w
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
+from broker.controllers.disruption.repair_history import record_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.successions import bind_successors
@@ -116,6 +117,7 @@ class MoveController:
     def __init__(self, context: ControllerContext, caches: ClaimCaches, reporter: DisruptionReporter) -> None:
         self._client, self._clock = context.client, context.clock
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
+        self._pools = caches.pools
         self._reporter = reporter
 
     def start(
@@ -338,6 +340,7 @@ class MoveController:
         """Ends a claim that needs no replacement, or none any more."""
         if cause == "Unhealthy":
             bound_drain(self._client, self._claims, node, self._clock.now())
+            record_repair(self._client, self._pools, node, self._clock.now())
         if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
