@@ -305,6 +305,21 @@ def test_scheduled_event_hides_no_failed_check(stack: Stack) -> None:
     assert stack.aws.free(odcr) == 0
 
 
+@pytest.mark.covers("FUL-20", "FUL-21")
+def test_check_that_fails_during_a_drain_ends_the_drain(stack: Stack) -> None:
+    odcr = full(stack, "r-0", "r-1")
+    stack.budget("web", app="web", allowed=0)  # holds up any drain
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    stack.control.schedule_event(id_, "instance-retirement", in_s=86400)
+    stack.until(lambda: stack.get(NodeClaim, "r-0").deleting, "it drains", step=STEP)
+    stack.advance(900)
+    later(stack, 20)
+    assert stack.aws.instance(id_)["State"]["Name"] == "running"  # this drain has no bound
+    stack.control.impair(id_, "system")
+    replaced(stack, "r-0", 2)
+    assert stack.aws.free(odcr) == 0
+
+
 @pytest.mark.covers("FUL-20")
 def test_failed_check_after_another_problem_is_tolerated_from_its_own_time(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=off, SystemImpaired=1h"})

@@ -57,9 +57,13 @@ _log = structlog.get_logger("repair")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairView:
-    """The broken nodes of one pass. `diagnoses`: by the uid of the claim. `stopped`: pools, by name."""
+    """The broken nodes of one pass. `diagnoses`: by the uid of the claim. `stopped`: pools, by name.
+
+    `draining`: nodes that end already, and have a sign of which the repair is due.
+    """
 
     nodes: Sequence[ManagedNode]
+    draining: Sequence[ManagedNode]
     rules: Mapping[str, RepairRules]
     diagnoses: Mapping[str, Diagnosis]
     stopped: frozenset[str]
@@ -96,13 +100,28 @@ class RepairReader:
             if node.node is not None
             and (diagnosis := diagnose(node.node, node.claim, rules[node.pool.name], snapshot.now))
         }
+        draining = [
+            node
+            for node in snapshot.nodes
+            if node.node is not None
+            and node.claim.deleting
+            and (known := diagnose(node.node, node.claim, rules[node.pool.name], snapshot.now))
+            and known.sign.due <= snapshot.now
+            and not obstacle_of_repair(node.node, node.claim, rules[node.pool.name])
+        ]
         counts = self._counts(snapshot, nodes, diagnoses)
         stopped = {
             name: count.counted
             for name, count in counts.items()
             if rules[name].on and self._stops(snapshot.pools[name], count, snapshot.now)
         }
-        view = RepairView(nodes=nodes, rules=rules, diagnoses=diagnoses, stopped=frozenset(stopped))
+        view = RepairView(
+            nodes=nodes,
+            draining=[node for node in draining if node.pool.name not in stopped],
+            rules=rules,
+            diagnoses=diagnoses,
+            stopped=frozenset(stopped),
+        )
         STOPPED_POOLS.show({(name,): count for name, count in stopped.items()})
         self._report(view, snapshot)
         return view

@@ -57,7 +57,7 @@ class ImpairmentReader:
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         owned = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        running = [claim for claim in owned if claim.status.provider_id and not claim.deleting]
+        running = [claim for claim in owned if claim.status.provider_id]
         if not running:
             return None
         problems: dict[str, list[InstanceProblem]] = defaultdict(list)
