@@ -9,8 +9,10 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.claim_status import instance_id
 from broker.placement.reboots import reboots_of
+from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, later, replacement
+from tests.cluster.test_full_reservation import pool
 from tests.cluster.test_repair import (
     GPU,
     XID48,
@@ -20,9 +22,11 @@ from tests.cluster.test_repair import (
     full,
     node_of,
     replaced,
+    shown,
     sign,
     tainted,
 )
+from tests.cluster.test_standing import nodes
 
 
 def stop_repair(stack: Stack, how: str) -> None:
@@ -128,3 +132,23 @@ def test_replacement_for_an_event_to_come_is_no_recent_repair(stack: Stack) -> N
     stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
     replaced(stack, "r-0", 2)
     assert stack.condition(NodePool, "web", names.RECENT_REPAIRS) is None
+
+
+@pytest.mark.covers("FUL-21")
+def test_replacement_is_given_up_while_its_successor_is_not_ready(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    pool(stack, RESERVED, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    stack.until(lambda: shown(stack, "r-0") == odcr, "its reservation is shown", step=1.0)
+    stack.kubelets.stop()  # the successor, in the free slot, does not join
+    stack.advance(3600)
+    sign(stack, "r-0", GPU, reason=XID79, age=3000)
+    stack.until(lambda: replacement(stack, "r-0"), "a successor", step=STEP)
+    stop_repair(stack, "claim")
+    stack.until(lambda: replacement(stack, "r-0") is None, "it is given up", step=STEP)
+    stack.until_event("r-0", "DisruptionFailed", text=names.DO_NOT_REPAIR)
+    later(stack, 20)
+    assert not stack.get(NodeClaim, "r-0").deleting
+    assert not stack.get(Node, node_of(stack, "r-0")).disrupted
+    stack.kubelets_again()

@@ -30,7 +30,7 @@ from broker.controllers.claim_status import observe_response, replaces, since, w
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
-from broker.controllers.disruption.repair_history import record_repair
+from broker.controllers.disruption.repair_history import record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.successions import bind_successors
@@ -190,7 +190,8 @@ class MoveController:
             return None
         for replacement, node in move.pairs:
             if node is not None and since(node.claim, names.DISRUPTION_REASON) is None:
-                self._mark(node, move.label.cause, _doing(move.label.cause, replacement))
+                cause = move.label.cause
+                self._mark(node, cause, f"{cause}: NodeClaim {replacement.name} replaces it")
             elif node is not None:
                 self._taint(node)
             if not _may_follow(replacement):
@@ -252,6 +253,8 @@ class MoveController:
             began = since(node.claim, names.DISRUPTION_REASON)
             if failed is not None:
                 return "the replacement is being undone"
+            if move.label.cause == "Unhealthy" and (why := stopped_repair(node)):
+                return why
             if node.unreadable or began is None:
                 continue
             if now - began >= TIMEOUT:
@@ -392,7 +395,3 @@ def _late(move: Move) -> str:
 
 def _cause(reason: str) -> Cause:
     return next((cause for cause in _UNDONE if REASON_OF[cause] == reason), "Drifted")
-
-
-def _doing(cause: Cause, replacement: NodeClaim) -> str:
-    return f"{cause}: NodeClaim {replacement.name} replaces it"

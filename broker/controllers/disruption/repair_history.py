@@ -23,7 +23,7 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.placement.repair import Diagnosis, diagnose
+from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import rules_of
 from broker.text import InvalidText, counted, decode_time, format_time
 
@@ -35,6 +35,11 @@ def recent_repairs(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -
     """The claims that ended by repair lately, or still end, with the times. `claims`: all of the pool."""
     ending = {claim.name for claim in claims if claim.deleting}
     return {name: at for name, at in _known(pool).items() if name in ending or now - at < RECENT}
+
+
+def stopped_repair(node: ManagedNode) -> str:
+    """Why a repair that is under way is given up; empty if it goes on."""
+    return obstacle_of_repair(node.node, node.claim, rules_of(node.pool)) if node.node is not None else ""
 
 
 def record_repair(client: Client, pools: Cache[NodePool], node: ManagedNode, now: datetime) -> None:
