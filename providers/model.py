@@ -114,7 +114,7 @@ class Odcr:
     outpost_arn: str = ""
     ultraserver: bool = False
     unlaunchable: bool = False  # EC2's LaunchStatus, which only reservations of UltraServers have
-    extending: bool = False  # an extension of the block was bought, and EC2 waits for its payment
+    extending: bool = False  # an extension of the block waits for its payment, or may: EC2 does not answer
     tags: Mapping[str, str] = field(default_factory=dict)
     ownership: Ownership = "owned"
 

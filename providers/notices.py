@@ -13,7 +13,7 @@ class NoticeKind(StrEnum):
     SPOT_INTERRUPTION = "spot-interruption"  # two minutes before it takes a spot instance
     REBALANCE = "rebalance-recommendation"  # a spot instance is at risk
     RESERVATION_INTERRUPTION = "reservation-interruption"  # two minutes before, in an interruptible one
-    BLOCK_EXPIRATION = "block-expiration"  # forty minutes before a capacity block ends
+    BLOCK_EXPIRATION = "block-expiration"  # of a capacity block, or of an instance in it
     SCHEDULED_CHANGE = "scheduled-change"  # maintenance or retirement, by AWS Health
     STOPPED = "instance-stopped"
     TERMINATED = "instance-terminated"

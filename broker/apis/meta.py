@@ -170,12 +170,16 @@ class Condition(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionUpdate:
-    """One condition to set; `broker.kube.conditions.set_conditions` adds its time and generation."""
+    """One condition to set; `broker.kube.conditions.set_conditions` adds its time and generation.
+
+    `since`: when the status began, if another system knows it.
+    """
 
     type: str
     status: ConditionStatus
     reason: str
     message: str = ""
+    since: datetime | None = None
 
 
 class Object(Model):

@@ -278,10 +278,14 @@ RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 # On claims that are kept though EC2 does not list their instance.
 INSTANCE_LISTED: Final = "InstanceListed"
-# On claims: EC2 reports the instance as impaired, or announces an event for it.
-INSTANCE_HEALTHY: Final = "InstanceHealthy"
-# On NodePools: whether few enough nodes are broken.
+# On claims while EC2 reports it: a failed status check of the instance or of its host, a scheduled event.
+INSTANCE_IMPAIRED: Final = "InstanceImpaired"
+SYSTEM_IMPAIRED: Final = "SystemImpaired"
+EVENT_SCHEDULED: Final = "EventScheduled"
+INSTANCE_SIGNS: Final = (INSTANCE_IMPAIRED, SYSTEM_IMPAIRED, EVENT_SCHEDULED)
+# On NodePools: whether few enough nodes are broken, and the nodes that ended by repair lately.
 REPAIR_ALLOWED: Final = "RepairAllowed"
+RECENT_REPAIRS: Final = "RecentRepairs"
 # The broker's: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"

@@ -23,12 +23,15 @@ from broker.text import format_time, plain
 from providers.errors import ProviderError
 from providers.model import Odcr
 
-# EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
-BLOCK_DRAIN: Final = timedelta(minutes=40)
-ULTRASERVER_DRAIN: Final = timedelta(minutes=70)
+# EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers. The drain begins
+# DRAINED_WITHIN before that.
+DRAINED_WITHIN: Final = timedelta(minutes=10)
+BLOCK_DRAIN: Final = timedelta(minutes=30) + DRAINED_WITHIN
+ULTRASERVER_DRAIN: Final = timedelta(minutes=60) + DRAINED_WITHIN
 # So long before the end of a block EC2 accepts the payment of an extension (EC2 User Guide, "Extend Capacity
-# Blocks").
+# Blocks"), and so long after it the broker has described one that was paid at the last moment.
 LAST_PAYMENT: Final = timedelta(minutes=35)
+DESCRIBED_WITHIN: Final = timedelta(minutes=1)
 
 # "pending: ... it can take up to 5 minutes" (EC2 API Reference, CapacityReservation, State).
 PENDING_MOST: Final = timedelta(minutes=5)
@@ -121,13 +124,14 @@ def selected(selection: Selection, inventory: Inventory) -> list[Odcr] | None:
 def ends_at(odcr: Odcr) -> datetime | None:
     """The last moment for launches into it: its end, or for a block the start of its drain.
 
-    The drain of a block with an extension that is not paid yet begins when it cannot be paid any more.
+    The drain of a block with an extension that is not paid yet begins when it cannot be paid any more, unless
+    EC2 begins to terminate its instances before.
     """
     if odcr.end is None or not odcr.prepaid:
         return odcr.end
-    if odcr.extending:
-        return odcr.end - LAST_PAYMENT
-    return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
+    drain = odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
+    unpaid = odcr.end - LAST_PAYMENT + DESCRIBED_WITHIN
+    return unpaid if odcr.extending and unpaid < drain + DRAINED_WITHIN else drain
 
 
 def unread_group(arn: str, error: ProviderError) -> str:

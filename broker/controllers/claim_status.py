@@ -35,7 +35,7 @@ BROKER_CONDITIONS = (
     names.DRAINED,
     names.INSTANCE_TERMINATING,
     names.INSTANCE_LISTED,
-    names.INSTANCE_HEALTHY,
+    *names.INSTANCE_SIGNS,
     names.PREEMPTED,
     names.RECLAIMING,
     names.DRIFTED,

@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.block_ends import with_extensions
+from broker.controllers.block_ends import BlockEnds
 from broker.kube.clock import Clock
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
@@ -65,6 +65,7 @@ class InventoryCache:
         self._provider = provider
         self._clock = clock
         self._groups = groups
+        self._block_ends = BlockEnds(provider)
         self._stale_after = stale_after
         self.assumed = AssumptionStore(clock)
         self._inventory = Inventory()
@@ -87,6 +88,11 @@ class InventoryCache:
         self._readers.append(reader)
 
     @property
+    def extensions_refused(self) -> Mapping[str, ProviderError]:
+        """By block that ends soon, why EC2 does not give its extensions, if that does not pass by itself."""
+        return self._block_ends.refused
+
+    @property
     def described(self) -> bool:
         return self._inventory.described is not None
 
@@ -99,7 +105,8 @@ class InventoryCache:
             self.error = error
             self._failed(error, began)
             raise
-        odcrs = with_extensions(described, self._provider, began)
+        known_refused = {*self._block_ends.refused}
+        odcrs = self._block_ends.applied(described, began)
         recovered, self.error, self.unreadable = self.error is not None, None, None
         _UNREADABLE.set(0)
         groups: dict[str, ReservationGroup] = {}
@@ -128,6 +135,7 @@ class InventoryCache:
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
         same = same and known_left == self._left
+        same = same and known_refused == {*self._block_ends.refused}
         if recovered or corrected or confirmed or not same:
             for reader in self._readers:
                 reader()

@@ -1,7 +1,7 @@
 """Conditions, finalizers and owner references, as the bodies that a patch needs.
 
-Invariant: lastTransitionTime moves only with the status. An unchanged condition causes no write, so a steady
-cluster sees none. Rules:
+Invariant: lastTransitionTime moves only with the status, unless the update has its own time. An unchanged
+condition causes no write, so a steady cluster sees none. Rules:
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
@@ -38,24 +38,17 @@ def set_conditions(
     for update in updates:
         message = update.message[:message_limit]
         old = next((item for item in result if item.type == update.type), None)
-        same = old is not None and old.status == update.status and old.last_transition_time is not None
-        if (
-            same
-            and old
-            and (old.reason, old.message, old.observed_generation)
-            == (
-                update.reason,
-                message,
-                observed_generation,
-            )
-        ):
+        known = old.last_transition_time if old is not None and old.status == update.status else None
+        at = update.since.replace(microsecond=0) if update.since is not None else known
+        desired = (update.reason, message, observed_generation, at)
+        if old and known and (old.reason, old.message, old.observed_generation, known) == desired:
             continue
         new = Condition(
             type=update.type,
             status=update.status,
             reason=update.reason,
             message=message,
-            last_transition_time=old.last_transition_time if same and old else now.replace(microsecond=0),
+            last_transition_time=at or now.replace(microsecond=0),
             observed_generation=observed_generation,
         )
         result = tuple(new if item.type == new.type else item for item in result) + (() if old else (new,))

@@ -94,7 +94,7 @@ def _row(
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
         zone=claim.labels.get(names.ZONE, ""),
         reservation=claim.labels.get(names.RESERVATION_ID, ""),
-        sign=diagnosis.sign.text,
+        sign=diagnosis.text,
         message=diagnosis.sign.message,
         since=diagnosis.since,
         next=next_,

@@ -7,7 +7,7 @@ is shown, and its repair is never due.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -41,18 +41,32 @@ class BrokenSign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """A broken node: its signs, the decisive one first. `drain`: the bound of its drain; None without one."""
+    """A broken node: its signs, the decisive one first.
+
+    Of its signs that are due: `drain` is the bound of the drain, None without one; `ends_first`, whether
+    nothing runs on it any more.
+    """
 
     signs: tuple[BrokenSign, ...]
     drain: timedelta | None
+    ends_first: bool
 
     @property
     def sign(self) -> BrokenSign:
         return self.signs[0]
 
     @property
+    def text(self) -> str:
+        """All signs in words."""
+        return ", ".join(dict.fromkeys(sign.text for sign in self.signs))
+
+    @property
     def since(self) -> datetime:
         return min(sign.since for sign in self.signs)
+
+    def reboots(self, now: datetime) -> bool:
+        """Whether a reboot is due, and no replacement."""
+        return self.sign.due <= now and self.sign.action == "reboot"
 
     @property
     def counts(self) -> bool:
@@ -75,8 +89,13 @@ def diagnose(node: Node, claim: NodeClaim, rules: RepairRules, now: datetime) ->
     later = sorted((sign for sign in signs if sign.due > now), key=lambda sign: sign.due)
     if not due and not is_true(claim, names.INITIALIZED_CONDITION):
         return None  # it is about to join
-    bounds = [sign.policy.drain for sign in due or later if sign.policy.drain is not None]
-    return Diagnosis(signs=(*due, *later), drain=min(bounds, default=None))
+    policies = [sign.policy for sign in due or later]
+    bounds = [policy.drain for policy in policies if policy.drain is not None]
+    return Diagnosis(
+        signs=(*due, *later),
+        drain=min(bounds, default=None),
+        ends_first=any(policy.ends_first for policy in policies),
+    )
 
 
 def _by_action(sign: BrokenSign) -> tuple[bool, datetime, str]:
@@ -124,13 +143,6 @@ def _joined(node: Node, claim: NodeClaim) -> datetime:
 
 
 def _conditions(node: Node, claim: NodeClaim) -> Iterator[tuple[str, Condition]]:
-    """The sign that each condition may be."""
+    """The conditions that may be signs, by type."""
     yield from ((item.type, item) for item in node.status.conditions)
-    seen = condition(claim.status.conditions, names.INSTANCE_HEALTHY)
-    if seen is not None and seen.status == "False":
-        yield seen.reason, seen
-
-
-def broken_counts(diagnoses: Iterable[Diagnosis | None]) -> int:
-    """How many of the nodes are broken now."""
-    return sum(diagnosis is not None and diagnosis.counts for diagnosis in diagnoses)
+    yield from ((item.type, item) for item in claim.status.conditions if item.type in names.INSTANCE_SIGNS)

@@ -20,10 +20,6 @@ from broker.apis.karpenter import NodePool
 from broker.text import InvalidText, decode_duration, decode_whole, nearest, shortened
 
 RepairAction = Literal["reboot", "replace"]
-# The types of EC2's signs, which are reasons of the claim's condition InstanceHealthy.
-INSTANCE_IMPAIRED: Final = "InstanceImpaired"
-SYSTEM_IMPAIRED: Final = "SystemImpaired"
-EVENT_SCHEDULED: Final = "EventScheduled"
 _ACTIONS: Final[tuple[RepairAction, ...]] = ("reboot", "replace")
 _OFF: Final = "off"
 # EC2 User Guide, "Status checks": the checks run every minute, and one may fail by chance.
@@ -36,7 +32,7 @@ _FIVE, _TEN, _THIRTY = (timedelta(minutes=count) for count in (5, 10, 30))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPolicy:
-    """One row: a condition of the Node, or a sign of EC2's, with this status.
+    """One row: a condition of the Node, or of the claim for a sign of EC2's, with this status.
 
     `xids`: only reasons with one of these errors. `drain`: the bound of the drain; None without one.
     `ends_first`: the node ends before its successor is launched, also if another slot is free: nothing runs
@@ -61,6 +57,9 @@ class RepairPolicy:
 _ACCELERATOR: Final = "AcceleratedHardwareReady"
 _REBOOTED: Final = frozenset({46, 48, 54, 62, 63, 95, 109, 110, 136, 140, 143, 155, 156, 158})
 _REPLACED: Final = frozenset({64, 74, 79, 119, 120})
+_FAILED_CHECK: Final = RepairPolicy(
+    sign=names.INSTANCE_IMPAIRED, status="True", tolerated=_CHECKS, drain=timedelta(), ends_first=True
+)
 TABLE: Final[tuple[RepairPolicy, ...]] = (
     RepairPolicy(sign=names.READY, ends_first=True),
     RepairPolicy(sign=names.READY, status="Unknown", ends_first=True),
@@ -71,9 +70,9 @@ TABLE: Final[tuple[RepairPolicy, ...]] = (
     RepairPolicy(sign="NetworkingReady"),
     RepairPolicy(sign="KernelReady"),
     RepairPolicy(sign="ContainerRuntimeReady"),
-    RepairPolicy(sign=INSTANCE_IMPAIRED, tolerated=_CHECKS, drain=timedelta(), ends_first=True),
-    RepairPolicy(sign=SYSTEM_IMPAIRED, tolerated=_CHECKS, drain=timedelta(), ends_first=True),
-    RepairPolicy(sign=EVENT_SCHEDULED, tolerated=timedelta(), drain=None, counts=False),
+    _FAILED_CHECK,
+    replace(_FAILED_CHECK, sign=names.SYSTEM_IMPAIRED),
+    RepairPolicy(sign=names.EVENT_SCHEDULED, status="True", tolerated=timedelta(), drain=None, counts=False),
 )
 SIGNS: Final = tuple(dict.fromkeys(row.sign for row in TABLE))
 AT_MOST: Final = "20%"

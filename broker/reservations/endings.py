@@ -1,7 +1,8 @@
 """When the nodes of an ODCR drain, and when notices of its end are due.
 
 Invariant: a Capacity Block's nodes drain before EC2 begins to terminate them: 30 minutes before its end, 60
-for UltraServers (EC2 User Guide, "Capacity Blocks"). Nodes of other ODCRs are not drained, since their
+for UltraServers (EC2 User Guide, "Capacity Blocks"). An extension that may still be paid delays the drain, as
+long as some time is left for it. Nodes of other ODCRs are not drained, since their
 instances run on. Instead each notice is published once.
 """
 

@@ -21,7 +21,6 @@ def add_interruption(term: Term, launcher: Launcher) -> None:
         term.nodeclasses,
         short=launcher.announced,
         describe=term.describe,
-        extending=lambda id_: (odcr := term.inventory.odcr(id_)) is not None and odcr.extending,
     )
     term.manager.run(
         QueueReader(term.provider, queue, notices.take, clock=term.clock, synced=term.read.synced)

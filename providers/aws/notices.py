@@ -58,6 +58,13 @@ def _reservation(kind: NoticeKind) -> Callable[[Json], dict[str, Any]]:
     return read
 
 
+def _interruption(detail: Json) -> dict[str, Any]:
+    """The end of an instance in a Capacity Block is that of the block, which may be extended."""
+    about = _instance(NoticeKind.RESERVATION_INTERRUPTION)(detail)
+    block = detail.get("instance-lifecycle") == "capacity-block"
+    return about | {"kind": NoticeKind.BLOCK_EXPIRATION} if block else about
+
+
 def _state(detail: Json) -> dict[str, Any]:
     """A change that is no end of anything is of no interest."""
     id_, state = _named(detail, "instance-id", "i-"), str(detail.get("state", "")).lower()
@@ -85,9 +92,7 @@ TYPES: Mapping[tuple[str, str], Callable[[Json], dict[str, Any]]] = {
     ("aws.ec2", "EC2 Instance State-change Notification"): _state,
     ("aws.health", "AWS Health Event"): _health,
     **{
-        ("aws.ec2", f"EC2 {kind}Capacity Reservation Instance Interruption Warning"): _instance(
-            NoticeKind.RESERVATION_INTERRUPTION
-        )
+        ("aws.ec2", f"EC2 {kind}Capacity Reservation Instance Interruption Warning"): _interruption
         for kind in ("", "Interruptible ")
     },
     **{

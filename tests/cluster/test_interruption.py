@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from broker.controllers.claim_status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, SPOT
 from tests.cluster.stack import Stack
+from tests.cluster.test_life_after_launch import MINUTE, extend
 from tests.support import events
 
 QUEUE = "notices"
@@ -90,19 +92,71 @@ def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue
     assert stack.aws.instance(instance)["State"]["Name"] == "running"
 
 
-def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: Queue) -> None:
-    """EventBridge reports the end; the block's end date has not been reached."""
-    odcr = stack.aws.odcr("m5.large", A, 1)
-    stack.node_class(id_=odcr)
-    stack.claim("c-0")
+def in_block(stack: Stack) -> str:
+    """A ready claim in a Capacity Block that ends in three hours. Returns the block."""
+    block = stack.aws.capacity_block(ends=timedelta(minutes=180))
+    stack.node_class(id_=block)
+    stack.claim("c-0", types=("p5.48xlarge",))
     stack.start(interruption_queue=QUEUE)
     stack.until_ready("c-0")
-    stack.until_shown("c-0")
-    queue.put(events.block_expiration("cr-0ffffffffffffffff"))
-    queue.put(events.block_expiration(odcr))
+    stack.until(lambda: stack.get(NodeClaim, "c-0").labels.get(names.RESERVATION_ID) == block, "it is shown")
+    return block
+
+
+def warn(stack: Stack, queue: Queue, block: str) -> None:
+    """EC2 announces the end of the block, and that of its instance. Returns when both are handled."""
+    instance = instance_id(stack.get(NodeClaim, "c-0"))
+    stack.control.notice("capacity-block-expiring", reservation_id=block, queue=QUEUE)
+    stack.control.notice("reservation-interruption", instance_id=instance, queue=QUEUE)
+    stack.until(queue.empty, "the messages are deleted")
+    assert "CapacityReservationInterrupted" not in {event.reason for event in stack.events("c-0")}
+
+
+@pytest.mark.covers("FUL-41", "KRP-29")
+def test_warnings_of_a_block_end_its_claims_at_the_time_of_its_drain_only(stack: Stack, queue: Queue) -> None:
+    block = in_block(stack)
+    warn(stack, queue, block)
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.advance(141 * MINUTE)
     event = stack.until_event("c-0", "CapacityBlockEnding")
-    assert odcr in event.message
+    assert block in event.message
     stack.until_gone(NodeClaim, "c-0")
+
+
+@pytest.mark.covers("FUL-41")
+@pytest.mark.parametrize("minutes", [24, 26], ids=["being-paid", "paid"])
+def test_warnings_end_no_claim_of_a_block_that_is_extended(
+    stack: Stack, queue: Queue, minutes: float
+) -> None:
+    """The extension is paid 37 minutes before the end; the messages come before that, or after."""
+    block = in_block(stack)
+    stack.advance(118 * MINUTE)
+    stack.control.payment(1500)
+    extend(stack, block)
+    stack.polls(2)
+    stack.advance(minutes * MINUTE)
+    stack.polls(2)
+    warn(stack, queue, block)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+    for _ in range(3):
+        stack.advance(2 * MINUTE)
+        stack.polls(2)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+
+
+@pytest.mark.covers("FUL-41")
+def test_warnings_of_a_block_that_is_not_described_yet_end_no_claim(stack: Stack, queue: Queue) -> None:
+    block = in_block(stack)
+    stack.stop()
+    stack.control.fault(action="DescribeCapacityReservations", code="InternalError", status=500, times=-1)
+    stack.start()
+    warn(stack, queue, block)
+    stack.control.clear_faults()
+    stack.polls(2)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
 
 
 @pytest.mark.covers("KRP-19")

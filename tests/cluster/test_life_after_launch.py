@@ -282,19 +282,45 @@ def test_a_block_whose_extension_is_being_paid_drains_only_if_it_stays_unpaid(
     bought = stack.clock.now()
     stack.control.payment(1500 if paid else 1800)  # 37 or 32 minutes before the end; EC2 waits until 35
     extend(stack, odcr)
-    stack.until(lambda: stack.calls("DescribeCapacityBlockExtensionHistory") > 0, "it is seen", step=10)
+    stack.polls(2)
     left = 24 * MINUTE - (stack.clock.now() - bought).total_seconds()
     stack.advance(left)
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting
-    stack.advance(4 * MINUTE)
+    stack.advance(2 * MINUTE)
+    stack.polls(2)
+    stack.advance(2 * MINUTE)
     if paid:
         stack.passes()
         stack.advance(30 * MINUTE)
         stack.passes()
         assert not stack.get(NodeClaim, "c-0").deleting
     else:
+        stack.advance(MINUTE)
         stack.until_event("c-0", "CapacityBlockEnding")
+
+
+@pytest.mark.covers("FUL-41")
+@pytest.mark.parametrize("code", ["InternalError", "UnauthorizedOperation"])
+def test_a_block_drains_late_while_ec2_refuses_to_list_its_extensions(stack: Stack, code: str) -> None:
+    odcr = stack.aws.capacity_block(ends=timedelta(minutes=180))
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(types=("p5.48xlarge",))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr, "capacity-block"))
+    stack.control.fault(action="DescribeCapacityBlockExtensionHistory", code=code, times=-1)
+    stack.advance(118 * MINUTE)
+    stack.polls(2)
+    if code == "UnauthorizedOperation":
+        for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
+            stack.until_event(name, "ExtensionsUnreadable", kind=kind, text="grant the broker's role")
+    stack.advance(24 * MINUTE)
+    stack.polls(2)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.advance(5 * MINUTE)
+    stack.until_event("c-0", "CapacityBlockEnding")
 
 
 def extend(stack: Stack, odcr: str) -> None:

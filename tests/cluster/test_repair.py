@@ -250,10 +250,10 @@ def test_pods_that_may_not_be_disrupted_hold_a_broken_node_no_longer_than_its_bo
 def test_call_that_fails_changes_nothing(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "InstanceImpaired=30m"})
     stack.control.impair(instance_id(stack.get(NodeClaim, "r-0")))
-    stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_HEALTHY), "it is reported", step=STEP)
+    stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it is reported", step=STEP)
     stack.control.fault(action="DescribeInstanceStatus", code="UnauthorizedOperation", times=-1)
     later(stack, 150)
-    assert stack.claim_condition("r-0", names.INSTANCE_HEALTHY) is not None
+    assert stack.claim_condition("r-0", names.INSTANCE_IMPAIRED) is not None
 
 
 @pytest.mark.covers("FUL-20", "FUL-21")
@@ -262,9 +262,8 @@ def test_impaired_instance_is_replaced_without_a_drain(stack: Stack, check: str)
     odcr = full(stack, "r-0", "r-1")
     stack.budget("web", app="web", allowed=0)  # holds up any drain
     stack.control.impair(instance_id(stack.get(NodeClaim, "r-0")), check)
-    reason = f"{check.capitalize()}Impaired"
     stack.until(
-        lambda: (c := stack.claim_condition("r-0", names.INSTANCE_HEALTHY)) and c.reason == reason,
+        lambda: stack.claim_condition("r-0", f"{check.capitalize()}Impaired"),
         "it is on the claim",
         step=STEP,
     )
@@ -277,9 +276,9 @@ def test_impairment_that_passes_changes_nothing(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "InstanceImpaired=30m"})
     id_ = instance_id(stack.get(NodeClaim, "r-0"))
     stack.control.impair(id_)
-    stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_HEALTHY), "it is reported", step=STEP)
+    stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it is reported", step=STEP)
     stack.control.impair(id_, over=True)
-    stack.until(lambda: not stack.claim_condition("r-0", names.INSTANCE_HEALTHY), "it passes", step=STEP)
+    stack.until(lambda: not stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it passes", step=STEP)
     later(stack, 240)
     assert instance_id(stack.get(NodeClaim, "r-0")) == id_
 
@@ -290,6 +289,53 @@ def test_node_with_a_scheduled_event_is_replaced(stack: Stack) -> None:
     stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
     replaced(stack, "r-0", 2)
     assert stack.aws.free(odcr) == 0 and launched(stack) == 3
+
+
+@pytest.mark.covers("FUL-20", "FUL-21")
+def test_scheduled_event_hides_no_failed_check(stack: Stack) -> None:
+    odcr = full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=off, InstanceImpaired=off"})
+    stack.budget("web", app="web", allowed=0)  # holds up any drain
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    stack.control.schedule_event(id_, "instance-retirement")
+    for check in ("instance", "system"):
+        stack.control.impair(id_, check)
+    for sign_ in names.INSTANCE_SIGNS:
+        stack.until(lambda s=sign_: stack.claim_condition("r-0", s), f"{sign_} is shown", step=STEP)  # type: ignore[misc]
+    replaced(stack, "r-0", 2)
+    assert stack.aws.free(odcr) == 0
+
+
+@pytest.mark.covers("FUL-20", "FUL-21")
+def test_check_that_fails_during_a_drain_ends_the_drain(stack: Stack) -> None:
+    odcr = full(stack, "r-0", "r-1")
+    stack.budget("web", app="web", allowed=0)  # holds up any drain
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    stack.control.schedule_event(id_, "instance-retirement", in_s=86400)
+    stack.until(lambda: stack.get(NodeClaim, "r-0").deleting, "it drains", step=STEP)
+    stack.advance(900)
+    later(stack, 20)
+    assert stack.aws.instance(id_)["State"]["Name"] == "running"  # this drain has no bound
+    stack.control.impair(id_, "system")
+    replaced(stack, "r-0", 2)
+    assert stack.aws.free(odcr) == 0
+
+
+@pytest.mark.covers("FUL-20")
+def test_failed_check_after_another_problem_is_tolerated_from_its_own_time(stack: Stack) -> None:
+    full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=off, SystemImpaired=1h"})
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    stack.control.schedule_event(id_, "instance-retirement")
+    stack.until(lambda: stack.claim_condition("r-0", names.EVENT_SCHEDULED), "the event", step=STEP)
+    later(stack, 600)
+    stack.control.impair(id_, "system")
+    failed = stack.clock.now()
+    stack.until(lambda: stack.claim_condition("r-0", names.SYSTEM_IMPAIRED), "the check", step=STEP)
+    impaired = stack.claim_condition("r-0", names.SYSTEM_IMPAIRED)
+    assert impaired is not None and impaired.last_transition_time is not None
+    assert abs((impaired.last_transition_time - failed).total_seconds()) < 30
+    event = stack.claim_condition("r-0", names.EVENT_SCHEDULED)
+    assert event is not None and event.last_transition_time is not None
+    assert (failed - event.last_transition_time).total_seconds() > 500
 
 
 @pytest.mark.covers("FUL-20")

@@ -51,6 +51,20 @@ def reservation_interruption(instance: str, *, word: str = "") -> str:
     )
 
 
+def block_interruption(instance: str) -> str:
+    """The warning of one instance in a Capacity Block."""
+    return event(
+        "EC2 Capacity Reservation Instance Interruption Warning",
+        {
+            "instance-id": instance,
+            "instance-action": "terminate",
+            "instance-termination-time": "2026-01-01T03:30:00Z",
+            "availability-zone-id": "use1-az1",
+            "instance-lifecycle": "capacity-block",
+        },
+    )
+
+
 def block_expiration(reservation: str, *, word: str = "Reservation ") -> str:
     """The user guide prints this one with an underscore, and without version and id."""
     return json.dumps(

@@ -1,4 +1,4 @@
-"""The bound of a broken node's drain, on its claim before the claim ends.
+"""The bound of a broken node's drain, on its claim before the claim ends, or once it breaks while it drains.
 
 Why: pods that may not be evicted must not keep a broken node in its slot. The bound is a time in Karpenter's
 own annotation, which never becomes later.

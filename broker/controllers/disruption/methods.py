@@ -83,6 +83,7 @@ class DisruptionMethods:
         self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
         self._repairs = Repairs(
+            context.client,
             caches.claims,
             RepairReader(context, caches.pools),
             RebootController(context, caches, sources.ec2.provider),

@@ -30,6 +30,7 @@ from broker.controllers.claim_status import observe_response, replaces, since, w
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
+from broker.controllers.disruption.repair_history import record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.context import ControllerContext
@@ -115,6 +116,7 @@ class MoveController:
     def __init__(self, context: ControllerContext, caches: ClaimCaches, reporter: DisruptionReporter) -> None:
         self._client, self._clock = context.client, context.clock
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
+        self._pools = caches.pools
         self._reporter = reporter
 
     def start(
@@ -165,7 +167,8 @@ class MoveController:
             return None
         for replacement, node in move.pairs:
             if node is not None and since(node.claim, names.DISRUPTION_REASON) is None:
-                self._mark(node, move.label.cause, _doing(move.label.cause, replacement))
+                cause = move.label.cause
+                self._mark(node, cause, f"{cause}: NodeClaim {replacement.name} replaces it")
             elif node is not None:
                 self._taint(node)
             if not _may_follow(replacement):
@@ -227,6 +230,8 @@ class MoveController:
             began = since(node.claim, names.DISRUPTION_REASON)
             if failed is not None:
                 return "the replacement is being undone"
+            if move.label.cause == "Unhealthy" and (why := stopped_repair(node)):
+                return why
             if node.unreadable or began is None:
                 continue
             if now - began >= TIMEOUT:
@@ -315,6 +320,7 @@ class MoveController:
         """Ends a claim that needs no replacement, or none any more."""
         if cause == "Unhealthy":
             bound_drain(self._client, self._claims, node, self._clock.now())
+            record_repair(self._client, self._pools, node, self._clock.now())
         if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
@@ -366,7 +372,3 @@ def _late(move: Move) -> str:
 
 def _cause(reason: str) -> Cause:
     return next((cause for cause in _UNDONE if REASON_OF[cause] == reason), "Drifted")
-
-
-def _doing(cause: Cause, replacement: NodeClaim) -> str:
-    return f"{cause}: NodeClaim {replacement.name} replaces it"

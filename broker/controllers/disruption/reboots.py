@@ -36,6 +36,7 @@ from providers.errors import ProviderError
 REBOOTING: Final = "Rebooting"
 OBSERVED_EVENT: Final = "RebootObserved"
 FAILED: Final = "RebootFailed"
+WITHDRAWN: Final = "RebootWithdrawn"
 # A scheduler may have placed a pod before it saw the taint (Karpenter waits as long).
 HOLD: Final = timedelta(seconds=5)
 # EC2 reboots an instance by force that does not shut down within a few minutes (API Reference,
@@ -68,24 +69,27 @@ class RebootController:
         self._record(node, reboots_of(node.claim).begin(reboot, now))
         self._taint(node)
         within = "" if bound is None else f" within {bound}"
-        self._report(node, REBOOTING, f"{diagnosis.sign.text}: it is drained{within}, then rebooted")
+        self._report(node, REBOOTING, f"{diagnosis.text}: it is drained{within}, then rebooted")
 
     def advance(self, node: ManagedNode, diagnosis: Diagnosis | None, now: datetime) -> bool:
-        """Takes the node's reboot further. Returns whether one is under way."""
+        """Takes the node's reboot further. Returns whether one is under way.
+
+        Until EC2 is called, a reboot that is no more due is withdrawn. `diagnosis`: None if the node is not
+        broken, or may not be repaired.
+        """
         reboots = reboots_of(node.claim)
-        reboot = reboots.current
+        reboot, due = reboots.current, diagnosis is not None and diagnosis.reboots(now)
         if reboot is None:
             last = reboots.last
             if diagnosis is None or (last is not None and last.phase == "Succeeded"):
                 self._untaint(node)  # also after a stop between the end of a reboot and this
             return False
         if reboot.phase == "Requested":
-            self._observe(node, reboots, reboot, now)
-        elif diagnosis is None:
-            self._record(node, reboots.without_last())
-            self._untaint(node)
-        else:
+            self._observe(node, reboots, reboot, now, due=due)
+        elif due:
             self._drain(node, reboots, reboot, now)
+        else:
+            self._withdraw(node, reboots)
         return True
 
     def _drain(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
@@ -135,7 +139,9 @@ class RebootController:
                 message = f"EC2 refuses to reboot {id_}: {error.code}: {error.message}"
                 self._fail(node, reboots, reboot, "Refused", message, now)
 
-    def _observe(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
+    def _observe(
+        self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime, *, due: bool
+    ) -> None:
         assert node.node is not None
         uid, taken = node.claim.uid, now - reboot.began
         if node.node.status.node_info.boot_id not in ("", reboot.boot_id):
@@ -143,18 +149,29 @@ class RebootController:
                 self._succeed(node, reboots, reboot, now)
                 return
         elif uid in self._refused:
-            if taken < FORCED:
+            if not due:
+                self._withdraw(node, reboots)
+            elif taken < FORCED:
                 self._call(node, reboots, reboot, now)
-                return
-            message = f"EC2 refused to reboot {instance_id(node.claim)} for {FORCED}"
-            self._fail(node, reboots, reboot, "Refused", message, now)
+            else:
+                message = f"EC2 refused to reboot {instance_id(node.claim)} for {FORCED}"
+                self._fail(node, reboots, reboot, "Refused", message, now)
             return
         elif uid not in self._called and node.node.ready and taken >= FORCED:
+            if not due:
+                self._withdraw(node, reboots)
+                return
             self._call(node, reboots, reboot, now)
             self._called.add(uid)  # a second lost answer is not asked for again
         if now >= reboot.deadline:
             message = f"node {node.node.name} was not Ready after a reboot within {OBSERVED}"
             self._fail(node, reboots, reboot, "TimedOut", message, now)
+
+    def _withdraw(self, node: ManagedNode, reboots: Reboots) -> None:
+        self._end(node, reboots.without_last())
+        self._untaint(node)
+        message = "it is not rebooted: no reboot is due any more, or its repair was stopped"
+        self._report(node, WITHDRAWN, message, normal=True)
 
     def _succeed(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
         self._end(node, reboots.updated(reboot.ended("Succeeded", now)))

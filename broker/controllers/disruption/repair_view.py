@@ -6,8 +6,9 @@ nodes, and fresh nodes would break as well.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -15,8 +16,14 @@ from typing import Final
 import structlog
 
 from broker.apis import names
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.controllers.disruption.repair_history import (
+    BrokenCount,
+    broken_count,
+    recent_repairs,
+    write_repairs,
+)
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
@@ -25,7 +32,7 @@ from broker.kube.errors import ApiError
 from broker.kube.events import Reference
 from broker.oncall.broken import next_step
 from broker.oncall.metrics import GaugeTable
-from broker.placement.repair import Diagnosis, broken_counts, diagnose
+from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import AT_MOST, RepairRules, most_broken, rules_of
 from broker.text import InvalidText, counted, format_time
 
@@ -50,12 +57,24 @@ _log = structlog.get_logger("repair")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairView:
-    """The broken nodes of one pass. `diagnoses`: by the uid of the claim. `stopped`: pools, by name."""
+    """The broken nodes of one pass. `diagnoses`: by the uid of the claim. `stopped`: pools, by name.
+
+    `draining`: nodes that end already, and have a sign of which the repair is due.
+    """
 
     nodes: Sequence[ManagedNode]
+    draining: Sequence[ManagedNode]
     rules: Mapping[str, RepairRules]
     diagnoses: Mapping[str, Diagnosis]
     stopped: frozenset[str]
+
+    def treatable(self, node: ManagedNode) -> Diagnosis | None:
+        """The diagnosis of a broken node that may be repaired; None of any other."""
+        diagnosis = self.diagnoses.get(node.claim.uid)
+        if diagnosis is None or node.node is None or node.pool.name in self.stopped:
+            return None
+        rules = self.rules[node.pool.name]
+        return None if obstacle_of_repair(node.node, node.claim, rules) else diagnosis
 
     @property
     def broken(self) -> frozenset[str]:
@@ -81,29 +100,65 @@ class RepairReader:
             if node.node is not None
             and (diagnosis := diagnose(node.node, node.claim, rules[node.pool.name], snapshot.now))
         }
-        by_pool: dict[str, list[Diagnosis | None]] = {name: [] for name in snapshot.pools}
-        for node in nodes:
-            by_pool[node.pool.name].append(diagnoses.get(node.claim.uid))
+        draining = [
+            node
+            for node in snapshot.nodes
+            if node.node is not None
+            and node.claim.deleting
+            and (known := diagnose(node.node, node.claim, rules[node.pool.name], snapshot.now))
+            and known.sign.due <= snapshot.now
+            and not obstacle_of_repair(node.node, node.claim, rules[node.pool.name])
+        ]
+        counts = self._counts(snapshot, nodes, diagnoses)
         stopped = {
-            name: broken_counts(known)
-            for name, known in by_pool.items()
-            if rules[name].on and self._stops(snapshot.pools[name], known, snapshot.now)
+            name: count.counted
+            for name, count in counts.items()
+            if rules[name].on and self._stops(snapshot.pools[name], count, snapshot.now)
         }
-        view = RepairView(nodes=nodes, rules=rules, diagnoses=diagnoses, stopped=frozenset(stopped))
+        view = RepairView(
+            nodes=nodes,
+            draining=[node for node in draining if node.pool.name not in stopped],
+            rules=rules,
+            diagnoses=diagnoses,
+            stopped=frozenset(stopped),
+        )
         STOPPED_POOLS.show({(name,): count for name, count in stopped.items()})
         self._report(view, snapshot)
         return view
 
-    def _stops(self, pool: NodePool, known: Sequence[Diagnosis | None], now: datetime) -> bool:
+    def _counts(
+        self,
+        snapshot: DisruptionSnapshot,
+        nodes: Sequence[ManagedNode],
+        diagnoses: Mapping[str, Diagnosis],
+    ) -> Mapping[str, BrokenCount]:
+        """By pool; writes its recent repairs without those that are over."""
+        claims: dict[str, list[NodeClaim]] = defaultdict(list)
+        for node in snapshot.nodes:
+            claims[node.pool.name].append(node.claim)
+        own: dict[str, list[ManagedNode]] = defaultdict(list)
+        for node in nodes:
+            own[node.pool.name].append(node)
+        counts: dict[str, BrokenCount] = {}
+        for name, known in snapshot.pools.items():
+            pool = self._pools.get(name) or known
+            repairs = recent_repairs(pool, claims[name], snapshot.now)
+            with _logged(pool):
+                write_repairs(self._client, self._pools, pool, repairs, snapshot.now)
+            counts[name] = broken_count(own[name], diagnoses, repairs)
+        return counts
+
+    def _stops(self, pool: NodePool, count: BrokenCount, now: datetime) -> bool:
         """Whether too many nodes of the pool are broken; writes its condition and its event."""
-        broken, total = broken_counts(known), len(known)
-        most = self._most(pool, total)
+        most = self._most(pool, count.nodes)
+        stops = count.broken > 0 and count.counted > most
         update = ConditionUpdate(type=names.REPAIR_ALLOWED, status="True", reason="Allowed")
-        if broken > most:
+        if stops:
+            ended = f" and {counted(count.repaired, 'node')} ended by repair lately" if count.repaired else ""
             message = (
-                f"{broken} of {counted(total, 'node')} of NodePool {pool.name} are broken, and at most "
-                f"{most} may be: none is repaired until fewer are. Find their common cause, or raise "
-                f"{names.REPAIR_AT_MOST} on the NodePool"
+                f"{count.broken} of {counted(count.nodes, 'node')} of NodePool {pool.name} are broken"
+                f"{ended}, and at most {most} may be: none is repaired until fewer are. Find their common "
+                f"cause, or raise {names.REPAIR_AT_MOST} on the NodePool"
             )
             update = ConditionUpdate(
                 type=names.REPAIR_ALLOWED, status="False", reason=TOO_MANY, message=message
@@ -111,9 +166,11 @@ class RepairReader:
             self._recorder.event(pool, "Warning", STOPPED, message, topic=STOPPED)
         else:
             self._recorder.ended(pool, STOPPED)
-        if broken > most or condition(pool.status.conditions, names.REPAIR_ALLOWED) is not None:
-            self._write(pool, update, now)
-        return broken > most
+        if stops or condition(pool.status.conditions, names.REPAIR_ALLOWED) is not None:
+            current = self._pools.get(pool.name) or pool
+            with _logged(pool):
+                write_conditions(self._client, self._pools, current, update, now=now)
+        return stops
 
     def _most(self, pool: NodePool, nodes: int) -> int:
         try:
@@ -122,13 +179,6 @@ class RepairReader:
             message = f"{error}; {AT_MOST} holds"
             self._recorder.event(pool, "Warning", INVALID, message, topic=message)
             return most_broken(AT_MOST, nodes)
-
-    def _write(self, pool: NodePool, update: ConditionUpdate, now: datetime) -> None:
-        current = self._pools.get(pool.name) or pool
-        try:
-            write_conditions(self._client, self._pools, current, update, now=now)
-        except ApiError as error:  # the next pass writes it
-            _log.warning("condition of a NodePool not written", nodepool=pool.name, error=str(error))
 
     def _report(self, view: RepairView, snapshot: DisruptionSnapshot) -> None:
         """Events of what is broken, and of rules that cannot be read."""
@@ -142,16 +192,25 @@ class RepairReader:
             diagnosis = view.diagnoses.get(node.claim.uid)
             if diagnosis is None or node.node is None:
                 continue
-            counts[node.pool.name, diagnosis.sign.policy.sign] += 1
+            counts.update((node.pool.name, sign) for sign in {item.policy.sign for item in diagnosis.signs})
             next_, at = next_step(node.claim, node.node, node.pool, diagnosis, snapshot.now)
             due = f" ({format_time(at)})" if at is not None else ""
-            message = f"{diagnosis.sign.text}: {next_}{due}"
+            message = f"{diagnosis.text}: {next_}{due}"
             for subject in (node.claim, node.node):
                 self._recorder.event(subject, "Warning", UNHEALTHY, message, topic=UNHEALTHY)
                 self._reported[Reference.of(subject)] = None
         for reference in before.keys() - self._reported.keys():
             self._recorder.ended(reference, UNHEALTHY)
         BROKEN.show(dict(counts))
+
+
+@contextmanager
+def _logged(pool: NodePool) -> Iterator[None]:
+    """Logs a refused write: the next pass repeats it."""
+    try:
+        yield
+    except ApiError as error:
+        _log.warning("condition of a NodePool not written", nodepool=pool.name, error=str(error))
 
 
 def joined(node: ManagedNode) -> bool:

@@ -13,6 +13,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.disruption.conditions import backing_off
+from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.reboots import RebootController
@@ -22,6 +23,7 @@ from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.reboots import reboots_of
 from broker.placement.repair import Diagnosis, obstacle_of_repair
@@ -33,6 +35,7 @@ class Repairs:
 
     def __init__(
         self,
+        client: Client,
         claims: Cache[NodeClaim],
         reader: RepairReader,
         reboots: RebootController,
@@ -40,7 +43,8 @@ class Repairs:
         permission: Permission,
         reporter: DisruptionReporter,
     ) -> None:
-        self._claims, self._reader, self._reboots = claims, reader, reboots
+        self._client, self._claims = client, claims
+        self._reader, self._reboots = reader, reboots
         self._replacer, self._permission, self._reporter = replacer, permission, reporter
 
     def run(
@@ -52,6 +56,9 @@ class Repairs:
     ) -> tuple[set[str], PlacementSnapshot]:
         """Returns the uids of the claims in repair, and the placement with the pods that it moved."""
         now, view = finder.snapshot.now, self._reader.read(finder.snapshot)
+        for node in view.draining:  # its sign may have come since its drain began
+            with self._reporter.isolated(node):
+                bound_drain(self._client, self._claims, node, now)
         in_repair = self._rebooting(view, now)
         usable = [name for name in usable if name not in view.broken]
         for node, diagnosis in _due(view, now):
@@ -72,7 +79,7 @@ class Repairs:
         uids: set[str] = set()
         for node in view.nodes:
             with self._reporter.isolated(node):
-                if not self._reboots.advance(node, view.diagnoses.get(node.claim.uid), now):
+                if not self._reboots.advance(node, view.treatable(node), now):
                     continue
             uids.add(node.claim.uid)  # also if a step was refused: the next pass goes on
         return uids
@@ -98,13 +105,12 @@ class Repairs:
         usable: Sequence[str],
     ) -> PlacementSnapshot:
         """Returns the placement after it."""
-        sign = diagnosis.sign
-        if sign.action == "reboot":
+        if diagnosis.sign.action == "reboot":
             self._reboots.start(node, diagnosis, finder.snapshot.now)
             return placement
-        way: ReplaceWay | None = "terminate-first" if sign.policy.ends_first else None
+        way: ReplaceWay | None = "terminate-first" if diagnosis.ends_first else None
         placed = self._replacer.replace_nodes(
-            [node], "", finder, placement, usable, cause="Unhealthy", why=sign.text, way=way
+            [node], "", finder, placement, usable, cause="Unhealthy", why=diagnosis.text, way=way
         )
         return placement if placed is None else placed
 

@@ -1,15 +1,18 @@
 """Writes on claims what EC2 reports about their instances: failed status checks and scheduled events.
 
-Why: for an impaired instance no message comes by the queue of notices. Repair reads the claim's condition
-InstanceHealthy, and so does a person; it is there only while EC2 reports something.
+Why: for an impaired instance no message comes by the queue of notices. Repair reads the claim's conditions,
+and so does a person: one for each kind of problem, which is there only while EC2 reports it.
 
 Invariant: EC2 is asked only while the broker has instances. A problem is cleared only by a listing without
-it, so a call that fails changes nothing.
+it, so a call that fails changes nothing. A condition dates from the first failed check, from which it is
+tolerated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -17,26 +20,23 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, write
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
 from broker.oncall.metrics import REGISTRY
-from broker.placement.repair_policies import EVENT_SCHEDULED, INSTANCE_IMPAIRED, SYSTEM_IMPAIRED
 from providers.base import HealthCalls
 from providers.model import Impairment, InstanceProblem
 
 # Seconds between two descriptions, as in Karpenter (pkg/controllers/interruption).
 EVERY: Final = 60.0
-# The sign of each kind of problem; of several the first is written.
 _SIGNS: Final[Mapping[Impairment, str]] = {
-    "event": EVENT_SCHEDULED,
-    "system": SYSTEM_IMPAIRED,
-    "instance": INSTANCE_IMPAIRED,
+    "instance": names.INSTANCE_IMPAIRED,
+    "system": names.SYSTEM_IMPAIRED,
+    "event": names.EVENT_SCHEDULED,
 }
-_ORDER: Final = [*_SIGNS]
 
 FOUND = Counter(
     "capacity_broker_instances_impaired",
@@ -57,38 +57,41 @@ class ImpairmentReader:
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         owned = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        running = [claim for claim in owned if claim.status.provider_id and not claim.deleting]
+        running = [claim for claim in owned if claim.status.provider_id]
         if not running:
             return None
-        problems = _first_of_each(self._provider.problems())
+        problems: dict[str, list[InstanceProblem]] = defaultdict(list)
+        for problem in self._provider.problems():
+            problems[problem.id].append(problem)
         for claim in running:
-            self._update(claim, problems.get(instance_id(claim)))
+            self._update(claim, problems.get(instance_id(claim), []))
         return None
 
-    def _update(self, claim: NodeClaim, problem: InstanceProblem | None) -> None:
-        before = condition(claim.status.conditions, names.INSTANCE_HEALTHY)
+    def _update(self, claim: NodeClaim, problems: Sequence[InstanceProblem]) -> None:
         now = self._clock.now()
+        known = {item.type for item in claim.status.conditions} & {*names.INSTANCE_SIGNS}
+        by_kind = {kind: [item for item in problems if item.kind == kind] for kind in _SIGNS}
+        updates = {kind: _update(_SIGNS[kind], items, now) for kind, items in by_kind.items() if items}
+        over = known - {update.type for update in updates.values()}
+        if not updates and not over:
+            return
         try:
-            if problem is not None:
-                sign = _SIGNS[problem.kind]
-                update = ConditionUpdate(
-                    type=names.INSTANCE_HEALTHY, status="False", reason=sign, message=problem.message
-                )
-                # The condition dates from the first failed check, from which it is tolerated.
-                since = min(problem.since or now, now)
-                write(self._client, self._caches.claims, claim, update, now=since)
-                if before is None or before.reason != sign:
-                    FOUND.labels(problem.kind).inc()
-                    _log.warning("instance impaired", claim=claim.name, problem=problem.message)
-            elif before is not None:
-                write(self._client, self._caches.claims, claim, now=now, clear={names.INSTANCE_HEALTHY})
+            write(self._client, self._caches.claims, claim, *updates.values(), now=now, clear=over)
         except NotFound:
             return
         except ApiError as error:  # the next listing is compared again
             _log.warning("health of an instance not written", claim=claim.name, error=str(error))
+            return
+        for kind, update in updates.items():
+            if update.type not in known:
+                FOUND.labels(kind).inc()
+                _log.warning("instance impaired", claim=claim.name, problem=update.message)
 
 
-def _first_of_each(problems: Iterable[InstanceProblem]) -> Mapping[str, InstanceProblem]:
-    """The most certain problem of each instance: an event, then the host's, then the instance's own."""
-    ordered = sorted(problems, key=lambda problem: _ORDER.index(problem.kind), reverse=True)
-    return {problem.id: problem for problem in ordered}
+def _update(sign: str, problems: Sequence[InstanceProblem], now: datetime) -> ConditionUpdate:
+    """The condition for problems of one kind. A time to come is of another clock, and not used."""
+    times = [item.since for item in problems if item.since is not None and item.since <= now]
+    message = "; ".join(item.message for item in problems)
+    return ConditionUpdate(
+        type=sign, status="True", reason=sign, message=message, since=min(times, default=None)
+    )

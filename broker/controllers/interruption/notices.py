@@ -3,12 +3,13 @@
 Invariant: an instance without a claim of the broker, and a claim that is being deleted, are left alone. A
 claim is deleted, never its instance, so that its node is cordoned and drained like any other. The choice of
 announcements that end a claim is Karpenter's (its interruption controller). All that end the instance do; a
-rebalance recommendation is only reported. A message may come twice; the second time changes nothing.
+rebalance recommendation is only reported. The end of a Capacity Block may move after its announcement, so
+that only makes the broker describe the block again. A message that comes twice changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,9 +82,6 @@ RESPONSES: Mapping[NoticeKind, NoticeResponse] = {
         reason="CapacityReservationInterrupted",
         text="the owner of interruptible reservation {odcr} takes it back: EC2 ends {id} in two minutes",
     ),
-    NoticeKind.BLOCK_EXPIRATION: NoticeResponse(
-        reason="CapacityBlockEnding", text="capacity block {odcr} ends soon, and EC2 ends {id} before"
-    ),
     NoticeKind.SCHEDULED_CHANGE: NoticeResponse(
         reason="InstanceUnhealthy", text="AWS Health announces {code} for {id}"
     ),
@@ -109,14 +107,11 @@ class NoticeResponder:
         *,
         short: Announce,
         describe: Callable[[], None],
-        extending: Callable[[str], bool],
     ) -> None:
-        """`extending`: whether an extension of the block is not paid yet, so that it may stay."""
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._short = short  # called with each exhausted pool
         self._nodeclasses = nodeclasses
-        self._extending = extending
         self._describe = describe  # requests a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -134,15 +129,7 @@ class NoticeResponder:
             _AGE.observe(max(0.0, (self._clock.now() - notice.at).total_seconds()))
 
     def _about(self, notice: Notice) -> list[NodeClaim]:
-        claims: Iterable[NodeClaim] = (
-            claim for id_ in notice.instance_ids for claim in self._claims.by(BY_INSTANCE, id_)
-        )
-        if notice.reservation_ids:
-            block = notice.kind is NoticeKind.BLOCK_EXPIRATION
-            ending = {id_ for id_ in notice.reservation_ids if not (block and self._extending(id_))}
-            claims = (
-                claim for claim in self._claims.list() if claim.labels.get(names.RESERVATION_ID) in ending
-            )
+        claims = (claim for id_ in notice.instance_ids for claim in self._claims.by(BY_INSTANCE, id_))
         return [claim for claim in claims if self._owns(claim) and not claim.deleting]
 
     def _respond(self, claim: NodeClaim, notice: Notice, response: NoticeResponse) -> None:

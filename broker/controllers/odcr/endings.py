@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
@@ -16,6 +17,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
+from broker.capacity.matching import ends_at
 from broker.controllers.inventory import InventoryCache
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -26,9 +28,10 @@ from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import GaugeTable
 from broker.reservations.endings import drains, next_moment, notice
-from broker.text import counted
+from broker.text import counted, format_time
 from providers.model import Odcr
 
+UNREADABLE: Final = "ExtensionsUnreadable"
 NoticeKey = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice
 
 _LEFT = GaugeTable(
@@ -73,6 +76,7 @@ class EndingController:
         self._publish_notices(
             [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], claims_by_odcr
         )
+        self._report_refusals(ending, claims_by_odcr)
         drained = [odcr for odcr in ending if drains(odcr, now)]
         for_each(
             [(odcr, claim) for odcr in drained for claim in claims_by_odcr[odcr.id]],
@@ -94,6 +98,26 @@ class EndingController:
         message = f"{_name(odcr)} ends at {_end(odcr)}: the claim is deleted, so that its node drains before"
         _log.warning("claim of an ending capacity block deleted", claim=claim.name, odcr=odcr.id)
         self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)
+
+    def _report_refusals(
+        self, ending: Iterable[Odcr], claims_by_odcr: Mapping[str, Sequence[NodeClaim]]
+    ) -> None:
+        """Reports the blocks of which EC2 does not give the extensions, on their classes and claims."""
+        refused = self._inventory.extensions_refused
+        users = self._users() if refused else {}
+        for odcr in ending:
+            if (error := refused.get(odcr.id)) is None:
+                continue
+            drain = ends_at(odcr)
+            message = (
+                f"EC2 does not give the extensions of {_name(odcr)} ({error.operation}: {error.code}): "
+                f"without them its claims drain at {format_time(drain) if drain else 'its end'}; "
+                f"{error.class_.policy.next_step}"
+            )
+            classes = (self._classes.get(name) for name in users.get(odcr.id, ()))
+            objects: list[Object] = [obj for obj in classes if obj is not None]
+            for obj in (*objects, *claims_by_odcr.get(odcr.id, ())):
+                self._recorder.event(obj, "Warning", UNREADABLE, message, topic=UNREADABLE)
 
     def _publish_notices(
         self, due: Sequence[tuple[Odcr, timedelta]], claims_by_odcr: Mapping[str, Sequence[NodeClaim]]

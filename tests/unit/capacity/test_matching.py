@@ -316,7 +316,25 @@ def test_launches_end_at_the_reservations_end_or_when_a_block_drains() -> None:
     assert ends_at(odcr("cr-1")) is None
     assert ends_at(odcr("cr-1", reservation_type="capacity-block")) is None
     assert ends_at(odcr("cr-1", end=NOW)) == NOW
-    assert ends_at(odcr("cr-1", end=NOW, reservation_type="capacity-block")) == NOW - minutes(40)
+
+
+@pytest.mark.covers("FUL-41", "KRP-29")
+@pytest.mark.parametrize(
+    ("ultraserver", "extending", "before"),
+    [
+        (False, False, 40),
+        (False, True, 34),  # paid 35 minutes before the end at the latest, and described a minute later
+        (True, False, 70),
+        (True, True, 70),  # EC2 terminates its instances from 60 minutes before the end, whatever is paid
+    ],
+)
+def test_a_block_drains_before_ec2_terminates_its_instances(
+    ultraserver: bool, extending: bool, before: float
+) -> None:
+    block = odcr(
+        "cr-1", end=NOW, reservation_type="capacity-block", ultraserver=ultraserver, extending=extending
+    )
+    assert ends_at(block) == NOW - minutes(before)
 
 
 _odcrs: st.SearchStrategy[Odcr] = st.builds(

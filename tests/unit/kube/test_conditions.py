@@ -47,6 +47,18 @@ def test_the_transition_time_moves_only_with_the_status() -> None:
     assert turned.last_transition_time == NOW.replace(microsecond=0)
 
 
+def test_the_transition_time_is_that_of_an_update_which_has_one() -> None:
+    since = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+    update = ConditionUpdate(type="Ready", status="True", reason="Ok", message="fine", since=since)
+    (ready,) = set_conditions((READY,), update, now=NOW, observed_generation=1)
+    assert ready.last_transition_time == since
+    assert set_conditions((ready,), update, now=NOW, observed_generation=1) == (ready,)
+    unknown = ConditionUpdate(type="Ready", status="True", reason="Ok", message="fine")
+    assert set_conditions((ready,), unknown, now=NOW, observed_generation=1) == (ready,)
+    (new,) = set_conditions((), update, now=NOW)
+    assert new.last_transition_time == since
+
+
 def test_a_new_condition_is_appended_and_a_condition_can_be_removed() -> None:
     conditions = set_conditions(
         (READY,), ConditionUpdate(type="Launched", status="Unknown", reason="Waiting"), now=NOW

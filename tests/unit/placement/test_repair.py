@@ -73,14 +73,47 @@ def test_sign_is_due_after_its_toleration(
 
 @pytest.mark.covers("FUL-20")
 def test_ec2s_report_on_the_claim_is_a_sign() -> None:
-    impaired = condition(names.INSTANCE_HEALTHY, 1, reason="SystemImpaired")
+    impaired = condition("SystemImpaired", 1, "True", reason="SystemImpaired")
     diagnosis = diagnose(node(), claim("", impaired), DEFAULT, NOW)
     assert step(diagnosis) == ("replace", 1)
     assert diagnosis is not None and (diagnosis.sign.text, diagnosis.drain) == ("SystemImpaired", timedelta())
-    event = condition(names.INSTANCE_HEALTHY, 0, reason="EventScheduled")
+    event = condition("EventScheduled", 0, "True", reason="EventScheduled")
     diagnosis = diagnose(node(), claim("", event), DEFAULT, NOW)
     assert step(diagnosis) == ("replace", 0)
     assert diagnosis is not None and (diagnosis.drain, diagnosis.counts) == (None, False)
+
+
+@pytest.mark.covers("FUL-20", "FUL-21")
+@pytest.mark.parametrize(
+    ("ages", "off", "due", "ends_first", "drain", "counts"),
+    [
+        # Minutes since the event, the failed check of the host, and that of the instance.
+        ((9, 3, None), (), True, True, 0, True),
+        ((9, 1, None), (), True, False, None, True),  # the check is tolerated, and counts
+        ((9, 3, None), ("EventScheduled",), True, True, 0, True),
+        ((9, 1, None), ("EventScheduled",), False, True, 0, True),
+        ((None, 3, 3), ("SystemImpaired",), True, True, 0, True),
+        ((9, 3, 3), ("SystemImpaired", "InstanceImpaired"), True, False, None, False),
+    ],
+)
+def test_all_problems_of_an_instance_are_signs(
+    ages: tuple[float | None, ...],
+    off: tuple[str, ...],
+    due: bool,
+    ends_first: bool,
+    drain: float | None,
+    counts: bool,
+) -> None:
+    types = ("EventScheduled", "SystemImpaired", "InstanceImpaired")
+    seen = [condition(type_, age, "True", type_) for type_, age in zip(types, ages, strict=True) if age]
+    rules = RepairRules(rows=tuple(row for row in DEFAULT.rows if row.sign not in off))
+    diagnosis = diagnose(node(), claim("", *seen), rules, NOW)
+    assert diagnosis is not None
+    assert (diagnosis.sign.due <= NOW) == due
+    assert (diagnosis.ends_first, diagnosis.counts) == (ends_first, counts)
+    assert diagnosis.drain == (None if drain is None else timedelta(minutes=drain))
+    shown = {type_ for type_, age in zip(types, ages, strict=True) if age and type_ not in off}
+    assert set(diagnosis.text.split(", ")) == shown
 
 
 @pytest.mark.covers("FUL-20")

@@ -51,9 +51,9 @@ def rules(text: str) -> RepairRules:
         ("NetworkingReady", "False", "IPAMDNotReady", (30, 10), "replace"),
         ("KernelReady", "False", "ForkFailedOutOfPIDs", (30, 10), "replace"),
         ("ContainerRuntimeReady", "False", "PodStuckTerminating", (30, 10), "replace"),
-        ("InstanceImpaired", "False", "InstanceImpaired", (2, 0), "replace"),
-        ("SystemImpaired", "False", "SystemImpaired", (2, 0), "replace"),
-        ("EventScheduled", "False", "EventScheduled", (0, None), "replace"),
+        ("InstanceImpaired", "True", "InstanceImpaired", (2, 0), "replace"),
+        ("SystemImpaired", "True", "SystemImpaired", (2, 0), "replace"),
+        ("EventScheduled", "True", "EventScheduled", (0, None), "replace"),
     ],
 )
 def test_each_sign_has_its_toleration_drain_and_action(
@@ -81,7 +81,7 @@ def test_other_conditions_are_no_signs(sign: str, status: str) -> None:
         (f"{GPU}=5m", "Ready", "Unknown", "", [(30, 10)]),
         ("Ready=1h, StorageReady=off", "Ready", "False", "", [(60, 10)]),
         ("Ready=1h, StorageReady=off", "StorageReady", "False", "", []),
-        ("InstanceImpaired=0s", "InstanceImpaired", "False", "InstanceImpaired", [(0, 0)]),
+        ("InstanceImpaired=0s", "InstanceImpaired", "True", "InstanceImpaired", [(0, 0)]),
         ("on", "Ready", "False", "", [(30, 10)]),
     ],
 )
@@ -166,7 +166,7 @@ def test_the_page_has_the_table() -> None:
     documented = set()
     for line in (DOCS / "use/repair.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 5 and cells[1] in ("False", "Unknown"):
+        if len(cells) == 5 and cells[1] in ("False", "Unknown", "True"):
             sign, _, detail = cells[0].replace("`", "").partition(" ")
             xids = ",".join(re.findall(r"\d+", detail))
             documented.add((sign.rstrip(","), cells[1], xids, cells[2], cells[3], cells[4]))

@@ -27,6 +27,7 @@ ONE, OTHER, CR = "i-0123456789abcdef0", "i-0fedcba9876543210", "cr-0123456789abc
             (ONE,),
             (),
         ),
+        (events.block_interruption(ONE), NoticeKind.BLOCK_EXPIRATION, (ONE,), ()),
         (events.block_expiration(CR), NoticeKind.BLOCK_EXPIRATION, (), (CR,)),
         (events.block_expiration(CR, word=""), NoticeKind.BLOCK_EXPIRATION, (), (CR,)),
         (events.health(ONE, OTHER), NoticeKind.SCHEDULED_CHANGE, (ONE, OTHER), ()),

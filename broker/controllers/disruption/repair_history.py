@@ -1,0 +1,109 @@
+"""The recent repairs of a NodePool, in its condition RecentRepairs: nodes that ended since they were broken.
+
+Why: a fault that spreads slowly never breaks many nodes at once, and could end a whole pool one by one. So a
+node that ends by repair counts as broken while it is there, and for RECENT from its end. Why a condition: the
+broker's role may write no other part of a NodePool.
+
+Invariant: a repair is in the condition before its claim is deleted, so that a new process counts it, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.claim_status import replaces
+from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.pool_conditions import write_conditions
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
+from broker.placement.repair_policies import rules_of
+from broker.text import InvalidText, counted, decode_time, format_time
+
+RECENT: Final = timedelta(hours=1)
+_ENTRY: Final = re.compile(r"NodeClaim (\S+) at ([^\s,]+)")
+
+
+def recent_repairs(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> Mapping[str, datetime]:
+    """The claims that ended by repair lately, or still end, with the times. `claims`: all of the pool."""
+    ending = {claim.name for claim in claims if claim.deleting}
+    return {name: at for name, at in _known(pool).items() if name in ending or now - at < RECENT}
+
+
+def stopped_repair(node: ManagedNode) -> str:
+    """Why a repair that is under way is given up; empty if it goes on."""
+    return obstacle_of_repair(node.node, node.claim, rules_of(node.pool)) if node.node is not None else ""
+
+
+def record_repair(client: Client, pools: Cache[NodePool], node: ManagedNode, now: datetime) -> None:
+    """Notes that the node ends by repair, unless that is for an event to come alone. Raises ApiError."""
+    diagnosis = diagnose(node.node, node.claim, rules_of(node.pool), now) if node.node is not None else None
+    if diagnosis is not None and not diagnosis.counts:
+        return
+    pool = pools.get(node.pool.name) or node.pool
+    write_repairs(client, pools, pool, {**_known(pool), node.claim.name: now}, now)
+
+
+def write_repairs(
+    client: Client, pools: Cache[NodePool], pool: NodePool, repairs: Mapping[str, datetime], now: datetime
+) -> None:
+    """Writes the recent repairs; without any there is no condition. Raises ApiError."""
+    if not repairs:
+        if condition(pool.status.conditions, names.RECENT_REPAIRS) is not None:
+            write_conditions(client, pools, pool, now=now, without=names.RECENT_REPAIRS)
+        return
+    listed = ", ".join(f"NodeClaim {name} at {format_time(at)}" for name, at in sorted(repairs.items()))
+    message = f"{counted(len(repairs), 'node')} ended by repair, and counts as broken for an hour: {listed}"
+    update = ConditionUpdate(
+        type=names.RECENT_REPAIRS, status="True", reason=names.RECENT_REPAIRS, message=message
+    )
+    write_conditions(client, pools, pool, update, now=now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenCount:
+    """The nodes of a pool that are broken now, those that ended by repair, and all."""
+
+    broken: int
+    repaired: int
+    nodes: int
+
+    @property
+    def counted(self) -> int:
+        return self.broken + self.repaired
+
+
+def broken_count(
+    nodes: Sequence[ManagedNode], diagnoses: Mapping[str, Diagnosis], repaired: Iterable[str]
+) -> BrokenCount:
+    """Counts the nodes of a pool. A node that ended by repair is one of them until its successor is.
+
+    `nodes`: those that are there and do not end. `repaired`: the names of claims.
+    """
+    there = {node.claim.name for node in nodes}
+    broken = {node.claim.name for node in nodes if (known := diagnoses.get(node.claim.uid)) and known.counts}
+    followed = {replaces(node.claim)[0] for node in nodes}
+    return BrokenCount(
+        broken=len(broken),
+        repaired=len({*repaired} - broken),
+        nodes=len(there | ({*repaired} - followed)),
+    )
+
+
+def _known(pool: NodePool) -> dict[str, datetime]:
+    """The repairs in the condition. An entry that cannot be read is left out."""
+    current = condition(pool.status.conditions, names.RECENT_REPAIRS)
+    known: dict[str, datetime] = {}
+    for name, at in _ENTRY.findall(current.message if current is not None else ""):
+        try:
+            known[name] = decode_time(at)
+        except InvalidText:
+            continue
+    return known
