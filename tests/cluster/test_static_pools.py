@@ -472,3 +472,27 @@ def test_a_following_pool_leaves_the_slots_that_pods_were_promised(stack: Stack)
     assert settled(stack, 2) == [odcr] * 2
     stack.delete(NodeClaim, "first")
     assert settled(stack, 3) == [odcr] * 3  # the slot is free again
+
+
+@pytest.mark.covers("FUL-31")
+def test_a_following_pool_shows_why_its_slots_are_idle(stack: Stack) -> None:
+    static_pool(stack, annotations=FOLLOWS, id_=stack.aws.odcr(count=2))
+    code = "InsufficientInstanceCapacity"
+    match = {"AvailabilityZone": A}
+    stack.control.fault(
+        action="CreateFleet", stage="launch", code=code, message="none", match=match, times=-1
+    )
+    stack.start()
+
+    def missing() -> bool:
+        shown = stack.condition(NodePool, "web", "ReplicasMet")
+        return shown is not None and shown.reason == "NodesMissing" and code in shown.message
+
+    stack.until(missing, "the reason", step=STEP)
+    stack.edit(EC2NodeClass, "web", {"spec": {"subnetSelectorTerms": [{"id": "subnet-0123456789abcdef0"}]}})
+
+    def not_ready() -> bool:
+        shown = stack.condition(NodePool, "web", "ReplicasMet")
+        return shown is not None and "not Ready" in shown.message
+
+    stack.until(not_ready, "the pool is not Ready", step=STEP)

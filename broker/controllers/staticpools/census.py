@@ -33,9 +33,13 @@ class PoolCensus:
     present: tuple[NodeClaim, ...] = ()
 
     def lacks(self, wanted: int) -> int:
-        """How many claims the pool lacks of so many."""
-        active = len(self.active)
-        return wanted - active if active + self.replaced < wanted else 0
+        """How many claims the pool lacks of so many.
+
+        A node that is replaced counts beside its replacement, which may be given up. A slot that is left for
+        good needs its successor in any case.
+        """
+        missing = max(0, wanted - len(self.active))
+        return missing if missing > self.replaced else min(missing, len(self.vacating))
 
     def excess(self, wanted: int) -> int:
         return max(0, len(self.active) - wanted)

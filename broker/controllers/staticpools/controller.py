@@ -48,6 +48,7 @@ from broker.placement.daemons import DaemonOverhead
 from broker.text import counted
 from providers.errors import ProviderError
 
+MOST_AT_ONCE: Final = 2_000  # claims that one pass plans for a pool
 SOON: Final = 0.5  # seconds, after another loop made a claim
 AGAIN: Final = 10.0  # seconds, while nodes are missing
 _GROUP_UNREAD: Final = "GroupNotFound"
@@ -163,7 +164,7 @@ class StaticPoolController:
         room, problem = self._room(served_pool.pool, counts, missing)
         count = 0
         if room:
-            grant = self._supplies.grant(given, given.claim, room)
+            grant = self._supplies.grant(given, given.claim, min(room, MOST_AT_ONCE))
             count, problem = grant.count, grant.problem or problem
         self._create(served_pool, counts, given, count, successors_of)
         return count + len(successors_of), problem
@@ -172,9 +173,8 @@ class StaticPoolController:
 
     def _follow(self, pool: NodePool) -> None:
         served_pool = self._served(pool)
-        if served_pool is None:
-            return  # which slots are usable is not known
-        if unread := _unread_group(served_pool):
+        unread = _unread_group(served_pool) if served_pool else f"the pool is not {names.READY}"
+        if served_pool is None or unread:  # which slots are usable is not known
             have = len(self._census(pool, self._caches.claims.list()).active)
             self._reporter.report(pool, Progress(have=have, wanted=have, problem=unread))
             return
@@ -192,17 +192,22 @@ class StaticPoolController:
         own = {claim.uid for claim in counts.active if claim.waits}
         room, problem = self._room(pool, counts, usable.open)
         successors_of = counts.left_by(usable.odcr_ids)
-        count = 0
+        count = short = 0
         if room or own:
-            grant = self._supplies.grant(given, usable.narrowed(given.claim), room)
-            count = grant.count
-            backing_off = {item.claim.uid for item in grant.plan.unplaced if item.reason == BACKING_OFF}
-            stuck = self._without_slot(counts, stuck_claims(grant.plan) - backing_off)
+            grant = self._supplies.grant(given, usable.narrowed(given.claim), min(room, MOST_AT_ONCE))
+            unplaced = grant.plan.unplaced
+            refused = {item.claim.uid: item.message for item in unplaced if item.reason == BACKING_OFF}
+            waiting = [refused[uid] for uid in sorted(own & refused.keys())]
+            count, short = grant.count, room - grant.count + len(waiting)
+            problem = next(iter(waiting), grant.problem or problem)
+            stuck = self._without_slot(counts, stuck_claims(grant.plan) - refused.keys())
             self._end(stuck, f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node")
             leaving += stuck
         self._create(served_pool, counts, given, count, successors_of)
-        have = len(counts.active) + count + len(successors_of) - len(leaving)
-        self._reporter.report(pool, Progress(have=have, wanted=have, problem=problem))
+        wanted = len(counts.active) + room + len(successors_of) - len(leaving)
+        self._reporter.report(pool, Progress(have=wanted - short, wanted=wanted, problem=problem))
+        if count and short:
+            self._wakes.append(AGAIN)
         if at := next_departure(inventory.odcrs, kept_in, self._clock.now()):
             self._wake(at)
 

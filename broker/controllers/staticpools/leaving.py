@@ -1,8 +1,8 @@
 """The order in which the claims of a static pool end when it has too many.
 
 Source: Karpenter, pkg/controllers/static/deprovisioning: claims without an instance, then empty nodes, then
-those without do-not-disrupt, then the cheapest to move. Among these, nodes outside reservations end first:
-a slot is paid for in any case.
+those without do-not-disrupt, then the cheapest to move. Before that, nodes outside reservations end first,
+unless pods may not be disrupted: a slot is paid for in any case.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ScaleInCandidate:
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, float, str]:
         """The least one ends first."""
-        claim = self.claim
+        claim, paid = self.claim, bool(held_odcr(self.claim))
         started = bool(claim.status.provider_id)
-        return started, not self.empty, self.protected, bool(held_odcr(claim)), self.cost, claim.name
+        return started, self.protected and not self.empty, paid, not self.empty, self.cost, claim.name
 
 
 def first_to_end(candidates: Iterable[ScaleInCandidate], count: int) -> Sequence[NodeClaim]:

@@ -69,6 +69,8 @@ def of(*claims: NodeClaim) -> PoolCensus:
         ((claim("a"), claim("b"), claim("c"), claim("d", replaces="c")), 3, 0, 0),
         ((claim("a"), claim("c"), claim("d", replaces="c")), 3, 0, 0),
         ((claim("a"), claim("c"), claim("d", replaces="c")), 4, 2, 0),
+        # b ends, and its slot is not left to others meanwhile.
+        ((claim("a"), claim("c"), claim("d", replaces="c"), claim("b", odcr="cr-1", ends=True)), 3, 1, 0),
         ((claim("c", ends=True), claim("d", replaces="c", started=False)), 1, 0, 0),
         ((claim("other", pool="db"),), 1, 1, 0),
         ((claim("karpenters"), claim("a")), 1, 0, 0),
@@ -137,9 +139,9 @@ def test_the_order_of_those_that_leave() -> None:
     ordered = [
         ScaleInCandidate(claim=claim("waits", started=False), cost=9),
         ScaleInCandidate(claim=claim("empty-bought"), empty=True),
-        ScaleInCandidate(claim=claim("empty-slot", odcr="cr-1"), empty=True),
         ScaleInCandidate(claim=claim("bought-cheap"), cost=1),
         ScaleInCandidate(claim=claim("bought-dear"), cost=2),
+        ScaleInCandidate(claim=claim("empty-slot", odcr="cr-1"), empty=True),
         ScaleInCandidate(claim=claim("slot-cheap", odcr="cr-1"), cost=0.5),
         ScaleInCandidate(claim=claim("kept"), protected=True),
         ScaleInCandidate(claim=claim("kept-slot", odcr="cr-1"), protected=True),
