@@ -28,6 +28,7 @@ CLUSTER_TEST: Final = "tests/docs/test_cluster_commands.py"
 # The commands of these pages run one after another in one cluster, in this order.
 CLUSTER_PAGES: Final = (
     "README.md",
+    "docs/use/demos.md",
     "docs/operate/operations.md",
     "docs/operate/troubleshooting.md",
     "docs/operate/production.md",
@@ -174,8 +175,9 @@ OWNERS: Final = (
         "test_detail_of_a_failed_reservation_is_as_shown",
         'steps(DOCS / "use/reservations.md")',
     ),
-    Owner(
-        "README.md", BOTH, CI_TEST, "test_ci_runs_shown_targets", "CI_TEST", ("make demo ONCE=1", "make test")
+    *(
+        Owner(page, BOTH, CI_TEST, "test_ci_runs_shown_targets", "CI_TEST", ("make demo ONCE=1", "make test"))
+        for page in ("README.md", "docs/use/demos.md")
     ),
     Owner(
         "docs/contribute/simulation.md",
