@@ -104,7 +104,7 @@ def test_budgets_bound_moves_and_no_pod_loses_its_node(stack: Stack) -> None:
     nodes(stack, RESERVED, "r-0", "r-1", pool="idle")
     nodes(stack, SPOT, "d-0", types=("m5.large",))
     nodes(stack, ON_DEMAND, "d-1", types=("m5.large",))
-    assert scale(stack, 2, ("r-0", "r-1"), 240) == (0, 2)
+    assert scale(stack, 2, ("r-0", "r-1"), 480) == (0, 2)
     assert left(stack) & {"r-0", "r-1"} and len(left(stack)) == 2
 
 
