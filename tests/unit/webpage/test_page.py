@@ -15,7 +15,7 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.oncall.broken import BrokenNode
 from broker.oncall.idle_matches import IdleSlots, idle_matches
-from broker.oncall.waiters import Alternative, Waiter, describe
+from broker.oncall.waiters import Alternative, Waiter, pod_command
 from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
@@ -187,7 +187,7 @@ def test_overview_matches_idle_slots_with_what_waits() -> None:
     with page(HistoryStore(), replace(live, idle_slots=[])) as url:
         shown = body(url)
         assert "No idle slot is of a type that what waits takes" in shown and "Nothing waits." not in shown
-        assert "kubectl describe pod -n team train" in shown
+        assert "capacity-broker explain pod -n team train" in shown
     with page(HistoryStore(), state(claims=0)) as url:
         assert "Nothing waits." in body(url)
 
@@ -257,7 +257,7 @@ def pod_waits(namespace: str = "team") -> Waiter:
         since=AT,
         reason="Unschedulable",
         message="no machine fits",
-        command=describe(name),
+        command=pod_command(name),
         alternatives=(anything,),
     )
 
