@@ -31,7 +31,7 @@ from broker.commands.explain.situation import (
 )
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
-from broker.oncall.slot_holders import SlotUser, SlotUse
+from broker.oncall.slot_holders import SlotUse, SlotUser
 from broker.oncall.waiters import is_brokers
 from broker.oncall.waiting_pods import (
     GATED,
