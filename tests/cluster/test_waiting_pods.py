@@ -20,7 +20,8 @@ from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.live import LiveState, live_state
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.cluster.ome.test_borrowing import BORROWER, OWNER, P5, claim, guarded, lending
+from tests.cluster.ome.bought import P5
+from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, guarded, lending
 from tests.cluster.stack import Stack
 from tests.cluster.test_other_pools import state
 from tests.cluster.test_provisioning import bound, capacity, pods, pool, start
