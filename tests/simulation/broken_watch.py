@@ -24,7 +24,7 @@ SIGNS = {
     ("Ready", "Unknown"),
     *((type_, status) for type_, status, _ in REBOOTED + REPLACED),
 }
-CHECKS = ("InstanceImpaired", "SystemImpaired")
+CHECKS = (names.INSTANCE_IMPAIRED, names.SYSTEM_IMPAIRED)
 
 
 class BrokenWatch:
@@ -68,7 +68,8 @@ class BrokenWatch:
         new = (noted.get(names.REBOOTS) or "").rpartition(",")[2]
         if new.startswith("Draining/") and new != _last_reboot(claim):
             self._begins(name, "rebooted")
-        if noted.get(names.TERMINATION_DEADLINE) and not self._pools.replaced(claim):
+        ends = claim["metadata"].get("deletionTimestamp") or self._pools.replaced(claim)
+        if noted.get(names.TERMINATION_DEADLINE) and not ends:
             self._begins(name, "ended")
 
     def _begins(self, name: str, how: str) -> None:
@@ -140,8 +141,7 @@ def _broken(claim: Json, node: Json) -> bool:
     if condition(claim, names.INITIALIZED_CONDITION).get("status") != "True":
         return False
     conditions = node.get("status", {}).get("conditions") or ()
-    checks = condition(claim, names.INSTANCE_HEALTHY)
-    impaired = checks.get("status") == "False" and checks.get("reason") in CHECKS
+    impaired = any(condition(claim, check).get("status") == "True" for check in CHECKS)
     return impaired or any((c["type"], c["status"]) in SIGNS for c in conditions)
 
 
