@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from broker import memory
-from broker.commands import oncall_commands, verb_commands
+from broker.commands import explain_commands, oncall_commands, verb_commands
 from broker.commands.examples import are_examples, local
+from broker.commands.explain_commands import AWS, OWNERSHIP, PLAN
 from broker.commands.help import Command, Group
-from broker.commands.output import Format, show, show_one
+from broker.commands.output import Format, show
 from broker.commands.verb_commands import CLUSTER, Output
 from broker.options import options, region_of
 from broker.settings import Settings
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from broker.kube.client import Client
     from providers.aws import AwsProvider
 
-Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
 Files = Annotated[
     list[str],
     typer.Option(
@@ -42,21 +42,10 @@ Files = Annotated[
     ),
 ]
 
-# A command offers only the settings that it reads.
-_AWS: Final = ("region", "aws_endpoint", "aws_profile")
-# The plan's own settings, and those of the ownership of slots.
-_PLAN: Final = (
-    "vm_memory_overhead_percent",
-    "reserved_enis",
-    "price_ceiling",
-    "fallback_premium",
-    "gang_hold_seconds",
-)
 _ROOMS: Final = (
     *("scheduler_names", "reservation_ttl", "longest_reservation_ttl", "kept_room_share"),
     *("gpu_memory_gb", "quota_absent_is_zero"),
 )
-_OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
 
 app = typer.Typer(
     cls=Group,
@@ -177,7 +166,7 @@ if (register_demo := local("demo")) is not None:
 
 
 @app.command("plan", cls=Command)
-@options("plan_seconds", *_PLAN, *_ROOMS, *_OWNERSHIP, *_AWS, *CLUSTER)
+@options("plan_seconds", *PLAN, *_ROOMS, *OWNERSHIP, *AWS, *CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """Show a dry run for the NodeClaims and pods of these files, and the claims that it would evict. Changes
     nothing. Classes, claims, reservations, flavors and cohorts are those of the cluster; those in the files
@@ -248,53 +237,8 @@ def _plan(
     return 0 if served else 1
 
 
-@explain_app.command("claim", cls=Command)
-@options(*_PLAN, *_OWNERSHIP, *_AWS, *CLUSTER)
-def explain_command(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
-    """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting claim,
-    also show every present option and the reason why it is not taken.
-    """
-    from broker.commands.dry_run import DryRun
-    from broker.commands.explain import claim as explain
-    from broker.kube.clock import SystemClock
-    from broker.kube.version import ServerVersion
-
-    client = _client(settings)
-    claim = explain.claim(client, name)
-    options_now = explain.claim_forecast(
-        claim,
-        client,
-        lambda: _planning_provider(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
-        now=SystemClock().now(),
-        defaults=settings.launch_defaults,
-        entitle=lambda provider: DryRun(client, provider, settings, SystemClock()).entitlements,
-    )
-    events = explain.events(client, claim)
-    if output is not Format.TABLE:
-        show_one(explain.document(claim, options_now, events), format_=output)
-        return
-    sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
-    show(
-        explain.format_attempts(explain.attempts(claim)),
-        columns=explain.ATTEMPT_COLUMNS,
-        format_=output,
-        nothing="no launch was tried yet",
-    )
-    if events:
-        sys.stdout.write("\n")
-        show(events, columns=explain.EVENT_COLUMNS, format_=output)
-    if options_now is not None:
-        sys.stdout.write(f"\nNow: {options_now.decision}\n")
-        if options_now.rows:
-            sys.stdout.write("\n")
-            show(explain.format_options(options_now.rows), columns=explain.OPTION_COLUMNS, format_=output)
-        if short := explain.shortages(options_now):
-            sys.stdout.write("\n")
-            show(explain.format_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
-
-
 @app.command("inventory", cls=Command)
-@options("cluster_name", *_AWS, *CLUSTER)
+@options("cluster_name", *AWS, *CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List every capacity reservation that the account sees: owner, idle slots and their cost."""
     from broker.commands.inventory import inventory
@@ -312,7 +256,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 
 
 @app.command("idle", cls=Command)
-@options("cluster_name", *_AWS, *CLUSTER)
+@options("cluster_name", *AWS, *CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List the idle reserved slots: owner, count, cost an hour, and time."""
     from broker.commands.inventory import idle, inventory
@@ -344,6 +288,7 @@ def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
 
 verb_commands.register(app, _client, _cached_provider)
 oncall_commands.register(app, explain_app, _client)
+explain_commands.register(explain_app, _client, _planning_provider)
 app.callback()(verb_commands.begin)
 
 

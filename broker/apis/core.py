@@ -266,6 +266,7 @@ class PodSpec(Model):
     workload_ref: PodWorkloadRef | None = None
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     overhead: dict[str, Quantity] = Field(default_factory=dict)

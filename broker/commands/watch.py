@@ -21,7 +21,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError
 from broker.text import plain
 
-PARTS: Final = ("broken", "short", "waiting", "tried", "next", "costs", "do")
+PARTS: Final = ("broken", "pods", "short", "waiting", "tried", "next", "costs", "do")
 _FRAME: Final = 18  # lines of headings and of the shortest tables
 Read = Callable[[], Situation]
 Wait = Callable[[float], None]
@@ -38,6 +38,11 @@ def facts(explanation: Explanation) -> dict[str, str]:
     for row in explanation.parts["waiting"]:
         texts[f"waits {row['claim']}"] = (
             f"waits: {row['claim']} of class {row['class']}: {plain(row['message'])}"
+        )
+    for row in explanation.parts["pods"]:
+        count = f" ({row['count']} pods)" if row["count"] > 1 else ""
+        texts[f"waits {row['who']} {row['nodepool']} {row['reason']}"] = (
+            f"waits: {row['who']}{count}: {plain(row['what'])}"
         )
     for row in explanation.parts["tried"]:
         key = f"tried {row['pool']} {row['outcome']} {row['code']}"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import short_id
+from broker.oncall.waiting_pods import GATED, WaitingPod
 from broker.text import counted, format_time
 from broker.webpage.live import LiveState
 
@@ -23,6 +24,8 @@ MIN_FAILED_RETRIES: Final = 2  # refusals again after the first, as in the rule 
 # The time before the end of a reservation, as in the rule CapacityBrokerReservationEnding.
 ENDING: Final = timedelta(hours=1)
 BLOCK_ENDING: Final = timedelta(hours=2)
+# The wait of a pod, as in the rule CapacityBrokerPodsWaiting.
+PODS_WAIT: Final = timedelta(minutes=15)
 CAP: Final = "SpendingCapReached"
 # The chart replaces this folder of the repository by the value prometheusRule.runbooks.
 RUNBOOKS: Final = "docs/runbooks"
@@ -31,6 +34,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "CapacityBrokerSpendingCapReached": "A spending cap stops the purchase of reservations",
     "CapacityBrokerReservationEnding": "An EC2 capacity reservation ends soon",
     "CapacityBrokerShortage": "AWS refuses a pool again and again",
+    "CapacityBrokerPodsWaiting": "Pods have had no node for a quarter of an hour",
 }
 
 
@@ -69,7 +73,7 @@ class FiringAlert:
 
 def firing_alerts(live: LiveState, *, cluster: str) -> list[FiringAlert]:
     """The alerts of this moment: at most `MOST_ALERTS`, the most urgent kind first."""
-    alerts = [*_caps(live), *_ending(live), *_shortages(live)]
+    alerts = [*_caps(live), *_ending(live), *_pods(live), *_shortages(live)]
     return [_named(alert, cluster) for alert in alerts[:MOST_ALERTS]]
 
 
@@ -99,6 +103,25 @@ def _ending(live: LiveState) -> Iterator[FiringAlert]:
             f"{format_time(odcr.end)}; {odcr.used} in use",
             odcr.end - before,
         )
+
+
+def _pods(live: LiveState) -> Iterator[FiringAlert]:
+    """One alert for the pods of a NodePool and a reason, as in the rule CapacityBrokerPodsWaiting."""
+    by_labels: dict[tuple[str, str], list[WaitingPod]] = {}
+    for pod in live.waiting_pods:
+        if pod.reason != GATED:
+            by_labels.setdefault((pod.node_pool, pod.reason), []).append(pod)
+    for (pool, reason), pods in by_labels.items():
+        oldest = pods[0]
+        if oldest.since is not None and live.now - oldest.since > PODS_WAIT:
+            count = counted(len(pods), "pod waits", "pods wait")
+            yield _alert(
+                "CapacityBrokerPodsWaiting",
+                {"nodepool": pool, "reason": reason},
+                f"{count}{f' for NodePool {pool}' if pool else ''}, {oldest.key} since "
+                f"{format_time(oldest.since)}: {oldest.message}. Run {oldest.command}",
+                oldest.since + PODS_WAIT,
+            )
 
 
 def _shortages(live: LiveState) -> Iterator[FiringAlert]:

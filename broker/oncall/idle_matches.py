@@ -27,8 +27,8 @@ from broker.text import abridged, counted
 from providers.model import InstanceType
 
 MOST_NAMED: Final = 3
-_ACCELERATED: Final = frozenset(ACCELERATORS)
-_PLAIN_FAMILIES: Final = frozenset({"standard", "x", "u", "hpc"})  # of EC2's limits, without accelerators
+ACCELERATED: Final = frozenset(ACCELERATORS)
+PLAIN_FAMILIES: Final = frozenset({"standard", "x", "u", "hpc"})  # of EC2's limits, without accelerators
 # Labels of a single slot; the other well-known labels are those of the type.
 _OF_SLOT: Final = frozenset(
     {
@@ -198,7 +198,7 @@ def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle
     short = lacking(waiter.requests, room) if room is not None else []
     if waiter.claim or SOLD & {*short}:
         return None
-    if room is None and _ACCELERATED & {*waiter.requests} and quota_family(slot.type) in _PLAIN_FAMILIES:
+    if room is None and ACCELERATED & {*waiter.requests} and quota_family(slot.type) in PLAIN_FAMILIES:
         return None
     by_alternative = [
         obstacles

@@ -116,9 +116,7 @@ def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[W
             since=claim.metadata.creation_timestamp,
             reason=reason,
             message=message,
-            command=f"capacity-broker explain claim {claim.name}"
-            if of_broker
-            else f"kubectl describe nodeclaim {claim.name}",
+            command=f"capacity-broker explain claim {claim.name}",
             alternatives=(Alternative(own, own, spec.node_class_ref.name, pool),),
             draws_from=rights.of_claim(claim),
             requests=amounts(spec.resources.requests),
@@ -154,21 +152,21 @@ def pod_waiters(
             since=pod.metadata.creation_timestamp,
             reason=scheduled.reason if scheduled else "",
             message=scheduled.message if scheduled else "no scheduler has answered yet",
-            command=f"capacity-broker explain claim {claim}" if claim else describe(pod.key),
+            command=f"capacity-broker explain claim {claim}" if claim else pod_command(pod.key),
             alternatives=alternatives[own],
             draws_from=drawn_by_pod(rights, pod),
             requests=pod_requests(pod),
             gang=gang.name,
             together=gangs[gang.name] if gang.name else 1,
-            held=_gates(pod) or waits_for_pods(gang, present),
+            held=gates(pod) or waits_for_pods(gang, present),
             claim=claim,
         )
 
 
-def describe(pod: str) -> str:
-    """The command that shows a pod and its events, by its key."""
+def pod_command(pod: str) -> str:
+    """The command that explains a pod, by its key."""
     namespace, _, name = pod.rpartition("/")
-    return f"kubectl describe pod -n {namespace} {name}"
+    return f"capacity-broker explain pod -n {namespace} {name}"
 
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:
@@ -177,7 +175,8 @@ def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedNam
     return rights.decide(named, (pod.namespace,)) if named else None
 
 
-def _gates(pod: Pod) -> str:
+def gates(pod: Pod) -> str:
+    """The scheduling gates that a pod waits for, in words; empty without any."""
     gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     return f"it waits for its scheduling gate {gates}" if gates else ""
 

@@ -13,8 +13,8 @@ from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.reading import node_taints
-from broker.placement.selectors import DOES_NOT_EXIST, NOT_IN, Selector, required
-from broker.placement.taints import tolerates_all
+from broker.placement.selectors import DOES_NOT_EXIST, NOT_IN, Selector, SelectorRequirement, required
+from broker.placement.taints import tolerates_all, untolerated
 
 _WITHOUT: Final = (NOT_IN, DOES_NOT_EXIST)
 
@@ -38,23 +38,50 @@ class FutureNode:
             if required is not None:
                 yield required
 
+    def rejection(self, pod: PodInfo) -> str:
+        """Why the node cannot satisfy the pod, by its first term; empty if it can."""
+        if self.accepts(pod):
+            return ""
+        if pod.named_nodes is not None:
+            return "the pod names a node that exists"
+        if taints := [*untolerated(pod.tolerations, self.taints)]:
+            written = (
+                f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+                for taint in taints
+            )
+            return f"the pod does not tolerate {', '.join(written)}"
+        terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms[:1]]
+        if not terms:
+            return "the pod's node affinity has no term"
+        selector = (*pod.node_selector, *terms[0])
+        if unknown := self._unknown(selector):
+            return f"its nodes have no label {unknown[0].key}, which the pod selects by"
+        try:
+            both = self.requirements & Requirements(map(required, selector))
+        except InvalidRequirement as error:
+            return f"the pod's selector cannot be read: {error}"
+        return "; ".join(both.problems())
+
     def _with(self, selector: Selector) -> Requirements | None:
         """The requirements of the node and the selector; None if no node has both."""
-        unknown = [
-            item
-            for item in selector
-            if item.key not in self.requirements
-            and stable(item.key) not in WELL_KNOWN
-            and item.operator not in _WITHOUT
-        ]
-        if unknown:
-            return None  # a label of the user's own exists only if the pool or claim defines it
+        if self._unknown(selector):
+            return None
         try:
             selected = Requirements(map(required, selector))
         except InvalidRequirement:
             return None
         both = self.requirements & selected
         return None if both.problems() else both
+
+    def _unknown(self, selector: Selector) -> list[SelectorRequirement]:
+        """The tests of labels of the user's own that neither pool nor claim defines."""
+        return [
+            item
+            for item in selector
+            if item.key not in self.requirements
+            and stable(item.key) not in WELL_KNOWN
+            and item.operator not in _WITHOUT
+        ]
 
 
 def requirements_of(spec: NodeClaimTemplateSpec) -> Requirements:

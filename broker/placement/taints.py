@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.apis import names
@@ -49,8 +49,13 @@ def taint_toleration(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
 
 
 def tolerates_all(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> bool:
-    """Whether no taint rejects the pod. PreferNoSchedule rejects none."""
-    return all(tolerates(tolerations, taint) for taint in taints if taint.effect in _REJECTING)
+    """Whether no taint rejects the pod."""
+    return not any(True for _ in untolerated(tolerations, taints))
+
+
+def untolerated(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> Iterator[NodeTaint]:
+    """The taints that reject the pod. PreferNoSchedule rejects none."""
+    return (taint for taint in taints if taint.effect in _REJECTING and not tolerates(tolerations, taint))
 
 
 def tolerates(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:

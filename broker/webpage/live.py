@@ -25,7 +25,6 @@ from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, fa
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
     KARPENTERS,
-    POD,
     Waiter,
     claim_waiters,
     created,
@@ -33,6 +32,7 @@ from broker.oncall.waiters import (
     pod_waiters,
     waiting_pods,
 )
+from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -145,13 +145,14 @@ class LiveState:
     loans: Sequence[LoanRow] = ()
     rooms: Sequence[RoomRow] = ()
     waiters: Sequence[Waiter] = ()
+    waiting_pods: Sequence[WaitingPod] = ()
     idle_slots: Sequence[IdleSlots] = ()
     broken: Sequence[BrokenNode] = ()
 
     @property
-    def pods(self) -> list[Waiter]:
-        """The pods that no waiting claim stands for, the oldest first."""
-        return [waiter for waiter in self.waiters if waiter.kind == POD]
+    def pod_groups(self) -> list[WaitingGroup]:
+        """The pods that wait, equal ones of one owner together, the oldest first."""
+        return grouped(self.waiting_pods)
 
     @property
     def others(self) -> list[Waiter]:
@@ -204,6 +205,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         loans=[*loans(claims, snapshot)],
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, now)],
+        waiting_pods=broker.waiting_pods(),
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
         broken=broken_nodes(
             claims,

@@ -15,6 +15,7 @@ from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import IdleMatch, idle_matches
+from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -164,9 +165,21 @@ def waiting(request: PageRequest) -> Mapping[str, Any]:
     for name, value in chosen.items():
         rows = [claim for claim in rows if not value or getattr(claim, name) == value]
     page, pages = _cut(rows, request.query)
-    pods = [] if any(chosen.values()) else [*request.state.others, *request.state.pods]
-    shown = {"pods": pods[:PAGE], "more_pods": max(0, len(pods) - PAGE)}
-    return {"title": "Waiting claims", "claims": page, "chosen": chosen} | shown | pages
+    pods = [pod for pod in request.state.waiting_pods if _chosen(pod, chosen)]
+    groups = grouped(pods)
+    others = [] if any(chosen.values()) else request.state.others
+    shown = {
+        "others": others[:PAGE],
+        "groups": groups[:PAGE],
+        "more_groups": max(0, len(groups) - PAGE),
+    }
+    return {"title": "Waiting", "claims": page, "chosen": chosen} | shown | pages
+
+
+def _chosen(pod: WaitingPod, chosen: Mapping[str, str]) -> bool:
+    """Whether the filters admit the pod. A pod without a claim has no class."""
+    given = {"reason": pod.reason, "node_pool": pod.node_pool, "node_class": ""}
+    return all(not value or given[name] == value for name, value in chosen.items())
 
 
 def claim(request: PageRequest) -> Mapping[str, Any]:

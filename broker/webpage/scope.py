@@ -14,7 +14,8 @@ from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
-from broker.oncall.waiters import Waiter, describe
+from broker.oncall.waiters import Waiter, pod_command
+from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.lending import LoanRow
@@ -57,6 +58,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
     ]
     rooms = [row for row in live.rooms if scope.admits(row.namespace)]
     waiters = [waiter for waiter in live.waiters if scope.admits(waiter.namespace)]
+    pods = [_own(pod, scope) for pod in live.waiting_pods if scope.admits(pod.namespace)]
     if not scope.cluster:
         waiters = [_without_claim(pod) for pod in waiters]
         return LiveState(
@@ -65,10 +67,19 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
             loans=loans,
             rooms=rooms,
             waiters=waiters,
+            waiting_pods=pods,
             idle_slots=[slots for slots in live.idle_slots if str(slots.owner) in shown],
         )
     odcrs = [_owned(view, scope) for view in live.odcrs]
-    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans, rooms=rooms, waiters=waiters)
+    return replace(
+        live,
+        reservations=reservations,
+        odcrs=odcrs,
+        loans=loans,
+        rooms=rooms,
+        waiters=waiters,
+        waiting_pods=pods,
+    )
 
 
 def shown_names(scope: VisibleScope) -> Shown:
@@ -80,9 +91,15 @@ def shown_names(scope: VisibleScope) -> Shown:
     return Shown(owner, scope.cluster)
 
 
+def _own(pod: WaitingPod, scope: VisibleScope) -> WaitingPod:
+    """The pod without the names of claims, NodePools and pods that the reader may not see."""
+    pod = replace(pod, message=pod.own_message)
+    return pod if scope.cluster else replace(pod, claim="", node_pool="")
+
+
 def _without_claim(pod: Waiter) -> Waiter:
     """The pod for a person who may not read claims."""
-    return replace(pod, claim="its own", command=describe(pod.name)) if pod.claim else pod
+    return replace(pod, claim="its own", command=pod_command(pod.name)) if pod.claim else pod
 
 
 def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:

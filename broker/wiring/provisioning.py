@@ -6,6 +6,7 @@ at most (karpenter pkg/operator/options, BatchIdleDuration and BatchMaxDuration)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.apis import names
@@ -28,6 +29,7 @@ from broker.reservations.drawing import namespaces_of
 from broker.wiring.predicates import differ, serves
 from broker.wiring.term import Term
 
+Failures = Callable[[], Mapping[str, str]]
 NAME: Final = "provisioning"
 EVERY: Final = 60.0  # seconds: a Lease that expires makes no event
 
@@ -45,8 +47,11 @@ def add_occupancy(term: Term) -> OccupancyReader:
 
 def add_provisioning(
     term: Term, slots: PreemptionController, launcher: Launcher, occupancy: OccupancyReader
-) -> ProvisioningReads:
-    """Serves pods when one becomes unschedulable, and when a pool, class or reservation may help it."""
+) -> tuple[ProvisioningReads, Failures]:
+    """Serves pods when one becomes unschedulable, and when a pool, class or reservation may help it.
+
+    Returns its reads, and why pods get no machine, by their uid.
+    """
     reads = ProvisioningReads(
         term.client,
         occupancy,
@@ -67,7 +72,7 @@ def add_provisioning(
     )
     _watch_pods(term, reads, provisioner)
     _add_pool_status(term, slots)
-    return reads
+    return reads, lambda: provisioner.failures
 
 
 def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) -> None:

@@ -49,6 +49,11 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
         filters={"nodeclass": "capacity_broker_launch_attempts_total"},
         panels=(
             Panel(
+                metric="capacity_broker_pods_waiting",
+                title="Pods without a node",
+                by=("nodepool", "reason"),
+            ),
+            Panel(
                 metric="capacity_broker_claims_waiting",
                 title="Claims without an instance",
                 by=("nodeclass", "reason"),

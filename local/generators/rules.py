@@ -202,6 +202,16 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         "{{ $labels.reason }}.",
     ),
     Alert(
+        name="CapacityBrokerPodsWaiting",
+        # A gated pod waits for the controller of its gate.
+        expr="time() - min by (nodepool, reason) "
+        '(capacity_broker_pods_waiting_since_timestamp_seconds{reason!="SchedulingGated"}) > 900',
+        lasts="1m",
+        summary=SUMMARIES["CapacityBrokerPodsWaiting"],
+        description="A pod for NodePool {{ $labels.nodepool }} waits for {{ $value | humanizeDuration }}, "
+        "for {{ $labels.reason }}.",
+    ),
+    Alert(
         name="CapacityBrokerReservationEnding",
         # Claims in a block drain 40 minutes before its end, in a block of UltraServers 70.
         expr='capacity_broker_odcr_end_seconds{reservation_type="capacity-block"} < 7200 '

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -158,20 +158,30 @@ class Aws:
 
     def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls a client's method, again if its error's class allows; raises ProviderError."""
+        return self._repeated(partial(method, *args, **kwargs), repeats_lost=True)
+
+    def call_untokened(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `call`, for a method without a client token: a call that may have been carried out is not
+        repeated.
+        """
+        return self._repeated(partial(method, *args, **kwargs), repeats_lost=False)
+
+    def _repeated(self, send: partial[R], *, repeats_lost: bool) -> R:
+        method = send.func
         client = cast(Any, method).__self__
         operation = client.meta.method_to_api_mapping[cast(Any, method).__name__]
-        resources = _resources(kwargs)
+        resources = _resources(send.keywords)
         lost = False
 
         def once() -> R:
             nonlocal lost
             try:
-                return self._once(client.meta, operation, resources, lambda: method(*args, **kwargs))
+                return self._once(client.meta, operation, resources, send)
             except ProviderError as error:
                 lost = error.lost = lost or error.lost
                 raise
 
-        return retry.call(once, sleep=self.clock.sleep)
+        return retry.call(once, sleep=self.clock.sleep, repeats_lost=repeats_lost)
 
     def pages(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         """Every page of a call that answers with a NextToken, each a call of its own."""

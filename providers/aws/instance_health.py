@@ -55,8 +55,8 @@ class InstanceHealth(AwsAccount):
         return [problems[key] for key in sorted(problems)]
 
     def reboot(self, id_: str) -> None:
-        """Requests a reboot of one instance."""
-        self._aws.call(self._aws.ec2.reboot_instances, InstanceIds=[id_])
+        """Requests a reboot of one instance. An answer that is lost is not requested again."""
+        self._aws.call_untokened(self._aws.ec2.reboot_instances, InstanceIds=[id_])
 
 
 def _problems(item: InstanceStatusTypeDef) -> Iterator[InstanceProblem]:

@@ -10,8 +10,9 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
-from broker.controllers.provisioning.report import FAILED, NOMINATED, OFFERING
+from broker.controllers.provisioning.report import FAILED, NOMINATED
 from broker.placement.machines import DRAWS_ELSEWHERE
+from broker.placement.pool_choice import OFFERING
 from tests.cluster import cases
 from tests.cluster.account import B
 from tests.cluster.objects import RESERVED

@@ -41,7 +41,8 @@ def unreachable() -> CapacityProvider:
 def explained(stack: Stack, *, with_ec2: bool = True) -> ClaimForecast:
     claim = stack.get(NodeClaim, "c-0")
     provider = (lambda: stack.current) if with_ec2 else unreachable
-    forecast = explain.claim_forecast(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
+    forecaster = explain.Forecaster(client=stack.client, provider=provider, now=stack.clock.now())  # type: ignore[arg-type]
+    forecast = forecaster.of(claim)
     assert forecast is not None
     return forecast
 

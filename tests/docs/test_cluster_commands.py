@@ -45,7 +45,11 @@ __all__ = ["models_read_once"]
 # Names on a page that its reader replaces, and those of this cluster.
 REPLACED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/operate/operations.md": {"cr-0123456789abcdef0": "${ODCR_OPEN}"},
-    "docs/operate/troubleshooting.md": {"claim NAME": "claim overflow-0", "class NAME": "class full"},
+    "docs/operate/troubleshooting.md": {
+        "pod NAME -n NAMESPACE": "pod train-0 -n default",
+        "claim NAME": "claim overflow-0",
+        "class NAME": "class full",
+    },
 }
 # The beginning of a command, and a part of its output. Other commands print nothing.
 PRINTS: Final[Mapping[str, str]] = {
@@ -86,6 +90,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "capacity-broker explain claim overflow-0": "ReservationFull",
     "capacity-broker explain claim research-0": "Launched=True",
     "capacity-broker explain claim train-0": "Launched=True",
+    "capacity-broker explain pod": "Pod default/train-0: waits for",
     "capacity-broker explain class training": "ReservationsFound",
     "capacity-broker explain cluster": "2 claims wait",
     "capacity-broker explain reservation research/gpus": "ReservationActive",
@@ -233,6 +238,7 @@ def prepare(stack: Stack, account: demo_account.ExampleIds) -> None:
     stack.start(cluster_name=demo_account.CLUSTER, buy_dollars=100.0)
     stack.until_ready("overflow-0", "train-0", "train-1")
     stack.claim("waits-0", node_class="by-id", types=("p5.48xlarge",))
+    stack.pod("train-0")
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
     stack.claim("short-0", node_class="training", zones=(A,), capacity=(objects.ON_DEMAND,))
     stack.until_waiting("short-0", "InsufficientCapacity")

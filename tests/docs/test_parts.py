@@ -106,7 +106,7 @@ def test_the_reference_has_every_field_of_every_definition() -> None:
 def test_troubleshooting_is_sorted_by_symptom() -> None:
     text = (DOCS / "operate" / "troubleshooting.md").read_text()
     symptoms = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert symptoms[0] == "A claim gets no instance" and len(symptoms) > 5
+    assert symptoms[0] == "A pod waits" and len(symptoms) > 5
     for section in text.split("\n## ")[1:-1]:
         assert "| reason or sign | cause and remedy |" in section
 

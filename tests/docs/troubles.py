@@ -16,12 +16,13 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.capacityreservation import facts
 from broker.controllers.lifecycle.losses import MASS_LOSS
+from broker.controllers.provisioning.report import FAILED
 from broker.kube import identity
 from broker.kube.errors import NotFound
 from broker.kube.manager import REASON as LEFT_OUT
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
-from tests.cluster.objects import ON_DEMAND
+from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import create_reservation, flavored
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import (
@@ -37,8 +38,8 @@ from tests.cluster.stack import Stack
 from tests.cluster.test_losses import ready, vanish
 from tests.cluster.test_outage import refuse
 from tests.cluster.test_prometheus import led
+from tests.cluster.test_provisioning import capacity, pods, start
 from tests.cluster.test_provisioning import pool as team
-from tests.cluster.test_provisioning import start
 from tests.cluster.test_trial import DRY
 from tests.cluster.test_unused_nodes import rounds, unused_round
 
@@ -83,6 +84,17 @@ def claims_waiting(stack: Stack) -> None:
     stack.start(kubelets=False)
     stack.claim("train-0", node_class="training", zones=(A,))
     stack.until_waiting("train-0", "AllReservationsFull")
+
+
+def pods_waiting(stack: Stack) -> None:
+    """A pod of a NodePool that takes reservations alone, and its reservation is full."""
+    full = stack.aws.odcr("m5.large", A, 1)
+    stack.aws.rival(full)
+    stack.node_class(id_=full)
+    team(stack, template={"requirements": [capacity(RESERVED)]})
+    start(stack)
+    pods(stack, 1)
+    stack.until_event("p-0", FAILED, kind="Pod", text="0 of 1")
 
 
 def no_leader(stack: Stack) -> None:
@@ -279,6 +291,7 @@ TROUBLES: Final[Mapping[str, Trouble]] = {
     ),
     "CapacityBrokerMassLoss": Trouble(mass_loss, (f"False    {MASS_LOSS}", "EC2 does not list instance")),
     "CapacityBrokerObjectLeftOut": Trouble(object_left_out, ("training   the broker takes", "spec.cohort")),
+    "CapacityBrokerPodsWaiting": Trouble(pods_waiting, ("<none>   Unschedulable", "NodePool team", "0 of 1")),
     "CapacityBrokerPanic": Trouble(panic, ("replica-0", "the broker failed on it"), leads=True, log=PANIC),
     "CapacityBrokerReservationEnding": Trouble(
         reservation_ending, ("p5.48xlarge   us-east-1a   active   1       1      2026-11-23T03:00:00Z",)

@@ -7,9 +7,10 @@ import random
 import sys
 import time
 from collections import Counter
+from itertools import count
 
 from tests.simulation.run import Report, run
-from tests.simulation.schedule import parse, shown
+from tests.simulation.schedule import ABOUT, parse, shown
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Lab
 
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--start", type=int, default=-1, help="the first seed (default: a random one, printed)"
     )
+    parser.add_argument("--about", choices=[*ABOUT], default="all", help="only the seeds of this part")
     parser.add_argument("--schedule", default="", help="operations to carry out instead of the seed's own")
     parser.add_argument("--trace", action="store_true", help="print the end of each failing run's trace")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
@@ -43,11 +45,12 @@ def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
     faults: Counter[str] = Counter()
     failed: list[Report] = []
     print_line(f"seeds from {start}")
+    seeds = filter(ABOUT[options.about], count(start))
     while not options.seeds or done < options.seeds:
         if options.seconds and time.monotonic() - began >= options.seconds:
             break
         operations = parse(options.schedule) if options.schedule else None
-        report = run(lab, start + done, operations)
+        report = run(lab, next(seeds), operations)
         done, calls = done + 1, calls + report.calls
         faults.update(report.faults)
         if report.violation:

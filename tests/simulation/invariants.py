@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from broker.apis import names
@@ -18,11 +18,13 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.reservations.desired import LATEST_VISIBLE
-from broker.text import decode_duration
 from providers.names import MANAGED_BY
+from tests.simulation.full_watch import FullWatch
 from tests.simulation.missing import (
     PAYING,
     conditions_text,
+    drain_ends,
+    ids_in,
     in_progress,
     instance_of,
     missed,
@@ -58,6 +60,7 @@ class Watch:
         self._foreign: dict[str, tuple[Any, ...]] = {}
         self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
         self.rooms, self.pools = RoomsWatch(world), PoolsWatch(world)
+        self.full = FullWatch(world, self.pools)
         world.gate.watchers.append(self._call)
         world.gate.api_watchers.append(self._write)
 
@@ -68,9 +71,10 @@ class Watch:
 
     def _call(self, operation: str, params: Mapping[str, Any]) -> None:
         world = self._world
-        named = _ids(params)
+        named = ids_in(params)
         if foreign := named & world.facts.foreign:
             raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(foreign)}")
+        self.full.call(operation, named)
         if operation == "CreateFleet":
             self._launches_by(str(params.get("ClientToken", "")))
         if operation in ("CreateFleet", "CreateCapacityReservation"):
@@ -127,17 +131,16 @@ class Watch:
             raise Violation("healthy", f"{id_} of claim {name} is terminated though its node is ready")
 
     def _grace_over(self, claim: Json) -> bool:
-        """Whether a process, whose clock may be ahead, sees the end of the claim's terminationGracePeriod."""
-        period = claim["spec"].get("terminationGracePeriod")
-        if not period:
-            return False
-        ends = datetime.fromisoformat(claim["metadata"]["deletionTimestamp"]) + decode_duration(period)
-        return self._world.time.now() + timedelta(seconds=self._world.facts.ahead) >= ends
+        """Whether a process, whose clock may be ahead, sees the end of the claim's drain."""
+        ends = drain_ends(claim)
+        ahead = timedelta(seconds=self._world.facts.ahead)
+        return ends is not None and self._world.time.now() + ahead >= ends
 
     # ---- every write to the API server
 
     def _write(self, method: str, path: str, body: bytes) -> None:
         self.pools.write(method, path, body)
+        self.full.write(method, path, body)
         if method == "DELETE" and "/nodeclaims/" in path:
             self._deletes(path.rpartition("/")[2])
 
@@ -187,8 +190,8 @@ class Watch:
                 raise Violation("one leader", f"{' and '.join(acts)} lead")
         self._within_count()
         self._bought()
-        self.rooms.check()
-        self.pools.check()
+        for part in (self.rooms, self.pools, self.full):
+            part.check()
 
     def _one_each(self) -> None:
         claims = self._world.claims()
@@ -332,8 +335,8 @@ class Watch:
         world = self._world
         if self._read_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._read_others()}")
-        self.rooms.check_at_rest()
-        self.pools.check_at_rest()
+        for part in (self.rooms, self.pools, self.full):
+            part.check_at_rest()
         claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
         alive = {i.id for i in world.instances()}
         for claim in claims:
@@ -406,14 +409,3 @@ class Watch:
 
 def _of_node(node: Json) -> str:
     return str(node.get("spec", {}).get("providerID", "")).rpartition("/")[2]
-
-
-def _ids(value: Any) -> set[str]:
-    """Every text anywhere in a call's parameters."""
-    if isinstance(value, str):
-        return {value}
-    if isinstance(value, Mapping):
-        return {text for item in value.values() for text in _ids(item)}
-    if isinstance(value, list | tuple):
-        return {text for item in value for text in _ids(item)}
-    return set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from broker.apis import names
@@ -9,6 +11,7 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.reservations.purchases import LEDGER
+from broker.text import decode_duration
 from providers.names import MANAGED_BY
 from tests.simulation.setting import BOUGHT, PER
 from tests.simulation.world import World, condition
@@ -90,6 +93,17 @@ def in_progress(claim: Json) -> bool:
     return "not tried again before" in launched.get("message", "")
 
 
+def drain_ends(claim: Json) -> datetime | None:
+    """Until when the drain of a claim that is deleted may take; None without a bound."""
+    period, deleted = claim["spec"].get("terminationGracePeriod"), claim["metadata"].get("deletionTimestamp")
+    ends: list[datetime] = []
+    if period and deleted:
+        ends.append(datetime.fromisoformat(deleted) + decode_duration(period))
+    if until := claim["metadata"].get("annotations", {}).get(names.TERMINATION_DEADLINE):
+        ends.append(datetime.fromisoformat(until))
+    return min(ends, default=None)
+
+
 def instance_of(claim: Json) -> str:
     return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
 
@@ -99,3 +113,14 @@ def conditions_text(obj: Json) -> str:
     return "; ".join(
         f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in conditions
     )
+
+
+def ids_in(value: Any) -> set[str]:
+    """Every text anywhere in a call's parameters."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):
+        return {text for item in value.values() for text in ids_in(item)}
+    if isinstance(value, list | tuple):
+        return {text for item in value for text in ids_in(item)}
+    return set()

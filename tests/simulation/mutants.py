@@ -15,28 +15,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from types import CodeType, ModuleType
+
+from tests.simulation.full_mutants import FULL_MUTANTS
+from tests.simulation.mutant import Mutant
 
 SEEDS = 200
 # No mutant is in these modules, and they take longest to import.
 SHARED = ("boto3", "kubernetes.client", "moto.ec2.models", "moto.moto_server.werkzeug_app", "pydantic")
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """In `module`, `old` is replaced by `new`; it is there so many `times`.
-
-    `pools`: only seeds about pods and NodePools can show it.
-    """
-
-    name: str
-    module: str
-    old: str
-    new: str
-    times: int = 1
-    pools: bool = False
 
 
 _LAUNCH = "broker.controllers.launch"
@@ -213,15 +200,16 @@ MUTANTS: Sequence[Mutant] = (
         f"{_PROVISIONING}.usage",
         "if claim.labels[names.NODEPOOL] in limited)",
         "if claim.labels[names.NODEPOOL] in limited and claim.status.provider_id)",
-        pools=True,
+        about="pools",
     ),
     Mutant(
         "pods have no place on claims in flight",
         f"{_PROVISIONING}.existing",
         "            claim.name not in name_of\n            and not claim.deleting",
         "            False",
-        pools=True,
+        about="pools",
     ),
+    *FULL_MUTANTS,
 )
 
 
@@ -260,13 +248,12 @@ def trial(mutant: Mutant, seeds: int) -> str:
     began = time.monotonic()
     try:
         from tests.simulation.run import run
-        from tests.simulation.schedule import about_pools
+        from tests.simulation.schedule import ABOUT
         from tests.simulation.world import Lab
     except LookupError as error:
         return f"| {mutant.name} | does not apply | {error} |"
     with Lab() as lab:
-        numbers = filter(about_pools, count()) if mutant.pools else count()
-        for seed in islice(numbers, seeds):
+        for seed in islice(filter(ABOUT[mutant.about], count()), seeds):
             report = run(lab, seed)
             if report.violation:
                 violation = report.violation.replace("|", "/")[:90]

@@ -6,7 +6,7 @@ Pods of this part begin with `w-`, so that they meet no other part's. `cluster_p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,34 @@ Act = Callable[[World, random.Random], None]
 PREFIX = "w-"
 MOST_PODS, MOST_REPLICAS = 9, 3
 TENANT, STRANGER = "default", "team-b"
-POOLS: Mapping[str, str] = {"web": "plain", "team": "by-group", "gpu": "lent"}  # pool -> its class
+RESERVED, ON_DEMAND = "reserved", "on-demand"
 CPUS = {SMALL: 2, MEDIUM: 4, GPUS: 192}
 LIMITS = (None, None, "2", "4", "8")
 BUDGETS: tuple[Json, ...] = ({"nodes": "100%"}, {"nodes": "1"}, {"nodes": "50%"}, {"nodes": "0"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolShape:
+    """What a NodePool keeps when it is edited. `replicas`: of a static pool; `follows`: all slots."""
+
+    node_class: str
+    capacity: tuple[str, ...]
+    types: tuple[str, ...]
+    limited: bool = True
+    replicas: int | None = None
+    follows: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def static(self) -> bool:
+        return self.follows or self.replicas is not None
+
+
+POOLS: Mapping[str, PoolShape] = {
+    "web": PoolShape(node_class="plain", capacity=(ON_DEMAND,), types=(SMALL, MEDIUM)),
+    "team": PoolShape(node_class="by-group", capacity=(RESERVED, ON_DEMAND), types=(SMALL, MEDIUM)),
+    "gpu": PoolShape(node_class="lent", capacity=(RESERVED,), types=(GPUS,), limited=False),
+}
 
 
 @dataclass
@@ -52,6 +76,10 @@ class PoolFacts:
     """What people requested, as far as the objects do not show it any more."""
 
     apps: dict[str, App] = field(default_factory=dict)
+    shapes: Mapping[str, PoolShape] = field(default_factory=lambda: POOLS)
+    # What new workloads select (empty: no pool), and the CPUs of their pods.
+    selected: Sequence[str] = ("web", "web", "team", "team", "")
+    cpus: Sequence[str] = ("500m", "1", "1500m", "3")
     # Pool -> the highest limit of CPUs that it ever had.
     limits: dict[str, float] = field(default_factory=dict)
     classes: dict[str, Json] = field(default_factory=dict)  # deleted classes, to be made again
@@ -88,27 +116,21 @@ def pod_gpus(pod: Json) -> int:
 
 
 def begin(world: World, rng: random.Random) -> None:
-    """Two or three pools, and a namespace of another tenant."""
+    """The pools, as far as they have a class, and a namespace of another tenant."""
     world.client.create(Namespace.KIND, {"metadata": {"name": STRANGER}})
-    for name, node_class in POOLS.items():
-        if ("", node_class) in world.objects(EC2NodeClass.KIND):
+    for name, shape in world.pool_facts.shapes.items():
+        if ("", shape.node_class) in world.objects(EC2NodeClass.KIND):
             make_pool(world, name, rng)
 
 
 def make_pool(world: World, name: str, rng: random.Random) -> None:
-    reserved = {"key": names.CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
-    capacity: Mapping[str, Json] = {
-        "web": {**reserved, "values": ["on-demand"]},
-        "team": {**reserved, "values": ["reserved", "on-demand"]},
-        "gpu": reserved,
-    }
-    types = {"web": [SMALL, MEDIUM], "team": [SMALL, MEDIUM], "gpu": [GPUS]}[name]
-    limit = rng.choice(LIMITS) if name != "gpu" else None
+    shape = world.pool_facts.shapes[name]
+    limit = rng.choice(LIMITS) if shape.limited else None
     template: Json = {
-        "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": POOLS[name]},
+        "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": shape.node_class},
         "requirements": [
-            capacity[name],
-            {"key": names.INSTANCE_TYPE, "operator": "In", "values": types},
+            {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*shape.capacity]},
+            {"key": names.INSTANCE_TYPE, "operator": "In", "values": [*shape.types]},
         ],
     }
     if rng.random() < 0.25:
@@ -120,9 +142,12 @@ def make_pool(world: World, name: str, rng: random.Random) -> None:
             "budgets": [rng.choice(BUDGETS[:3])],
         },
         **({"limits": {"cpu": limit}} if limit else {}),
+        **({} if shape.replicas is None else {"replicas": shape.replicas}),
     }
     note_limit(world, name, limit)
-    world.client.create(NodePool.KIND, {"metadata": {"name": name}, "spec": spec})
+    followed = {names.REPLICAS: "all-reserved"} if shape.follows else {}
+    meta = {"name": name, "annotations": {**shape.annotations, **followed}}
+    world.client.create(NodePool.KIND, {"metadata": meta, "spec": spec})
 
 
 def note_limit(world: World, pool: str, limit: str | None) -> None:
@@ -148,8 +173,8 @@ def app(world: World, rng: random.Random) -> None:
     apps[name] = App(
         name,
         TENANT,
-        "1" if owner else rng.choice(("500m", "1", "1500m", "3")),
-        "gpu" if owner else rng.choice(("web", "web", "team", "team", "")),
+        "1" if owner else rng.choice(world.pool_facts.cpus),
+        "gpu" if owner else rng.choice(world.pool_facts.selected),
         rng.randint(2, 3) if gang else rng.randint(1, MOST_REPLICAS),
         gang=gang,
         draws_from=OWNER if owner else "",
@@ -207,9 +232,10 @@ def pod_lost(world: World, rng: random.Random) -> None:
 
 def edit_pool(world: World, rng: random.Random) -> None:
     """A pool is made again, or gets another limit, template, budget or wait."""
-    name = rng.choice([*POOLS])
+    shapes = world.pool_facts.shapes
+    name = rng.choice([*shapes])
     if name not in pools_of(world):
-        if ("", POOLS[name]) in world.objects(EC2NodeClass.KIND):
+        if ("", shapes[name].node_class) in world.objects(EC2NodeClass.KIND):
             make_pool(world, name, rng)
         return
     limit = rng.choice(LIMITS)

@@ -21,8 +21,19 @@ from broker.apis.meta import Kind
 from broker.apis.policy import PodDisruptionBudget
 from tests.simulation.cluster_parts import rooms_of
 from tests.simulation.missing import conditions_text, instance_of
-from tests.simulation.pools import CPUS, STRANGER, App, app_of, pod_cpu, pod_gpus, pods_of, pools_of
-from tests.simulation.setting import MEDIUM, OWNER
+from tests.simulation.pools import (
+    CPUS,
+    ON_DEMAND,
+    STRANGER,
+    App,
+    PoolShape,
+    app_of,
+    pod_cpu,
+    pod_gpus,
+    pods_of,
+    pools_of,
+)
+from tests.simulation.setting import OWNER
 from tests.simulation.violation import Violation
 from tests.simulation.world import World, condition
 
@@ -69,7 +80,7 @@ class PoolsWatch:
             return
         claims = [c for c in world.claims() if c["metadata"].get("labels", {}).get(names.NODEPOOL) == pool]
         replaced = {c["metadata"].get("annotations", {}).get(names.REPLACES, "") for c in [*claims, new]}
-        counted = [c for c in claims if self._counts(c, acting.name) and _identity(c) not in replaced]
+        counted = [c for c in claims if self._counts(c, acting.name) and identity(c) not in replaced]
         cpus = self._most(new) + sum(map(self._most, counted))
         if cpus > limits[-1]:
             text = f"{len(counted)} others may have {cpus} CPUs beside a limit of {limits[-1]:g}"
@@ -77,7 +88,7 @@ class PoolsWatch:
 
     def _counts(self, claim: Json, process: str) -> bool:
         """Whether the process knows the claim, and nothing says that it ends."""
-        known = self._makers.get(claim["metadata"]["name"]) == process or self._seen(claim, NodeClaim.KIND)
+        known = self._makers.get(claim["metadata"]["name"]) == process or self.seen(claim, NodeClaim.KIND)
         ends = condition(claim, "InstanceTerminating").get("status") == "True"
         return known and not ends and not claim["metadata"].get("deletionTimestamp")
 
@@ -99,17 +110,23 @@ class PoolsWatch:
     def disrupts(self, claim: Json) -> None:
         """The broker ends a claim with a ready node: what is on it may go, and so many nodes at once."""
         pool = claim["metadata"]["labels"][names.NODEPOOL]
+        if self._shape(pool).static and not self.replaced(claim):
+            return  # it has too many nodes: their number has no budget
         drifted = condition(claim, "Drifted").get("status") == "True"
-        bounded = drifted and bool(claim["spec"].get("terminationGracePeriod"))
+        repaired = names.TERMINATION_DEADLINE in claim["metadata"].get("annotations", {})
+        bounded = repaired or (drifted and bool(claim["spec"].get("terminationGracePeriod")))
         name, node = claim["metadata"]["name"], claim.get("status", {}).get("nodeName", "")
         pods = [pod for pod in pods_of(self._world) if pod["spec"].get("nodeName") == node]
-        pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and self._seen(pod)]
-        if pods and not drifted and not self._replaced(claim) and not self._fit_in_reserved(pods, node):
+        pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and self.seen(pod)]
+        free = drifted or repaired or self.replaced(claim)
+        if pods and not free and not self._fit_in_reserved(pods, node):
             text = ", ".join(pod["metadata"]["name"] for pod in pods)
             raise Violation("healthy", f"claim {name} is deleted with {text} on its ready node")
-        for pod in () if bounded or self._replaced(claim) else pods:
-            if blocked := self._blocking(pod):
-                raise Violation("budgets", f"{name} is disrupted, and {blocked} allows no eviction")
+        for pod in () if bounded or self.replaced(claim) else pods:
+            if any(self.seen(listed, PodDisruptionBudget.KIND) for listed in self.blocked(pod)):
+                raise Violation(
+                    "budgets", f"{name} is disrupted, and a budget allows no eviction of its pods"
+                )
         self._disrupted[claim["metadata"]["uid"]] = pool
         self._within_budget(pool, name)
 
@@ -144,7 +161,7 @@ class PoolsWatch:
             while len(kept) > 1 and kept[0][0] < now - SINCE:
                 kept.pop(0)
 
-    def _replaced(self, claim: Json) -> bool:
+    def replaced(self, claim: Json) -> bool:
         meta = claim["metadata"]
         wanted = f"{meta['name']}/{meta['uid']}"
         replaces = (
@@ -158,7 +175,7 @@ class PoolsWatch:
         """Whether the pods fit on other reserved nodes, beside the pods that the process has seen there."""
         rooms = {
             name: [cpu, gpus]
-            for name, (cpu, gpus, labels) in rooms_of(self._world, self._seen)
+            for name, (cpu, gpus, labels) in rooms_of(self._world, self.seen)
             if name != left and labels.get(names.CAPACITY_TYPE) == "reserved"
         }
         for pod in sorted(pods, key=pod_cpu, reverse=True):
@@ -169,21 +186,18 @@ class PoolsWatch:
             room[1] -= pod_gpus(pod)
         return True
 
-    def _blocking(self, pod: Json) -> str:
+    def blocked(self, pod: Json) -> list[Json]:
+        """The budgets of the pod that allow no eviction."""
         labels, namespace = pod["metadata"]["labels"], pod["metadata"]["namespace"]
-        for (space, name), listed in self._world.objects(PodDisruptionBudget.KIND).items():
-            selected = listed["spec"]["selector"]["matchLabels"].items() <= labels.items()
-            allowed = listed.get("status", {}).get("disruptionsAllowed", 0)
-            if (
-                space == namespace
-                and selected
-                and not allowed
-                and self._seen(listed, PodDisruptionBudget.KIND)
-            ):
-                return name
-        return ""
+        return [
+            listed
+            for (space, _), listed in self._world.objects(PodDisruptionBudget.KIND).items()
+            if space == namespace
+            and listed["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            and not listed.get("status", {}).get("disruptionsAllowed", 0)
+        ]
 
-    def _seen(self, obj: Json, kind: Kind = Pod.KIND) -> bool:
+    def seen(self, obj: Json, kind: Kind = Pod.KIND) -> bool:
         """Whether the process that acts has read the object as it is now: not its answer, but its place."""
         world = self._world
         process = next(p for p in world.running if p.name == world.gate.acting)
@@ -221,7 +235,7 @@ class PoolsWatch:
             owned = world.tags(odcr.id).get(names.TAG_RESERVATION)
             if not new or owned or present & (world.facts.foreign | (alive - held.keys())):
                 continue
-            running = {_identity(c) for id_, c in held.items() if id_ in alive}
+            running = {identity(c) for id_, c in held.items() if id_ in alive}
             waiting = [c for c in claims if self._holds(c, odcr.id, running)]
             others = [c for id_ in new if (c := held.get(id_)) is not None and not taken_slot(c, odcr.id)]
             if others and odcr.total - odcr.slots.used < len(waiting):
@@ -247,7 +261,7 @@ class PoolsWatch:
         for claim in claims:
             meta = claim["metadata"]
             pool = meta.get("labels", {}).get(names.NODEPOOL)
-            if not pool or meta.get("deletionTimestamp") or self._replaced(claim):
+            if not pool or meta.get("deletionTimestamp") or self.replaced(claim):
                 continue  # as in Karpenter, the replacement counts instead
             if kind := types.get(instance_of(claim)):
                 used[pool] += CPUS[kind]
@@ -339,13 +353,18 @@ class PoolsWatch:
 
     def _could_serve(self, name: str, pod: Json) -> bool:
         pool = pools_of(self._world).get(name)
-        if pool is None or name == "gpu" or pool["spec"].get("limits"):
+        shape = self._shape(name)
+        if pool is None or shape.static or ON_DEMAND not in shape.capacity or pool["spec"].get("limits"):
             return False
         class_ = pool["spec"]["template"]["spec"]["nodeClassRef"]["name"]
         node_class = self._world.objects(EC2NodeClass.KIND).get(("", class_))
         if node_class is None or node_class["metadata"].get("deletionTimestamp"):
             return False
-        return condition(node_class, "Ready").get("status") == "True" and pod_cpu(pod) < 1000 * CPUS[MEDIUM]
+        largest = 1000 * max(CPUS[name] for name in shape.types)
+        return condition(node_class, "Ready").get("status") == "True" and pod_cpu(pod) < largest
+
+    def _shape(self, pool: str) -> PoolShape:
+        return self._world.pool_facts.shapes[pool]
 
     def _backs_off(self, pod: Json) -> bool:
         """Whether a claim for the pod waits until a shortage is over."""
@@ -370,6 +389,6 @@ def taken_slot(claim: Json, odcr: str) -> bool:
     return slot.partition("/")[0] == odcr
 
 
-def _identity(claim: Json) -> str:
+def identity(claim: Json) -> str:
     """The claim as its replacement names it."""
     return f"{claim['metadata']['name']}/{claim['metadata']['uid']}"

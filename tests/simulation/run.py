@@ -7,14 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.reservations.moves import MOVE_SPAN
-from tests.simulation import pools, setting
+from tests.simulation import full, pools, setting
 from tests.simulation.chance import reseed
 from tests.simulation.cluster_parts import run_cluster
 from tests.simulation.faults import attempt
 from tests.simulation.invariants import Watch
 from tests.simulation.process import NEVER, Process, Step
 from tests.simulation.rooms import kubelets
-from tests.simulation.schedule import ACTS, LIVE, PAUSE, RUN, Op, about_pools, about_rooms, schedule
+from tests.simulation.schedule import (
+    ACTS,
+    LIVE,
+    PAUSE,
+    RUN,
+    Op,
+    about_full,
+    about_pools,
+    about_rooms,
+    schedule,
+)
 from tests.simulation.violation import Violation
 from tests.simulation.world import Lab, World
 
@@ -80,10 +90,11 @@ class _Run:
     def whole(self, operations: Sequence[Op]) -> None:
         world = self._world
         rng = random.Random(f"setting {self._seed}")
-        setting.begin(world, rng, rooms=about_rooms(self._seed))
-        if about_pools(self._seed):
+        full_ = about_full(self._seed)
+        setting.begin(world, rng, rooms=about_rooms(self._seed), full=full_)
+        if full_ or about_pools(self._seed):
             world.with_pools, world.pool_facts = True, pools.PoolFacts()
-            pools.begin(world, rng)
+            (full if full_ else pools).begin(world, rng)
         self._watch.begin()
         for op in operations:
             self._do(op)
@@ -197,6 +208,8 @@ class _Run:
         world.control.slot_release(0)
         world.stubborn.clear()
         pools.heal(world)
+        if world.kubelets is not None:
+            world.kubelets.heal()
         world.restart_at = 0.0
         for process in world.running:
             process.clock.skew = 0.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tests.simulation import actors, faults, pools, rooms
+from tests.simulation import actors, broken, faults, full, pools, rooms
 from tests.simulation.faults import Act
 
 LONG = (8, 22)  # operations of a schedule, between steps of the broker
@@ -113,14 +113,67 @@ POOL_WEIGHTS: Mapping[str, int] = {
     "pools_meanwhile": 8,
     "usurp": 2,
 }
+# The same for a seed that is about full reservations and broken machines.
+FULL_WEIGHTS: Mapping[str, int] = {
+    "app": 16,
+    "app_gone": 1,
+    "pod_lost": 3,
+    "edit_pool": 3,
+    "edit_class": 1,
+    "budget": 3,
+    "rollout": 9,
+    "end_claim": 6,
+    "replace_rules": 3,
+    "scale": 2,
+    "claim": 3,
+    "loan": 3,
+    "cluster": 1,
+    "delete_claim": 2,
+    "delete_node": 1,
+    "break_node": 8,
+    "break_pool": 3,
+    "mend_node": 2,
+    "silent_kubelet": 3,
+    "impair": 4,
+    "do_not_repair": 3,
+    "repair_rules": 3,
+    "reboot_refused": 4,
+    "repair_killed": 6,
+    "grow": 5,
+    "split": 2,
+    "move_slots": 3,
+    "join": 3,
+    "absorbs": 1,
+    "scarce": 1,
+    "plenty": 1,
+    "end_instance": 3,
+    "rival": 2,
+    "end_odcr": 1,
+    "lag": 2,
+    "slow_slots": 2,
+    "never_joins": 1,
+    "throttled": 2,
+    "refused": 3,
+    "answer_lost": 3,
+    "api": 3,
+    "watch_expired": 1,
+    "watch_gap": 2,
+    "kill": 4,
+    "freeze": 1,
+    "replace": 1,
+    "pools_meanwhile": 5,
+    "usurp": 2,
+}
 ROOMS = 0.34  # of all seeds
 POOLS = 0.38  # of the others
+FULL = 0.18  # of the others, beside those about pools
 
 
 def _acts() -> dict[str, Act]:
     acts: dict[str, Act] = {}
-    for name in (*WEIGHTS, *ROOM_WEIGHTS, *POOL_WEIGHTS):
-        acts[name] = next(vars(part)[name] for part in (actors, faults, rooms, pools) if name in vars(part))
+    parts = (actors, faults, rooms, pools, full, broken)
+    for name in (*WEIGHTS, *ROOM_WEIGHTS, *POOL_WEIGHTS, *FULL_WEIGHTS):
+        acts[name] = next(vars(part)[name] for part in parts if name in vars(part))
     return acts
 
 
@@ -148,18 +201,33 @@ def about_pools(seed: int) -> bool:
     return not about_rooms(seed) and random.Random(str(seed)).random() < POOLS
 
 
+def about_full(seed: int) -> bool:
+    return not about_rooms(seed) and random.Random(str(seed)).random() >= 1 - FULL
+
+
+# Each part of the seeds.
+ABOUT: Mapping[str, Callable[[int], bool]] = {
+    "all": lambda _: True,
+    "rooms": about_rooms,
+    "pools": about_pools,
+    "full": about_full,
+}
+
+
 def schedule(seed: int) -> Schedule:
     """The operations of a seed: the same for ever, as long as the weights are the same."""
     rng = random.Random(f"schedule {seed}")
     if about_rooms(seed):
         return _of_rooms(seed, rng)
-    weights = POOL_WEIGHTS if about_pools(seed) else WEIGHTS
+    weights = POOL_WEIGHTS if about_pools(seed) else FULL_WEIGHTS if about_full(seed) else WEIGHTS
     act_names, shares = [*weights], [*weights.values()]
     # Each run is about some of it: a run in which everything goes wrong shows little of anything.
     quiet = {name for name in act_names if vars(faults).get(name) and rng.random() < 0.5}
     shares = [0 if name in quiet else share for name, share in zip(act_names, shares, strict=True)]
-    first = "app" if weights is POOL_WEIGHTS else "claim"
+    first = "claim" if weights is WEIGHTS else "app"
     chosen: list[str] = [first, LIVE] if rng.random() < 0.5 else [first]
+    if weights is FULL_WEIGHTS:
+        chosen += ["app", "app", LIVE, LIVE]  # nodes that can be replaced
     for _ in range(rng.randint(*LONG)):
         chosen += rng.choices(act_names, shares)
         draw = rng.random()

@@ -32,18 +32,24 @@ ROOM_ROLES = (
 )
 
 
-def begin(world: World, rng: random.Random, *, rooms: bool) -> None:
-    """Two to four reservations, a group, classes that use them, two teams, and resources of others."""
+def begin(world: World, rng: random.Random, *, rooms: bool, full: bool = False) -> None:
+    """Two to four reservations, a group, classes that use them, two teams, and resources of others.
+
+    `full`: open reservations and a class for them as well.
+    """
     leaders = rng.random() < 0.3
     world.set(leader_election=leaders)
     world.roles = tuple(rng.choice(ROOM_ROLES if rooms else ROLES)[leaders])
     aws = world.aws
-    first = aws.odcr(SMALL, A, rng.randint(1, 3))
-    second = aws.odcr(MEDIUM, B, rng.randint(1, 2))
+    first = aws.odcr(SMALL, A, rng.randint(1, 3), criteria=_criteria(rng, full))
+    second = aws.odcr(MEDIUM, B, rng.randint(1, 2), criteria=_criteria(rng, full))
     group = aws.group(first, second, name="blue-team")
     world.node_class("by-id", id_=first)
     world.node_class("by-group", group=group, zones=(A, B))
     world.node_class("plain", preference="none")
+    if full:
+        aws.odcr(SMALL, A, rng.randint(1, 2), criteria="open")
+        world.node_class("by-open", preference="open", zones=(A, B))
     if rng.random() < 0.6:
         slots = rng.randint(1, 3)
         lent = aws.odcr(GPUS, A, slots, TagSpecifications=tagged({names.TAG_RESERVATION: OWNER}))
@@ -61,6 +67,10 @@ def begin(world: World, rng: random.Random, *, rooms: bool) -> None:
     _others(world)
     for _ in world.roles:
         world.start()
+
+
+def _criteria(rng: random.Random, full: bool) -> str:
+    return rng.choice(("targeted", "open")) if full else "targeted"
 
 
 def tagged(tags: Mapping[str, str]) -> list[Json]:

@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 
 import pytest
@@ -18,7 +18,15 @@ from tests.docs.commands import commands
 from tests.docs.owners import SEED_TEST, owner, plain
 from tests.simulation.__main__ import main
 from tests.simulation.run import run
-from tests.simulation.schedule import POOL_WEIGHTS, about_pools, parse, schedule, shown
+from tests.simulation.schedule import (
+    FULL_WEIGHTS,
+    POOL_WEIGHTS,
+    about_full,
+    about_pools,
+    parse,
+    schedule,
+    shown,
+)
 from tests.simulation.world import Lab
 
 # The last three: a wait that ended by a rounding too early, a record that only a restart deleted, and a wait
@@ -26,6 +34,8 @@ from tests.simulation.world import Lab
 SEEDS = (1, 6, 8, 500063, 520279, 94028960)
 # Pods and NodePools: limits, budgets, a deleted pool and class, watch gaps.
 POOL_SEEDS = (20071, 20079, 20090)
+# Full reservations: rollouts, reboots, absorption, loans.
+FULL_SEEDS = (3, 11)
 REPLAYED = 6  # a gang, a kill, a roll-out and finalizers that were removed by hand
 
 
@@ -49,10 +59,21 @@ def test_every_invariant_of_pods_holds(lab: Lab, seed: int) -> None:
     assert not report.violation, f"{report.violation}\n{shown(report.operations)}"
 
 
+@pytest.mark.covers("FUL-03", "FUL-04", "FUL-10", "FUL-21")
+@pytest.mark.parametrize("seed", FULL_SEEDS)
+def test_every_invariant_of_full_reservations_holds(lab: Lab, seed: int) -> None:
+    assert about_full(seed)
+    report = run(lab, seed)
+    assert not report.violation, f"{report.violation}\n{shown(report.operations)}"
+
+
 @pytest.mark.covers("FLT-71")
-def test_schedules_have_each_operation_of_pods_and_pools() -> None:
-    operations = {op.name for seed in filter(about_pools, range(2000)) for op in schedule(seed)}
-    assert operations >= POOL_WEIGHTS.keys()
+@pytest.mark.parametrize(("about", "weights"), [(about_pools, POOL_WEIGHTS), (about_full, FULL_WEIGHTS)])
+def test_schedules_have_each_operation_of_their_part(
+    about: Callable[[int], bool], weights: Mapping[str, int]
+) -> None:
+    operations = {op.name for seed in filter(about, range(2000)) for op in schedule(seed)}
+    assert operations >= weights.keys()
 
 
 def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:

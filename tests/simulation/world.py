@@ -51,6 +51,7 @@ from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 
 if TYPE_CHECKING:
+    from tests.simulation.broken import Kubelets
     from tests.simulation.pools import PoolFacts
 
 Json = dict[str, Any]
@@ -193,6 +194,7 @@ class World:
         self.sick: set[str] = set()  # nodes with a kubelet that does not report
         self.with_pools = False  # whether NodePools and their pods are part of it
         self.pool_facts: PoolFacts = None  # type: ignore[assignment]  # set if they are
+        self.kubelets: Kubelets | None = None  # set if machines break
         self._joined: set[str] = set()
         self.random = random.Random(seed)
         self._started = 0
@@ -240,13 +242,20 @@ class World:
             if node is None and instance.id not in self._joined:
                 self._joined.add(instance.id)
                 self.client.create(Node.KIND, self._node(name, instance))
-            elif node is not None and name not in self.sick and not ready(node):
-                status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
+            elif node is not None and name not in self.sick and (status := self.reported(node, instance)):
                 self.client.patch(Node.KIND, name, {"status": status}, subresource="status")
         for _, name in nodes:
             if name.endswith(".ec2.internal") and name not in running:
                 self.client.delete(Node.KIND, name)
         self.collector.collect()
+
+    def reported(self, node: Json, instance: Any) -> Json:
+        """The status that the kubelet writes now; empty if the Node has it."""
+        if self.kubelets is not None:
+            return self.kubelets.reported(node, instance)
+        if ready(node):
+            return {}
+        return {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
 
     def _node(self, name: str, instance: Any) -> Json:
         kind = Provider.known[instance.instance_type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -10,7 +10,15 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.commands.explain.situation import Situation, draw_rights
-from broker.oncall.waiters import KARPENTERS, POD
+from broker.oncall.waiters import KARPENTERS
+from broker.oncall.waiting_pods import (
+    GATED,
+    NO_NODEPOOL,
+    NODE_NOT_READY,
+    NODEPOOL_NOT_READY,
+    RESERVATIONS_FULL,
+    WaitingPod,
+)
 from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
@@ -92,25 +100,24 @@ _RECLAIM: Final[Mapping[str, str]] = {
 }
 
 
+def _pods(situation: Situation) -> Iterator[tuple[str, str]]:
+    if pods := situation.waiting_pods:
+        count = counted(len(pods), "pod waits", "pods wait")
+        yield pods[0].command, f"{count}: every option of the one that waits longest, and its slot"
+
+
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
-    """Yields commands for Karpenter's claims that wait, and for pods."""
-    waiters = situation.waiters
-    if others := [waiter for waiter in waiters if waiter.kind == KARPENTERS]:
+    """Yields a command for Karpenter's claims that wait."""
+    if others := [waiter for waiter in situation.waiters if waiter.kind == KARPENTERS]:
         count = counted(len(others), "claim of Karpenter waits", "claims of Karpenter wait")
         yield others[0].command, f"{count}: Karpenter's reason"
-    pods = [waiter for waiter in waiters if waiter.kind == POD]
-    if alone := [pod for pod in pods if not pod.claim]:
-        count = counted(len(alone), "pod waits", "pods wait")
-        yield alone[0].command, f"{count} without a claim: the reason of the one that waits longest"
-    if launched := [pod for pod in pods if pod.claim]:
-        count = counted(len(launched), "pod waits", "pods wait")
-        yield launched[0].command, f"{count} for the node of a launched claim: its state"
 
 
 def _elsewhere(situation: Situation) -> Iterator[tuple[str, str]]:
     """Pods that wait, and not for the subject."""
-    if situation.whole is not None and not situation.waiters and situation.whole.pods:
-        count = counted(len(situation.whole.pods), "pod waits", "pods wait")
+    whole = situation.whole
+    if whole is not None and not situation.waiters and whole.waiting_pods:
+        count = counted(len(whole.waiting_pods), "pod waits", "pods wait")
         yield "capacity-broker explain cluster", f"{count} for something else"
 
 
@@ -196,6 +203,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _broken,
     _broken_nodes,
     _oldest,
+    _pods,
     _lent,
     _matches,
     _others,
@@ -207,3 +215,44 @@ _RULES: Final[tuple[Rule, ...]] = (
     _idle,
     _errors,
 )
+
+
+def _by_options(pod: WaitingPod, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    if any(row["verdict"] == "next" for row in rows):
+        yield "capacity-broker watch", "an option is free: it shows the launch"
+    elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
+        yield (
+            f"kubectl edit nodepool {pod.node_pool}",
+            f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
+        )
+
+
+# The rules that help a pod, the most useful first.
+_OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _matches, _lent, _no_fallback)
+# By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
+_BY_REASON: Final[Mapping[str, tuple[str, str]]] = {
+    GATED: ("kubectl describe pod {pod}", "its scheduling gates, and the events of their controller"),
+    NO_NODEPOOL: ("kubectl get nodepools -o yaml", "their requirements and taints, beside those of the pod"),
+    NODEPOOL_NOT_READY: ("kubectl describe nodepool {pool}", "its conditions have the field and the remedy"),
+    RESERVATIONS_FULL: ("capacity-broker inventory", "all reservations with their owners and free slots"),
+    NODE_NOT_READY: ("capacity-broker explain claim {claim}", "the conditions of the claim and its node"),
+}
+
+
+def best_advice(
+    situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
+    rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(pod, rows))
+    command, why = next(iter(rules), ("", ""))
+    if not command:
+        usual = ("kubectl describe pod {pod}", "its conditions and events in full")
+        if pod.claim:
+            usual = (
+                "capacity-broker explain claim {claim}",
+                "every attempt, with EC2's answers",
+            )
+        command, why = _BY_REASON.get(pod.reason, usual)
+        named = f"-n {pod.namespace} {pod.name}"
+        command = command.format(pod=named, pool=pod.node_pool, claim=pod.claim)
+    return [{"command": command, "why": why}]

@@ -9,7 +9,7 @@ part out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -19,11 +19,19 @@ from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option, Outcome
 from broker.commands.dry_run import Entitle, current_odds
 from broker.commands.explain.decision import because
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
-from broker.commands.explain.situation import concerned, happened, listed, published_shortages, unknown
+from broker.commands.explain.situation import (
+    KARPENTER,
+    concerned,
+    happened,
+    listed,
+    published_shortages,
+    unknown,
+    written_by,
+)
 from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
@@ -37,7 +45,6 @@ from providers.errors import ProviderError
 from providers.names import MANAGER
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
-OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
 EVENT_COLUMNS = {"at": "WHEN", "reason": "EVENT", "message": "MESSAGE"}
 SHORTAGE_COLUMNS = {
     "pool": "SHORT",
@@ -46,6 +53,8 @@ SHORTAGE_COLUMNS = {
     "next_try": "NEXT TRY",
     "until": "UNTIL",
 }
+# The labels of the parts of a pool's key.
+_POOL = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE, names.RESERVATION_ID)
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
 
@@ -60,8 +69,10 @@ def claim(client: Client, name: str) -> NodeClaim:
         raise ValueError(unknown("NodeClaim", name, existing, command)) from error
 
 
-def attempts(claim: NodeClaim) -> list[dict[str, Any]]:
-    """One row an attempt, oldest first."""
+def attempts(claim: NodeClaim, reported: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """One row an attempt, oldest first. `reported`: the events about a claim that Karpenter launches."""
+    if not is_brokers(claim):
+        return [*_attempts_of_karpenter(claim, reported)]
     return [
         {
             "at": format_time(attempt.at),
@@ -80,42 +91,76 @@ def attempts(claim: NodeClaim) -> list[dict[str, Any]]:
     ]
 
 
-def claim_forecast(
-    claim: NodeClaim,
-    client: Client,
-    provider: Callable[[], CapacityProvider],
-    *,
-    now: datetime,
-    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
-    entitle: Callable[[CapacityProvider], Entitle] | None = None,
-) -> ClaimForecast | None:
-    """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
-    if not (claim.waits and is_brokers(claim)):
-        return None
-    claims, _ = client.list(NodeClaim.KIND)
-    classes, _ = client.list(EC2NodeClass.KIND)
-    published, unread = published_shortages(client)
-    try:
-        connected = provider()
-        forecast = forecast_claim(
-            claim,
-            (NodeClaim.decode(raw) for raw in claims),
-            (EC2NodeClass.decode(raw) for raw in classes),
-            connected,
-            now=now,
-            defaults=defaults,
-            entitle=entitle(connected) if entitle is not None else None,
-            published=published,
-            odds=current_odds(client),
-            pods=lambda: listed(client, Pod),
-        )
-        return replace(forecast, decision="; ".join(filter(None, (forecast.decision, unread))))
-    except ProviderError as error:
-        tried = (Option(pool=pool) for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
-        return ClaimForecast(
-            decision=f"unknown, because EC2 cannot be read: {error}",
-            shortages=blocking(published, tried, now=now, node_class=claim.spec.node_class_ref.name),
-        )
+def _attempts_of_karpenter(
+    claim: NodeClaim, reported: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The attempts that Karpenter's events and its condition Launched report."""
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    rows = [(row["at"], row["reason"], row["message"], False) for row in reported if row["type"] == "Warning"]
+    if launched is not None and launched.reason and launched.last_transition_time is not None:
+        done = launched.status == "True"
+        rows.append((format_time(launched.last_transition_time), launched.reason, launched.message, done))
+    labels = claim.labels
+    pool = ":".join(filter(None, (labels.get(key, "") for key in _POOL)))
+    for at, reason, message, done in rows:
+        yield {
+            "at": at,
+            "pool": pool or "Karpenter",
+            "also": [],
+            "outcome": str(Outcome.LAUNCHED if done else Outcome.REFUSED),
+            "code": "" if done else reason,
+            "class": "",
+            "message": message,
+            "instance": instance_id(claim) if done else "",
+            "id": "",
+            "request_id": "",
+            "next": "",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecaster:
+    """Plans a claim with present data. `provider` connects to EC2 when it is needed."""
+
+    client: Client
+    provider: Callable[[], CapacityProvider]
+    now: datetime
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS
+    entitle: Callable[[CapacityProvider], Entitle] | None = None
+
+    def of(self, claim: NodeClaim) -> ClaimForecast | None:
+        """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
+        if not (claim.waits and is_brokers(claim)):
+            return None
+        return self.among(claim, [NodeClaim.decode(raw) for raw in self.client.list(NodeClaim.KIND)[0]])
+
+    def among(self, claim: NodeClaim, claims: Sequence[NodeClaim]) -> ClaimForecast:
+        """The options of a claim that waits among these, or that would."""
+        classes, _ = self.client.list(EC2NodeClass.KIND)
+        published, unread = published_shortages(self.client)
+        try:
+            connected = self.provider()
+            forecast = forecast_claim(
+                claim,
+                claims,
+                (EC2NodeClass.decode(raw) for raw in classes),
+                connected,
+                now=self.now,
+                defaults=self.defaults,
+                entitle=self.entitle(connected) if self.entitle is not None else None,
+                published=published,
+                odds=current_odds(self.client),
+                pods=lambda: listed(self.client, Pod),
+            )
+            return replace(forecast, decision="; ".join(filter(None, (forecast.decision, unread))))
+        except ProviderError as error:
+            node_class = claim.spec.node_class_ref.name
+            pools = (pool for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
+            tried = (Option(pool=pool) for pool in pools)
+            return ClaimForecast(
+                decision=f"unknown, because EC2 cannot be read: {error}",
+                shortages=blocking(published, tried, now=self.now, node_class=node_class),
+            )
 
 
 def shortages(forecast: ClaimForecast) -> list[dict[str, Any]]:
@@ -129,13 +174,14 @@ def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
-    """The broker's events about the claim, oldest first, without those that repeat attempts."""
+    """The events of its launcher about the claim, oldest first, without those that repeat attempts."""
     about = (NodeClaim.KIND.kind, claim.name)
+    writers = (MANAGER,) if is_brokers(claim) else (MANAGER, KARPENTER)
     dated = [
         (at, event)
         for event in listed(client, Event)
         if concerned(event) == about
-        and MANAGER in (event.reporting_component, event.source.component)
+        and any(written_by(event, writer) for writer in writers)
         and names.ATTEMPT_IDS not in event.annotations
         and (at := happened(event))
     ]
@@ -156,13 +202,14 @@ def document(
         "provider_id": claim.status.provider_id,
         "node": claim.status.node_name,
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
+        "reservation": claim.labels.get(names.RESERVATION_ID, ""),
         "usd_hour": _usd_hour(claim),
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
             for type_ in BROKER_CONDITIONS
             if (c := condition(claim.status.conditions, type_))
         ],
-        "attempts": attempts(claim),
+        "attempts": attempts(claim, events_),
         "events": list(events_),
     }
     if forecast is not None:
@@ -189,7 +236,9 @@ def headline(claim: NodeClaim) -> list[str]:
         )
     if kind := claim.labels.get(names.CAPACITY_TYPE):
         price = _usd_hour(claim)
-        lines.append(f"  {kind}{'' if price is None else f', {price:.2f} $/h'}")
+        slot = claim.labels.get(names.RESERVATION_ID)
+        shown = (kind, slot and f"in {slot}", "" if price is None else f"{price:.2f} $/h")
+        lines.append(f"  {', '.join(filter(None, shown))}")
     for type_ in BROKER_CONDITIONS:
         if reported := condition(claim.status.conditions, type_):
             text = f"  {type_}={reported.status} {reported.reason}"
@@ -250,10 +299,20 @@ def format_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "step": step,
                 "verdict": head["verdict"],
                 "free": None if head["free"] is None else sum(row["free"] for row in group),
+                "lent": sum(row["lent"] for row in group) or None,
+                "price": _prices(group),
                 "what": "\n".join(filter(None, (option_text, why + alike_too if why else ""))),
             }
         )
     return lines_
+
+
+def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The price of the options, from the lowest to the highest. A reserved slot is paid for."""
+    if rows[0]["capacity_type"] == "reserved":
+        return "paid"
+    known = sorted({f"{row['usd_hour']:.2f}" for row in rows if row["usd_hour"] is not None}, key=float)
+    return "-".join(dict.fromkeys((known[0], known[-1]))) if known else "unknown"
 
 
 def _grouped(

@@ -8,7 +8,7 @@ which a table and JSON show alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -24,12 +24,21 @@ from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import POD, Waiter, created
+from broker.oncall.waiters import created
+from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.text import counted
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
 CLAIMS: Final = 12
 EVENTS: Final = 8
+OPTION_COLUMNS: Final[Mapping[str, str]] = {
+    "step": "#",
+    "verdict": "VERDICT",
+    "free": "FREE",
+    "lent": "LENT",
+    "price": "$/H",
+    "what": "OPTION, AND WHY NOT",
+}
 # By part: the columns for a person. Machines get every key of a row.
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "state": {"object": "OBJECT", "state": "STATE", "since": "SINCE", "message": "WHY"},
@@ -47,6 +56,25 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "for": "FOR",
         "next_try": "NEXT TRY",
     },
+    "pods": {"who": "PODS THAT WAIT", "count": "COUNT", "for": "FOR", "what": "NODEPOOL, AND WHY"},
+    "why": {"reason": "REASON", "message": "MESSAGE"},
+    "nodepools": {
+        "verdict": "VERDICT",
+        "nodepool": "NODEPOOL",
+        "weight": "WEIGHT",
+        "class": "CLASS",
+        "message": "WHY",
+    },
+    "options": OPTION_COLUMNS,
+    "slots": {"role": "THE POD", "place": "SLOT", "holder": "USED BY", "for": "FOR", "end": "UNTIL"},
+    "placed": {
+        "where": "CLAIM",
+        "slot": "SLOT",
+        "usd_hour": "$/H",
+        "beside": "PODS",
+        "count": "COUNT",
+        "end": "UNTIL",
+    },
     "waiting": {"claim": "CLAIM", "class": "CLASS", "for": "FOR", "message": "WHY"},
     "tried": {
         "last": "LAST",
@@ -62,7 +90,13 @@ HEADINGS: Final[Mapping[str, str]] = {
     "state": "State",
     "broken": "Broken",
     "short": "Short now",
-    "waiting": "Waiting",
+    "pods": "Pods that wait",
+    "why": "Why it waits",
+    "nodepools": "NodePools",
+    "options": "Options of its claim, in order",
+    "slots": "Slots and their users",
+    "placed": "Slot that it has",
+    "waiting": "Claims that wait",
     "tried": "Tried",
     "events": "Last events",
     "costs": "Cost, with slots as EC2 last described them",
@@ -80,13 +114,16 @@ NOTHING: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """`next` are sentences, the other parts rows; `headline` has the numbers in a line."""
+    """`next` are sentences, the other parts rows; `headline` has the numbers in a line. `shown`: the rows of
+    a part for a person, if they are others than for a machine.
+    """
 
     subject: str
     headline: str
     parts: Mapping[str, Sequence[Mapping[str, Any]]]
     next: Sequence[str]
     unread: Sequence[str] = ()
+    shown: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -109,10 +146,8 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
             shortage_row(shortage) | {"for": age(situation.now - shortage.since)}
             for shortage in situation.shortages
         ],
-        "waiting": [
-            *(_waits(claim, situation.now) for claim in situation.waiting_claims),
-            *(_pod_waits(waiter, situation.now) for waiter in situation.waiters if waiter.kind == POD),
-        ],
+        "pods": [_group(group, situation.now) for group in grouped(situation.waiting_pods)],
+        "waiting": [_waits(claim, situation.now) for claim in situation.waiting_claims],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),
         "costs": list(_costs(situation)),
@@ -132,8 +167,8 @@ def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
     waits = counted(len(waiting), "claim waits", "claims wait")
     if waiting:
         waits += f", the oldest for {age(situation.now - created(waiting[0], situation.now))}"
-    if situation.pods:
-        waits += f", and {counted(len(situation.pods), 'pod')} without one"
+    if pods := situation.waiting_pods:
+        waits = f"{counted(len(pods), 'pod waits', 'pods wait')}; {waits}"
     since = f", since {timestamp(short[0].since)}" if short else ""
     prices = [row["usd_hour"] for row in costs]
     unpriced = " and unknown prices" if None in prices else ""
@@ -147,6 +182,7 @@ def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
 def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
     """The conditions of the subject; of a cluster, those of every object that is not well."""
     yield from _broken_state(situation)
+    yield from _pod_state(situation)
     for obj in (*situation.classes, *situation.reservations):
         state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
         if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):
@@ -164,6 +200,21 @@ def _broken_state(situation: Situation) -> Iterator[dict[str, Any]]:
         state = counted(len(rows), "node is broken", "nodes are broken")
         since = timestamp(min(row.since for row in rows))
         yield {"object": "nodes", "state": state, "since": since, "message": f"in {paid}: see Broken"}
+
+
+def _pod_state(situation: Situation) -> Iterator[dict[str, Any]]:
+    """One row about all pods that wait, also for something else than the subject."""
+    own, every = situation.waiting_pods, (situation.whole or situation).waiting_pods
+    if rows := own or every:
+        count = counted(len(rows), "pod waits", "pods wait")
+        oldest = rows[0].since
+        where = "see Pods that wait" if own else "for something else: capacity-broker explain cluster"
+        yield {
+            "object": "pods",
+            "state": count,
+            "since": oldest and timestamp(oldest),
+            "message": where,
+        }
 
 
 def _amounts(reservation: Reservation) -> str:
@@ -221,16 +272,30 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
     }
 
 
-def _pod_waits(pod: Waiter, now: datetime) -> dict[str, Any]:
-    """A pod that no waiting claim stands for, with the reason of its scheduler."""
+def pod_waits(pod: WaitingPod, now: datetime) -> dict[str, Any]:
+    """A pod that waits, with its reason."""
     return {
-        "claim": f"({pod.claim or 'none'}: pod {pod.name})",
-        "class": "",
-        "pods": [pod.name],
+        "pod": pod.key,
+        "owner": pod.owner,
+        "nodepool": pod.node_pool,
+        "claim": pod.claim,
         "since": pod.since and timestamp(pod.since),
         "for": age(now - (pod.since or now)),
         "reason": pod.reason,
         "message": pod.message,
+    }
+
+
+def _group(group: WaitingGroup, now: datetime) -> dict[str, Any]:
+    """Equal pods of one owner, with the reason of the one that waits longest."""
+    first = group.first
+    pool = f"{first.node_pool}: " if first.node_pool else ""
+    return {
+        **pod_waits(first, now),
+        "pods": [pod.key for pod in group.pods],
+        "count": len(group.pods),
+        "who": group.named,
+        "what": f"{pool}{first.reason}: {first.message}",
     }
 
 

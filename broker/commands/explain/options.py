@@ -8,6 +8,7 @@ count are not seen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Any
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.names import ZONE
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import (
@@ -24,16 +26,20 @@ from broker.capacity.model import (
     Inventory,
     LaunchDefaults,
     Option,
+    Pool,
     Skipped,
 )
 from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.supply import LaunchSupply
+from broker.capacity.ways import ways
 from broker.commands.dry_run import Entitle
-from broker.commands.explain.decision import decided, unplanned
+from broker.commands.explain.decision import Decision, decided, unplanned
 from broker.commands.plan.claims import PlanInputs, considered
 from broker.placement.claims import in_gangs
+from broker.text import format_time
 from providers.base import CapacityProvider
 
 
@@ -41,12 +47,14 @@ from providers.base import CapacityProvider
 class ClaimForecast:
     """`decision` in a sentence; `rows`, one an option, in the order in which they are considered.
 
-    `shortages` are the current ones that keep the claim from an option.
+    `shortages` are the current ones that keep the claim from an option. `waits_for`: the reservations (by id)
+    of the slot that the claim waits for.
     """
 
     decision: str
     rows: Sequence[Mapping[str, Any]] = ()
     shortages: Sequence[Shortage] = ()
+    waits_for: Sequence[str] = ()
 
 
 def forecast_claim(
@@ -98,14 +106,48 @@ def forecast_claim(
         now=now,
         entitlements=entitlements,
     )
-    decision = decided(plan(inputs.waiting, supply, launched=in_gangs(every)), planned.uid)
+    result = plan(inputs.waiting, supply, launched=in_gangs(every))
+    decision = decided(result, planned.uid)
     catalog = OptionCatalog(supply)
     options = catalog.candidates(planned).options
+    nominated = result.nominated.get(planned.uid)
+    slot = (planned.slot,) if planned.slot else ()
     return ClaimForecast(
         decision=decision.sentence,
-        rows=list(_rows(planned, inputs, catalog, decision.option, decision.skipped)),
+        rows=[
+            *_rows(planned, inputs, catalog, decision, _lent(planned, supply, catalog)),
+            *_later(planned, inputs, catalog),
+        ],
         shortages=blocking(published, options, now=now, node_class=planned.node_class),
+        waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
+
+
+def _lent(claim: Claim, supply: LaunchSupply, catalog: OptionCatalog) -> Counter[Option]:
+    """The lent slots of each option that their owner, the claim's queue, gets back."""
+    lent: Counter[Option] = Counter()
+    for way in ways(claim, supply, catalog):
+        lent[way.option] += way.lent
+    return lent
+
+
+def _later(claim: Claim, inputs: PlanInputs, catalog: OptionCatalog) -> Iterator[dict[str, Any]]:
+    """The reservations of the class that begin later, of types and zones that the claim accepts."""
+    known, candidates = catalog.known(claim), catalog.candidates(claim)
+    types = {candidate.type.name for candidate in candidates.suitable_types}
+    if "reserved" not in capacity_types(claim.requirements):
+        return
+    for odcr in known.node_class.resolved.pending:
+        if odcr.instance_type in types and claim.requirements.allows(ZONE, odcr.zone):
+            pool = Pool(
+                capacity_type="reserved",
+                instance_type=odcr.instance_type,
+                zone=odcr.zone,
+                reservation=odcr.id,
+            )
+            begins = f"{odcr.total} slots begin{f' at {format_time(odcr.start)}' if odcr.start else ''}"
+            skipped = Option(pool=pool, odcr_ids=(odcr.id,)).skipped(odcr.state, begins)
+            yield _row(Option(pool=pool), inputs.inventory, verdict="later", skipped=skipped)
 
 
 def blocking(
@@ -121,29 +163,36 @@ def _rows(
     claim: Claim,
     inputs: PlanInputs,
     catalog: OptionCatalog,
-    chosen: Option | None,
-    skips: Iterable[Skipped],
+    decision: Decision,
+    lent: Counter[Option],
 ) -> Iterator[dict[str, Any]]:
-    candidates = catalog.candidates(claim)
-    why = {skip.pool: skip for skip in skips}
+    candidates, chosen = catalog.candidates(claim), decision.option
+    why = {skip.pool: skip for skip in decision.skipped}
     place = candidates.options.index(chosen) if chosen in candidates.options else len(candidates.options)
     for number, option in enumerate(candidates.options):
-        skipped = candidates.refused.get(option) or why.get(option.pool)
-        if option == chosen:
-            yield _row(option, inputs.inventory, verdict="next")
-        elif skipped is not None:
-            yield _row(option, inputs.inventory, verdict="skipped", skipped=skipped)
-        elif number < place:
-            yield _row(option, inputs.inventory, verdict="skipped", reason="OutbidInPlan")
-        else:
-            yield _row(option, inputs.inventory, verdict="then")
+        skipped = candidates.refused.get(option) or why.get(option.pool) if option != chosen else None
+        outbid = skipped is None and number < place
+        yield _row(
+            option,
+            inputs.inventory,
+            verdict="next" if option == chosen else "skipped" if skipped or outbid else "then",
+            skipped=skipped,
+            reason="OutbidInPlan" if outbid else "",
+            lent=lent[option],
+        )
     unfit = misfits(claim, candidates.suitable_types, catalog.known(claim))
     for skipped in chain(candidates.withheld, unfit):
         yield _row(Option(pool=skipped.pool), inputs.inventory, verdict="unfit", skipped=skipped)
 
 
 def _row(
-    option: Option, inventory: Inventory, *, verdict: str, skipped: Skipped | None = None, reason: str = ""
+    option: Option,
+    inventory: Inventory,
+    *,
+    verdict: str,
+    skipped: Skipped | None = None,
+    reason: str = "",
+    lent: int = 0,
 ) -> dict[str, Any]:
     pool = option.pool
     reserved = pool.capacity_type == "reserved"
@@ -156,6 +205,7 @@ def _row(
         "reservation": pool.reservation,
         "odcrs": list(held),
         "free": sum(inventory.free(odcr_id) for odcr_id in held) if reserved else None,
+        "lent": lent,
         "usd_hour": option.price,
         "verdict": verdict,
         "reason": skipped.reason if skipped else reason,

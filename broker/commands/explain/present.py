@@ -29,12 +29,16 @@ WIDTH: Final = 100
 _MOST: Final = {
     "broken": CLAIMS,
     "tried": ATTEMPTS,
+    "pods": CLAIMS,
+    "options": CLAIMS,
+    "slots": CLAIMS,
+    "placed": CLAIMS,
     "waiting": CLAIMS,
     "short": CLAIMS,
     "events": EVENTS,
     "costs": CLAIMS,
 }
-_ORDER: Final = ("state", "broken", "short", "waiting", "tried", "next", "costs", "do", "events")
+_ORDER: Final = ("state", "broken", "pods", "short", "waiting", "tried", "next", "costs", "do", "events")
 
 
 def page(wide: int = WIDTH) -> Console:
@@ -59,7 +63,8 @@ def _parts(
             yield from _heading("Next")
             yield from (_indented(Text(plain(line))) for line in explanation.next or ("nothing is planned",))
             continue
-        rows = [_formatted(row) for row in explanation.parts[part]]
+        given = explanation.shown.get(part, explanation.parts.get(part, ()))
+        rows = [_formatted(row) for row in given]
         if not rows and part not in NOTHING:
             continue
         yield from _heading(HEADINGS[part])

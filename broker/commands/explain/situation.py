@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
@@ -30,6 +30,7 @@ from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, facts_of_claims, idle_matches, idle_slots
 from broker.oncall.journal import recorded
+from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.waiters import (
     Waiter,
     claim_waiters,
@@ -40,12 +41,23 @@ from broker.oncall.waiters import (
     pod_waiters,
     waiting_pods,
 )
+from broker.oncall.waiting_pods import (
+    PodSurroundings,
+    WaitingPod,
+    advised_classes,
+    may_fit,
+    waiting_rows,
+)
 from broker.quota.resolve import UnresolvedName
+from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from broker.text import abridged
 from providers.names import MANAGER
 
+# Karpenter's component in its events, and its and the broker's reason for a pod without a node.
+KARPENTER: Final = "karpenter"
+FAILED_SCHEDULING: Final = "FailedScheduling"
 Reservation = CapacityReservation | ClusterCapacityReservation
 T = TypeVar("T", bound=Object)
 
@@ -63,6 +75,8 @@ class Situation:
     shortages: Sequence[Shortage] = ()
     events: Sequence[Event] = ()
     pods: Sequence[Pod] = ()  # that wait, and that no waiting claim stands for
+    every_pod: Sequence[Pod] = ()
+    karpenter_events: Sequence[Event] = ()
     pools: Sequence[NodePool] = ()
     nodes: Sequence[Node] = ()
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
@@ -99,6 +113,45 @@ class Situation:
         return [*claim_waiters(self.waiting_claims, rights), *pods]
 
     @cached_property
+    def waiting_pods(self) -> list[WaitingPod]:
+        """The pods that wait, also those that a waiting claim stands for, the oldest first."""
+        claimed = {key for claim in self.claims if claim.waits for key in pods_of(claim)}
+        served = (pod for pod in self.every_pod if pod.key in claimed)
+        return waiting_rows({pod.key: pod for pod in (*self.pods, *served)}.values(), self.around, self.now)
+
+    @cached_property
+    def around(self) -> PodSurroundings:
+        """The objects that decide why pods wait."""
+        whole = self.whole or self
+        return PodSurroundings(
+            claims=whole.claims,
+            pools=whole.pools,
+            uses=whole.slot_uses,
+            reports=_reports(sorted((*whole.karpenter_events, *whole.events), key=self._at)),
+            members=whole.members,
+            advised=advised_classes(whole.classes),
+            has_room=may_fit,
+        )
+
+    def _at(self, event: Event) -> datetime:
+        return happened(event) or self.now
+
+    @cached_property
+    def slot_uses(self) -> dict[str, SlotUse]:
+        """The EC2 reservations with the users of their slots, by id."""
+        rights = draw_rights(self)
+        return slot_uses(self.mirrors, self.slot_owners, self.claims, self.every_pod, rights.of_claim)
+
+    @property
+    def slot_owners(self) -> dict[str, ReservationKey]:
+        """The owner of the slots of each EC2 reservation, by id."""
+        return {
+            cloud.id: reserved_of(reservation)
+            for reservation in self.all_reservations
+            for cloud in reservation.status.cloud_reservations
+        }
+
+    @cached_property
     def broken(self) -> list[BrokenNode]:
         """The broken nodes of the claims, those in reservations first."""
         return broken_nodes(self.claims, self.nodes, self.pools, self.now, price=_price)
@@ -107,12 +160,7 @@ class Situation:
     def matches(self) -> list[IdleMatch]:
         """The idle slots with the waiters that could have them; of a part, those with either in it."""
         whole = self.whole or self
-        owners = {
-            cloud.id: reserved_of(reservation)
-            for reservation in whole.reservations
-            for cloud in reservation.status.cloud_reservations
-        }
-        slots = idle_slots(whole.mirrors, owners, facts_of_claims(whole.claims).get)
+        slots = idle_slots(whole.mirrors, whole.slot_owners, facts_of_claims(whole.claims).get)
         ids, waiters = {m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters}
 
         def about(waiter: Waiter, idle: IdleSlots) -> bool:
@@ -135,19 +183,32 @@ def happened(event: Event) -> datetime | None:
     return event.last_timestamp or event.event_time or event.first_timestamp
 
 
+def written_by(event: Event, component: str) -> bool:
+    """Whether the component wrote the event."""
+    return component in (event.reporting_component, event.source.component)
+
+
+def _reports(events: Iterable[Event]) -> dict[str, str]:
+    """The last report of each pod that got no node, by its uid; the events are the oldest first."""
+    return {
+        event.involved_object.uid: event.message
+        for event in events
+        if event.involved_object.kind == Pod.KIND.kind and event.reason == FAILED_SCHEDULING
+    }
+
+
 def read(client: Client, now: datetime) -> Situation:
     """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
     shortages, why = published_shortages(client)
     unread = [why] if why else []
-    events = [
-        e for e in listed(client, Event, unread) if MANAGER in (e.reporting_component, e.source.component)
-    ]
+    events = sorted(listed(client, Event, unread), key=lambda event: happened(event) or now)
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)
     return Situation(
         now=now,
         claims=claims,
         pods=waiting_pods(pods, claims, now),
+        every_pod=pods,
         members=gang_members(pods),
         pools=listed(client, NodePool),
         nodes=listed(client, Node, unread),
@@ -159,8 +220,26 @@ def read(client: Client, now: datetime) -> Situation:
         namespaces=listed(client, Namespace),
         mirrors=listed(client, OnDemandCapacityReservation, unread),
         shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
-        events=sorted(events, key=lambda event: happened(event) or now),
+        events=[event for event in events if written_by(event, MANAGER)],
+        karpenter_events=[event for event in events if written_by(event, KARPENTER)],
         unread=tuple(unread),
+    )
+
+
+def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
+    """Reads the cluster; of a caller that may not list all pods, those of the namespace. Raises ApiError."""
+    situation = read(client, now)
+    if situation.every_pod:
+        return situation
+    try:
+        pods = [Pod.decode(raw) for raw in client.list(Pod.KIND, namespace=namespace)[0]]
+    except Forbidden:
+        return situation
+    return replace(
+        situation,
+        every_pod=pods,
+        pods=waiting_pods(pods, situation.claims, now),
+        members=gang_members(pods),
     )
 
 

@@ -48,9 +48,7 @@ from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
     class_hashes,
-    of_broker,
     served,
-    static_pool,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.unused import held_back
@@ -62,6 +60,7 @@ from broker.oncall.waiters import is_brokers
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
+from broker.placement.pool_choice import of_broker, static_pool
 from broker.settings import Settings
 from broker.text import abridged
 from providers.base import CapacityProvider

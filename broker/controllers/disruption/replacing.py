@@ -133,7 +133,8 @@ class Replacer:
         unplaced, placed = place_on_others(needed.pods, placement, usable)
         if not unplaced:
             return placed
-        pair = finder.find(replace(needed, pods=tuple(unplaced)), placement, "terminate-first")
+        widest = finder.find(replace(needed, pods=tuple(unplaced)), placement, "terminate-first")
+        (pair,) = finder.within_limits([widest])
         needed, machines = pair
         if not needed.slot or not machines or finder.over_limits([node]):
             return placement  # its pods get machines as any others do

@@ -19,7 +19,6 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.decide import NewClaim, within_limits
-from broker.controllers.provisioning.pools import of_broker
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.controllers.slots.policy import SlotPolicy
@@ -27,6 +26,7 @@ from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
 from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
+from broker.placement.pool_choice import of_broker
 
 OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may need the same slot: it is planned again"
 _CREATED: Final = Counted(

@@ -14,14 +14,13 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.label_names import stable
-from broker.capacity.future_labels import future_labels
 from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.provisioning.offers import Offers
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import OTHER_NODES, OTHER_ZONE
-from broker.placement.future_nodes import future_node
 from broker.placement.machines import NO_OPTION
 from broker.placement.packing_model import Packing, PendingPod
+from broker.placement.pool_choice import pool_node
 from broker.placement.storage import Storage, StoredVolume
 from broker.text import abridged, counted
 
@@ -81,11 +80,8 @@ def _owned(pool: NodePool, pod: PendingPod) -> bool:
 
 def _admits(pool: NodePool, pod: PendingPod) -> bool:
     """Whether labels and taints of the pool admit the pod, with some instance."""
-    template = pool.spec.template
-    class_name = template.spec.node_class_ref.name
-    labels = {**template.metadata.labels, names.NODEPOOL: pool.name}
     try:
-        return future_node(template.spec, future_labels(labels, class_name)).accepts(pod.info)
+        return pool_node(pool).accepts(pod.info)
     except InvalidRequirement:
         return True  # the pool is to be corrected first
 

@@ -16,7 +16,7 @@ from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
-from broker.apis.static_pools import follows, number_of_nodes, replicas_problem, static
+from broker.apis.static_pools import follows, replicas_problem, static
 from broker.capacity.model import NodeClass
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
@@ -66,11 +66,6 @@ class PoolNotServed(Exception):
         self.condition, self.reason, self.message = condition, reason, message
 
 
-def of_broker(pool: NodePool) -> bool:
-    """Whether the broker makes claims for the pool's pods."""
-    return pool.spec.template.spec.node_class_ref.group == names.BROKER
-
-
 def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     """The pool as packing needs it. Raises PoolNotServed; Unresolved if its class is ready in a moment."""
     spec = pool.spec.template.spec
@@ -105,12 +100,6 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
         labels=template_labels(pool, requirements),
         class_hash=class_hash(launchable.source),
     )
-
-
-def static_pool(pool: NodePool) -> str:
-    """Why pods get no machine from a pool that has a number of nodes of its own; empty for other pools."""
-    number = number_of_nodes(pool)
-    return f"its number of nodes is its own: {number}; pods use the nodes that it has" if number else ""
 
 
 def required_by(pool: NodePool) -> Requirements:

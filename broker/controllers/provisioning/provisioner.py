@@ -50,9 +50,7 @@ from broker.controllers.provisioning.pools import (
     PoolNotServed,
     ServedPool,
     class_hashes,
-    of_broker,
     served,
-    static_pool,
 )
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
@@ -72,6 +70,7 @@ from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
+from broker.placement.pool_choice import of_broker, static_pool
 from broker.quota.resolve import UnresolvedName
 
 AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
@@ -115,6 +114,11 @@ class Provisioner:
 
     def close(self) -> None:
         self._writers.close()
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why no machine is opened for pods, by their uid."""
+        return self._pods.failures
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Creates the claims that pending pods need. Raises ApiError, ProviderError."""

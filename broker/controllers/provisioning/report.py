@@ -8,7 +8,6 @@ changes: a pod that stays unschedulable costs no write. Karpenter repeats it eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import structlog
 
@@ -22,15 +21,15 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
+from broker.oncall.waiting_pods import FAILED_POD
 from broker.placement.packing_model import Packing
+from broker.placement.pool_choice import NO_MACHINE, OFFERING
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
 
 NOMINATED, FAILED = "Nominated", "FailedScheduling"
-# On a NodePool that has no machine for any pod: the condition's type and reason.
-OFFERING: Final = "MachinesOffered"
-NO_MACHINE: Final = "NoMachineOffered"
+TOPIC = "provisioning"
 _log = structlog.get_logger("provisioning")
 
 
@@ -50,6 +49,12 @@ class PodReporter:
         kept = {*uids}
         self._last = {key: text for key, text in self._last.items() if key[0] in kept}
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why no machine is opened for pods, by their uid."""
+        failed = [(uid, text) for (uid, topic), text in self._last.copy().items() if topic == TOPIC]
+        return {uid: text for uid, text in failed if text.startswith(FAILED_POD)}
+
     def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
         """The node or claim on which kube-scheduler should place the pod."""
         kind = "nodeclaim" if claim else "node"
@@ -57,11 +62,11 @@ class PodReporter:
 
     def failed(self, pod: Waiting, reason: str) -> None:
         """Why no machine is opened for the pod."""
-        self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
+        self._record(pod, "Warning", FAILED, f"{FAILED_POD}{reason}")
 
     def kept_off(self, pods: Mapping[str, Waiting], reasons: Mapping[str, str]) -> None:
         """Why pods are not on the nodes that were made for them: beside their other events."""
-        problems = {key: (FAILED, f"Failed to schedule pod, {reason}") for key, reason in reasons.items()}
+        problems = {key: (FAILED, f"{FAILED_POD}{reason}") for key, reason in reasons.items()}
         self._beside("kept-off", pods, problems)
 
     def refused(self, pods: Mapping[str, Waiting], refusals: Mapping[str, UnresolvedName]) -> None:
@@ -78,9 +83,7 @@ class PodReporter:
             elif self._last.pop((pod.uid, topic), None) is not None:
                 self._recorder.ended(pod, topic)
 
-    def _record(
-        self, pod: Waiting, type_: str, reason: str, message: str, *, topic: str = "provisioning"
-    ) -> None:
+    def _record(self, pod: Waiting, type_: str, reason: str, message: str, *, topic: str = TOPIC) -> None:
         if self._last.get((pod.uid, topic)) == message:
             return
         kind: EventType = "Normal" if type_ == "Normal" else "Warning"

@@ -27,7 +27,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.provisioning.creation import made_meanwhile
 from broker.controllers.provisioning.observe import stuck_claims
-from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, of_broker, served
+from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.usage import NODES, node_room
@@ -45,6 +45,7 @@ from broker.kube.panics import guarded
 from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
 from broker.placement.daemons import DaemonOverhead
+from broker.placement.pool_choice import of_broker
 from broker.text import counted
 from providers.errors import ProviderError
 

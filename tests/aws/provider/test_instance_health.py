@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from providers.aws import instance_health
@@ -58,3 +60,26 @@ def test_reboot_is_one_call(world: World) -> None:
     with pytest.raises(ProviderError) as unknown:
         world.aws.reboot("i-0123456789abcdef0")
     assert unknown.value.class_ is ErrorClass.NOT_FOUND
+
+
+@pytest.mark.covers("FUL-21")
+@pytest.mark.parametrize(
+    "fault",
+    [{"stage": "response"}, {"stage": "response", "code": "InternalError", "status": 500}],
+    ids=["no-answer", "error"],
+)
+def test_reboot_with_a_lost_answer_is_not_repeated(world: World, fault: dict[str, Any]) -> None:
+    (id_,) = launched(world, 1)
+    world.control.fault(action="RebootInstances", **fault)
+    with pytest.raises(ProviderError) as lost:
+        world.aws.reboot(id_)
+    assert lost.value.lost
+    assert world.control.reboots(id_) == 1
+
+
+@pytest.mark.covers("FUL-21")
+def test_throttled_reboot_is_repeated(world: World) -> None:
+    (id_,) = launched(world, 1)
+    world.control.fault(action="RebootInstances", code="RequestLimitExceeded", status=503, times=2)
+    world.aws.reboot(id_)
+    assert world.control.reboots(id_) == 1

@@ -61,13 +61,12 @@ def claim(
 
 def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     """The options of a waiting claim, as `explain claim` shows them."""
-    forecast = explain.claim_forecast(
-        stack.get(NodeClaim, name),
-        stack.client,
-        stack.provider,
+    forecast = explain.Forecaster(
+        client=stack.client,
+        provider=stack.provider,
         now=stack.clock.now(),
         entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
-    )
+    ).of(stack.get(NodeClaim, name))
     assert forecast is not None
     return forecast.rows
 

@@ -21,6 +21,7 @@ from broker.commands.dry_run import DryRun
 from broker.commands.errors import problems
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.explain import claim as explain
+from broker.commands.explain.explanation import OPTION_COLUMNS
 from broker.commands.explain.explanation import explain as explain_cluster
 from broker.commands.explain.present import rendered
 from broker.commands.explain.situation import read
@@ -153,16 +154,15 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         yield from explain.headline(claim)
         attempts = explain.format_attempts(explain.attempts(claim))
         pages.append(table("", attempts, columns=explain.ATTEMPT_COLUMNS))
-        forecast = explain.claim_forecast(
-            claim,
-            stack.client,
-            stack.provider,
+        forecast = explain.Forecaster(
+            client=stack.client,
+            provider=stack.provider,
             now=now,
             entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
-        )
+        ).of(claim)
         if forecast is not None:
             yield forecast.decision
-            pages.append(table("", explain.format_options(forecast.rows), columns=explain.OPTION_COLUMNS))
+            pages.append(table("", explain.format_options(forecast.rows), columns=OPTION_COLUMNS))
             short = explain.format_shortages(explain.shortages(forecast))
             pages.append(table("", short, columns=explain.SHORTAGE_COLUMNS))
     for page in pages:

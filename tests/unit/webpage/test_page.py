@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -15,7 +16,8 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.oncall.broken import BrokenNode
 from broker.oncall.idle_matches import IdleSlots, idle_matches
-from broker.oncall.waiters import Alternative, Waiter, describe
+from broker.oncall.waiters import Alternative, Waiter, pod_command
+from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
@@ -177,7 +179,8 @@ def test_a_slot_that_a_better_claim_got_is_no_problem() -> None:
 
 @pytest.mark.covers("FLT-54")
 def test_overview_matches_idle_slots_with_what_waits() -> None:
-    live = replace(state(claims=0), waiters=[pod_waits()], idle_slots=[idle()])
+    pods = [waiting_pod()]
+    live = replace(state(claims=0), waiters=[pod_waits()], waiting_pods=pods, idle_slots=[idle()])
     with page(HistoryStore(), live) as url:
         shown = body(url)
         assert "pod team/train" in shown and "no machine fits" in shown and "1</strong> pod waits" in shown
@@ -187,7 +190,7 @@ def test_overview_matches_idle_slots_with_what_waits() -> None:
     with page(HistoryStore(), replace(live, idle_slots=[])) as url:
         shown = body(url)
         assert "No idle slot is of a type that what waits takes" in shown and "Nothing waits." not in shown
-        assert "kubectl describe pod -n team train" in shown
+        assert "capacity-broker explain pod -n team train" in shown
     with page(HistoryStore(), state(claims=0)) as url:
         assert "Nothing waits." in body(url)
 
@@ -247,6 +250,40 @@ def test_person_sees_matches_of_readable_namespaces_only() -> None:
     assert "other" not in match.text.replace(ELSEWHERE, "") + match.command
 
 
+def waiting_pod(namespace: str = "team", **more: Any) -> WaitingPod:
+    known: dict[str, Any] = {
+        "owner": "Deployment train",
+        "node_pool": "gpu",
+        "reason": "Unschedulable",
+        "since": AT,
+    }
+    message = {"reason": "Unschedulable", "message": "no machine fits", "own_message": "no node has room"}
+    named = {"namespace": namespace, "name": "train"}
+    return WaitingPod(**{**named, **known, **message, **more})
+
+
+@pytest.mark.covers("ONC-02")
+def test_waiting_pods_of_one_owner_are_one_row_with_and_without_a_claim() -> None:
+    pods = [waiting_pod(), waiting_pod(name="train-1"), waiting_pod(name="own", owner="", claim="train-0")]
+    with page(HistoryStore(), replace(state(claims=0), waiting_pods=pods)) as url:
+        for path in ("", "/waiting"):
+            shown = body(url + path)
+            assert "Deployment team/train" in shown and '<td role="cell" data-label="Count">2</td>' in shown
+            assert "pod team/own" in shown and "/claims/train-0" in shown
+        assert "3</strong> pods wait" in body(url)
+        assert "Deployment team/train" not in body(f"{url}/waiting?node_pool=other")
+
+
+@pytest.mark.covers("ONC-02")
+def test_person_sees_waiting_pods_of_readable_namespaces_without_names_of_others() -> None:
+    pods = [waiting_pod(claim="train-0", message="held by claim x (other/pod)"), waiting_pod("other")]
+    live = replace(state(), waiting_pods=pods)
+    (seen,) = visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"}))).waiting_pods
+    assert (seen.message, seen.claim, seen.node_pool) == ("no node has room", "", "")
+    (seen,) = visible(live, VisibleScope(cluster=True, namespaces=frozenset({"team"}))).waiting_pods
+    assert (seen.message, seen.claim) == ("no node has room", "train-0")
+
+
 def pod_waits(namespace: str = "team") -> Waiter:
     anything = Alternative(Requirements(), Requirements())
     name = f"{namespace}/train"
@@ -257,7 +294,7 @@ def pod_waits(namespace: str = "team") -> Waiter:
         since=AT,
         reason="Unschedulable",
         message="no machine fits",
-        command=describe(name),
+        command=pod_command(name),
         alternatives=(anything,),
     )
 

@@ -12,10 +12,11 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.names import INITIALIZED_CONDITION, PODS
-from broker.controllers.disruption.candidates import nominated, ready_to_go, usable_soon
+from broker.controllers.disruption.candidates import awaits_pods, nominated, ready_to_go, usable_soon
 from broker.controllers.disruption.conditions import RETRY
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
+from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
 
 POOL = NodePool.decode(
@@ -139,3 +140,21 @@ def test_only_a_known_node_in_no_other_disruption_may_be_disrupted(
 ) -> None:
     whole = ManagedNode(claim=conditioned(), pool=POOL, node=node("n1"))
     assert ready_to_go(replace(whole, **changed), NOW) is ready
+
+
+@pytest.mark.parametrize(("uid", "awaits"), [("old", True), ("another-of-that-name", False)])
+def test_replacement_awaits_the_pods_of_the_claim_that_it_replaces(uid: str, awaits: bool) -> None:
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    claims = Cache(NodeClaim)
+    claims.apply("ADDED", {"metadata": {"name": "r-0", "uid": uid, "resourceVersion": "1"}})
+    at = (now - timedelta(hours=1)).isoformat()
+    replacement = NodeClaim.decode(
+        {
+            "metadata": {"name": "new", "uid": "new", "annotations": {names.REPLACES: "r-0/old"}},
+            "status": {
+                "lastPodEventTime": at,
+                "conditions": [{"type": INITIALIZED_CONDITION, "status": "True", "lastTransitionTime": at}],
+            },
+        }
+    )
+    assert awaits_pods(replacement, claims, now) is awaits

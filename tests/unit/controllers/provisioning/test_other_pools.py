@@ -9,12 +9,12 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.controllers.provisioning.other_pools import (
-    AUTO_MODE,
     GROUP_UNKNOWN,
     KARPENTER_NOT_RUNNING,
     OtherPools,
     without_controller,
 )
+from broker.placement.pool_choice import AUTO_MODE
 from tests.unit.capacity.builders import type_
 from tests.unit.placement.builders import pod
 

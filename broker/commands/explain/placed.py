@@ -1,0 +1,128 @@
+"""The slot of a pod that has its node: claim, reservation, owner, price, and the next step of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.commands.explain.explanation import Explanation
+from broker.commands.explain.situation import Situation, concerned, draw_rights, happened
+from broker.commands.inventory.prices import usd_hour
+from broker.commands.output import age
+from broker.kube.conditions import timestamp
+from broker.oncall.broken import BrokenNode
+from broker.oncall.slot_holders import holder, is_workload
+from broker.text import abridged, format_time
+
+MOST_EVENTS: Final = 5
+
+
+def placed(situation: Situation, pod: Pod) -> Explanation:
+    claim = claim_of_node(situation, pod)
+    node = f"on node {pod.spec.node_name}" if pod.spec.node_name else "without a node"
+    state = "is being deleted" if pod.deleting else pod.status.phase.lower() or "bound"
+    since = pod.status.start_time or pod.metadata.creation_timestamp
+    broken = [row for row in situation.broken if claim is not None and row.claim == claim.name]
+    return Explanation(
+        subject=f"Pod {pod.key}",
+        headline=f"{state} {node}{f' for {age(situation.now - since)}' if since else ''}",
+        parts={
+            "placed": [place_row(situation, claim)] if claim is not None else [],
+            "do": _command_of(pod, claim, broken),
+            "events": [*last_events(situation, pod, claim)],
+        },
+        next=[*_next_of_node(pod, claim, broken)],
+        unread=situation.unread,
+    )
+
+
+def claim_of_node(situation: Situation, pod: Pod) -> NodeClaim | None:
+    """The claim that made the pod's node."""
+    node = pod.spec.node_name
+    return next((claim for claim in situation.claims if node and claim.status.node_name == node), None)
+
+
+def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
+    """The slot of a claim with an instance: its reservation, owner and price, and its pods."""
+    use = situation.slot_uses.get(claim.labels.get(names.RESERVATION_ID, ""))
+    pods = [
+        pod
+        for pod in situation.every_pod
+        if claim.status.node_name and pod.spec.node_name == claim.status.node_name and is_workload(pod)
+    ]
+    user = holder(claim, pods, draw_rights(situation).of_claim)
+    type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
+    kind = claim.labels.get(names.CAPACITY_TYPE, "")
+    price = usd_hour(type_, zone) if kind != "spot" else None
+    end = user.until or (use.ends if use is not None else None)
+    why = user.ends or ("the reservation ends" if end else "")
+    slot = claim.labels.get(names.RESERVATION_ID) or "outside reservations"
+    return {
+        "claim": claim.name,
+        "node": claim.status.node_name,
+        "nodepool": claim.labels.get(names.NODEPOOL, ""),
+        "capacity_type": kind,
+        "instance_type": type_,
+        "zone": zone,
+        "reservation": claim.labels.get(names.RESERVATION_ID, ""),
+        "owner": use.owner if use is not None else "",
+        "draws_from": user.owner,
+        "pods": [pod.key for pod in pods],
+        "usd_hour": price,
+        "since": user.since and timestamp(user.since),
+        "until": end and timestamp(end),
+        "why_until": why,
+        "where": f"{claim.name}\n{type_} in {zone}",
+        "slot": f"{slot}{f' of {use.owner}' if use is not None and use.owner else ''}\n{kind}",
+        "beside": abridged([pod.key for pod in pods], 3),
+        "end": (f"{format_time(end).replace('T', ' ')}: {why}" if end else why) or "not known",
+    }
+
+
+def _next_of_node(pod: Pod, claim: NodeClaim | None, broken: Iterable[BrokenNode]) -> Iterator[str]:
+    if pod.ended:
+        yield "nothing: the pod has ended"
+    elif claim is None:
+        yield "nothing: no NodeClaim made its node"
+    elif claim.deleting:
+        yield f"NodeClaim {claim.name} ends: its pods are drained"
+    elif rows := [*broken]:
+        yield from (f"{row.sign}: {row.next}" for row in rows)
+    else:
+        reason = condition(claim.status.conditions, names.DISRUPTION_REASON)
+        moves = reason is not None and reason.status == "True"
+        yield f"its node is replaced: {reason.message}" if moves and reason else "nothing: its node stays"
+
+
+def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode]) -> list[dict[str, Any]]:
+    if broken:
+        row = broken[0]
+        return [{"command": f"kubectl describe node {row.node}", "why": f"it is broken: {row.sign}"}]
+    if claim is not None:
+        return [{"command": f"capacity-broker explain claim {claim.name}", "why": "how it got its instance"}]
+    return [{"command": f"kubectl describe pod -n {pod.namespace} {pod.name}", "why": "its state and events"}]
+
+
+def last_events(situation: Situation, pod: Pod, claim: NodeClaim | None) -> Iterator[dict[str, Any]]:
+    """The last events of the broker and of Karpenter about the pod and its claim, the newest first."""
+    about = {(Pod.KIND.kind, pod.key)} | ({(NodeClaim.KIND.kind, claim.name)} if claim is not None else set())
+    events = [
+        (at, event)
+        for event in (*situation.events, *situation.karpenter_events)
+        if concerned(event) in about
+        and (at := happened(event))
+        and names.ATTEMPT_IDS not in event.annotations
+    ]
+    for at, event in sorted(events, key=lambda item: item[0], reverse=True)[:MOST_EVENTS]:
+        yield {
+            "at": timestamp(at),
+            "type": event.type,
+            "reason": event.reason,
+            "about": " ".join(concerned(event)),
+            "message": event.message,
+            "count": event.count or 1,
+        }

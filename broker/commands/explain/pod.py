@@ -1,0 +1,290 @@
+"""`capacity-broker explain pod NAME`: why a pod waits or where it runs, on one page.
+
+The parts, from the top: the reason; the NodePools, the one that the pod gets its node from first; the options
+of its claim, or of the claim that this NodePool would make; the slot that it has, or the slots that it could
+have, with their users; the next step of the broker; and the command that helps. Nothing is decided here: the
+reasons are those of `broker.oncall.waiting_pods`, and the options those of `explain claim`. Without EC2 the
+options are left out, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache, cached_property
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.commands.explain.advice import best_advice
+from broker.commands.explain.claim import Forecaster, format_options
+from broker.commands.explain.explanation import Explanation, pod_waits
+from broker.commands.explain.options import ClaimForecast
+from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
+from broker.commands.explain.probe import probe
+from broker.commands.explain.situation import (
+    Situation,
+    draw_rights,
+    unknown,
+)
+from broker.commands.output import age
+from broker.kube.conditions import timestamp
+from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.oncall.waiters import is_brokers
+from broker.oncall.waiting_pods import (
+    GATED,
+    PodSurroundings,
+    WaitingPod,
+    advised_uses,
+    may_fit,
+    waiting_rows,
+    waits,
+)
+from broker.placement.pool_choice import HasRoom, PoolVerdict, of_broker, pool_verdicts
+from broker.placement.pool_room import TypeRoom
+from broker.placement.reading import pod_info
+from broker.text import abridged, counted, format_time
+from providers.base import CapacityProvider
+from providers.errors import ProviderError
+from providers.model import InstanceType
+
+PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
+MOST_SLOTS: Final = 4  # reservations that are shown with their users
+DEFAULT: Final = "default"
+FULL: Final = "skipped"
+
+
+def find(situation: Situation, namespace: str, name: str) -> Pod:
+    """The pod. Raises ValueError, which names those that are meant perhaps."""
+    known = {pod.key: pod for pod in situation.every_pod}
+    if (pod := known.get(f"{namespace}/{name}")) is not None:
+        return pod
+    if same := sorted(pod.namespace for pod in known.values() if pod.name == name):
+        raise ValueError(
+            f"no Pod {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
+        )
+    near = [pod.name for pod in known.values() if pod.namespace == namespace]
+    command = f"kubectl get pods -n {namespace}"
+    raise ValueError(unknown("Pod", name, near or [*known], command))
+
+
+def room_of(provider: Callable[[], CapacityProvider]) -> HasRoom:
+    """Answers by EC2's types; without EC2, by the families that the NodePools allow."""
+
+    def types() -> Mapping[str, InstanceType]:
+        try:
+            return provider().instance_types()
+        except ProviderError:
+            return {}
+
+    known = cache(types)
+    by_type = TypeRoom(known)
+    return lambda node, pod: by_type(node, pod) if known() else may_fit(node, pod)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodExplainer:
+    """`forecaster` plans claims; `has_room`: whether a pod fits the types of a NodePool."""
+
+    situation: Situation
+    forecaster: Forecaster
+    has_room: HasRoom
+
+    @cached_property
+    def _around(self) -> PodSurroundings:
+        return replace(self.situation.around, has_room=self.has_room)
+
+    def rows(self, pods: Iterable[Pod]) -> list[WaitingPod]:
+        """The pods of these that wait, with their reasons."""
+        return waiting_rows(pods, self._around, self.situation.now)
+
+    def place(self, pod: Pod) -> dict[str, Any] | None:
+        """The slot of a pod with a node; None if no claim made its node."""
+        claim = claim_of_node(self.situation, pod)
+        return place_row(self.situation, claim) if claim is not None else None
+
+    def page(self, pod: Pod, *, alike: Sequence[Pod] = ()) -> Explanation:
+        """`alike`: equal pods, this one included, that wait for the same reason."""
+        return self._waiting(pod, alike or (pod,)) if waits(pod) else placed(self.situation, pod)
+
+    def _waiting(self, pod: Pod, alike: Sequence[Pod]) -> Explanation:
+        situation = self.situation
+        (row,) = self.rows([pod])
+        claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
+        verdicts = pool_verdicts(pod_info(pod), situation.pools, self.has_room)
+        chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
+        options = self._options(pod, claim, chosen)
+        slots = [*_slots(situation, claim, chosen, options)]
+        many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
+        part = _about(situation, pod, claim, chosen, options)
+        return Explanation(
+            subject=f"Pod {pod.key}{many}",
+            headline=f"{_state(row, situation.now)}: {row.reason}",
+            parts={
+                "why": [pod_waits(row, situation.now) | {"alike": [pod.key for pod in alike]}],
+                "nodepools": [*_pools(verdicts)],
+                "options": list(options.rows) if options is not None else [],
+                "slots": [line for use, role in slots for line in _lines(use, role, situation.now)],
+                "do": best_advice(part, row, options.rows if options is not None else ()),
+                "events": [*last_events(situation, pod, claim)],
+            },
+            shown={"options": format_options(options.rows) if options is not None else []},
+            next=[*_next(row, claim, chosen, options)],
+            unread=situation.unread,
+        )
+
+    def _options(self, pod: Pod, claim: NodeClaim | None, chosen: PoolVerdict | None) -> ClaimForecast | None:
+        """The options of the pod's claim while it waits, else of the claim that the NodePool would make."""
+        if claim is not None:
+            return self.forecaster.of(claim)
+        classes = {item.name for item in self.situation.classes}
+        if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
+            return None
+        planned = probe(pod, chosen.pool, draw_rights(self.situation))
+        return self.forecaster.among(planned, [*self.situation.claims, planned])
+
+
+# ---- a pod that waits
+
+
+def _state(row: WaitingPod, now: datetime) -> str:
+    pool = f", NodePool {row.node_pool}" if row.node_pool else ""
+    claim = f", NodeClaim {row.claim}" if row.claim else ""
+    return f"waits for {age(now - (row.since or now))}{pool}{claim}"
+
+
+def _pools(verdicts: Sequence[PoolVerdict]) -> Iterator[dict[str, Any]]:
+    for place, verdict in enumerate(verdicts):
+        pool = verdict.pool
+        ref = pool.spec.template.spec.node_class_ref
+        yield {
+            "verdict": "no" if verdict.rejection else "first" if place == 0 else "then",
+            "nodepool": pool.name,
+            "weight": pool.spec.weight or 0,
+            "class": ref.name,
+            "group": ref.group,
+            "message": verdict.rejection or f"its nodes are made by {_controller(verdict)}",
+        }
+
+
+def _controller(verdict: PoolVerdict) -> str:
+    group = verdict.pool.spec.template.spec.node_class_ref.group
+    known = {names.BROKER: "the broker", names.KARPENTER_AWS: "Karpenter"}
+    return known.get(group, f"the controller of {group}")
+
+
+def _slots(
+    situation: Situation,
+    claim: NodeClaim | None,
+    chosen: PoolVerdict | None,
+    options: ClaimForecast | None,
+) -> Iterator[tuple[SlotUse, str]]:
+    """The reservations with the slot that the pod waits for, or with slots that it could have."""
+    uses = situation.slot_uses
+    if options is not None and options.waits_for:
+        yield from ((uses[id_], "waits for") for id_ in options.waits_for[:MOST_SLOTS] if id_ in uses)
+        return
+    if options is not None:
+        by_role = {"next": "takes next", FULL: "could take", "then": "could take"}
+        ids = {
+            id_: by_role[row["verdict"]]
+            for row in options.rows
+            if row["capacity_type"] == "reserved" and row["verdict"] in by_role
+            for id_ in row["odcrs"]
+        }
+        if ids:
+            yield from ((uses[id_], role) for id_, role in [*ids.items()][:MOST_SLOTS] if id_ in uses)
+            return
+    if claim is None and chosen is not None:
+        advised = [*advised_uses(chosen.pool, situation.around)]
+        yield from ((use, "could take") for use in advised[:MOST_SLOTS])
+
+
+def _lines(use: SlotUse, role: str, now: datetime) -> Iterator[dict[str, Any]]:
+    """A row for each user of a reservation, and one for its free slots and those that others use."""
+    named = {"role": role, "slot": use.id, "type": use.type, "zone": use.zone, "owner": use.owner or None}
+    place = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
+    for user in use.holders:
+        yield {**named, "place": place, **_user(user, use, now)}
+    if use.free:
+        yield {**named, "place": place, "holder": f"{counted(use.free, 'free slot')}", "pods": []}
+    if use.elsewhere:
+        text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
+        yield {**named, "place": place, "holder": text, "pods": []}
+
+
+def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
+    until = user.until or use.ends
+    known = user.ends or ("the reservation ends" if use.ends else "")
+    end = f"{format_time(until).replace('T', ' ')}: {known}" if until else known
+    return {
+        "claim": user.claim,
+        "pods": list(user.pods),
+        "draws_from": user.owner,
+        "since": user.since and timestamp(user.since),
+        "until": until and timestamp(until),
+        "why_until": known,
+        "holder": f"{user.named}{f', draws from {user.owner}' if user.owner else ''}",
+        "for": age(now - user.since) if user.since else None,
+        "end": end or "not known",
+    }
+
+
+def _next(
+    row: WaitingPod, claim: NodeClaim | None, chosen: PoolVerdict | None, options: ClaimForecast | None
+) -> Iterator[str]:
+    """The next step of the broker, or of the pod's own controller, and when."""
+    if row.reason == GATED:
+        yield "nothing until the scheduling gate is removed"
+    elif claim is not None and options is not None:
+        yield f"NodeClaim {claim.name} {options.decision}"
+    elif claim is not None:
+        yield _of_claim(claim)
+    elif chosen is None:
+        yield "nothing until a NodePool accepts the pod and is Ready; the broker looks again every 10 s"
+    elif not of_broker(chosen.pool):
+        yield (
+            f"{_controller(chosen)} makes the NodeClaim of NodePool {chosen.pool.name}; the broker keeps the "
+            f"reservations of class {chosen.node_class} in its selector terms"
+        )
+    elif options is not None:
+        yield f"a NodeClaim of NodePool {chosen.pool.name} for the pod {options.decision}"
+    if options is not None and options.shortages:
+        first = min(options.shortages, key=lambda shortage: shortage.next_try)
+        yield f"{first.scope.key} is tried again at {format_time(first.next_try)}"
+
+
+def _of_claim(claim: NodeClaim) -> str:
+    launched = "has its instance" if claim.status.provider_id else "waits for its instance"
+    if not is_brokers(claim):
+        return f"Karpenter launches NodeClaim {claim.name}; it {launched}"
+    return f"NodeClaim {claim.name} {launched}; the pod is bound once its node is Ready"
+
+
+def _about(
+    situation: Situation,
+    pod: Pod,
+    claim: NodeClaim | None,
+    chosen: PoolVerdict | None,
+    options: ClaimForecast | None,
+) -> Situation:
+    """The part of the situation about the pod: its claim, class and the reservations of that class."""
+    ref = claim.spec.node_class_ref.name if claim is not None else chosen.node_class if chosen else ""
+    mirrors = [mirror for mirror in situation.mirrors if ref in mirror.status.node_classes]
+    ids = {mirror.name for mirror in mirrors}
+    return replace(
+        situation,
+        whole=situation,
+        claims=[claim] if claim is not None else [],
+        pods=[] if claim is not None and claim.waits else [pod],
+        classes=[item for item in situation.classes if item.name == ref],
+        mirrors=mirrors,
+        reservations=[
+            owner
+            for owner in situation.reservations
+            if any(cloud.id in ids for cloud in owner.status.cloud_reservations)
+        ],
+        shortages=[] if options is None else options.shortages,
+    )

@@ -1,0 +1,107 @@
+"""`capacity-broker explain deployment|job NAME`: the pods of a workload, equal ones summed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from broker.apis.core import Pod
+from broker.apis.meta import Kind
+from broker.commands.explain.explanation import Explanation
+from broker.commands.explain.pod import PodExplainer
+from broker.commands.explain.situation import Situation, unknown
+from broker.commands.output import age
+from broker.kube.client import Client
+from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.waiting_pods import grouped, owner_of, waits
+from broker.text import counted
+
+KINDS: Final = {
+    "deployment": Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True),
+    "job": Kind(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True),
+}
+MOST_GROUPS: Final = 3  # of unequal waiting pods, each with its options
+
+
+def explain_workload(explainer: PodExplainer, kind: Kind, namespace: str, name: str) -> list[Explanation]:
+    """A page with the pods that run, then one for each group of equal pods that wait. Raises ValueError for a
+    name that no workload has, and ApiError.
+    """
+    situation = explainer.situation
+    pods = [
+        pod
+        for pod in situation.every_pod
+        if pod.namespace == namespace and owner_of(pod) == f"{kind.kind} {name}"
+    ]
+    if not pods:
+        _check(explainer.forecaster.client, situation, kind, namespace, name)
+    waiting = [pod for pod in pods if waits(pod)]
+    groups = grouped(explainer.rows(waiting))
+    by_key = {pod.key: pod for pod in waiting}
+    pages = [
+        explainer.page(by_key[group.first.key], alike=[by_key[row.key] for row in group.pods])
+        for group in groups[:MOST_GROUPS]
+    ]
+    return [_summary(explainer, kind, f"{namespace}/{name}", pods, len(groups)), *pages]
+
+
+def _check(client: Client, situation: Situation, kind: Kind, namespace: str, name: str) -> None:
+    """Raises ValueError if the workload does not exist."""
+    try:
+        client.get(kind, name, namespace=namespace)
+    except Forbidden:
+        return  # its pods are known to be none
+    except NotFound as error:
+        owners = {owner_of(pod) for pod in situation.every_pod if pod.namespace == namespace}
+        known = {owner.partition(" ")[2] for owner in owners if owner.startswith(f"{kind.kind} ")}
+        known |= {raw["metadata"]["name"] for raw in client.list(kind, namespace=namespace)[0]}
+        command = f"kubectl get {kind.plural} -n {namespace}"
+        raise ValueError(unknown(kind.kind, name, known, command)) from error
+
+
+def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod], groups: int) -> Explanation:
+    waiting = [pod for pod in pods if waits(pod)]
+    placed = [pod for pod in pods if pod.spec.node_name and not pod.ended]
+    texts = [f"{len(placed)} of {counted(len(pods), 'pod')} on nodes"]
+    if rows := explainer.rows(waiting):
+        oldest = age(explainer.situation.now - (rows[0].since or explainer.situation.now))
+        texts.append(f"{counted(len(rows), 'pod waits', 'pods wait')}, the oldest for {oldest}")
+    namespace, _, name = key.partition("/")
+    describe = f"kubectl describe {kind.plural.removesuffix('s')} -n {namespace} {name}"
+    command = rows[0].command if rows else describe
+    why = "every option of the pod that waits longest" if rows else "its conditions and events"
+    idle = "no pod waits" if pods else "its controller makes its pods"
+    unshown = f"; {groups - MOST_GROUPS} more groups of pods wait" if groups > MOST_GROUPS else ""
+    return Explanation(
+        subject=f"{kind.kind} {key}",
+        headline="; ".join(texts) + unshown if pods else "it has no pod",
+        parts={
+            "placed": [*_places(explainer, placed)],
+            "do": [{"command": command, "why": why}],
+        },
+        next=[] if rows else [f"nothing: {idle}"],
+        unread=explainer.situation.unread,
+    )
+
+
+def _places(explainer: PodExplainer, pods: Sequence[Pod]) -> Iterator[dict[str, Any]]:
+    """One row for the pods in slots of one reservation, or of one sort outside reservations."""
+    rows: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for pod in pods:
+        row = explainer.place(pod)
+        if row is not None:
+            key = (row["capacity_type"], row["reservation"], row["instance_type"], row["zone"])
+            rows[key].append(row | {"pod": pod.key})
+    for members in rows.values():
+        claims = sorted({row["claim"] for row in members})
+        first, price = members[0], members[0]["usd_hour"]
+        yield {
+            **first,
+            "count": len(members),
+            "claims": claims,
+            "pods": sorted(row["pod"] for row in members),
+            "usd_hour": None if price is None else round(price * len(claims), 2),
+            "where": f"{counted(len(claims), 'claim')}\n{first['instance_type']} in {first['zone']}",
+            "beside": None,
+        }

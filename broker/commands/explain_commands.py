@@ -1,0 +1,168 @@
+"""The commands `explain claim|pod|deployment|job` of the command line: they plan with EC2's present data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from broker.commands.help import Command
+from broker.commands.output import Format, show, show_one
+from broker.commands.verb_commands import CLUSTER, Output
+from broker.options import options
+from broker.settings import Settings
+
+if TYPE_CHECKING:
+    from broker.commands.explain.claim import Forecaster
+    from broker.commands.explain.explanation import Explanation
+    from broker.commands.explain.pod import PodExplainer
+    from broker.kube.client import Client
+    from providers.aws import AwsProvider
+
+# A command offers only the settings that it reads.
+AWS: Final = ("region", "aws_endpoint", "aws_profile")
+# The plan's own settings, and those of the ownership of slots.
+PLAN: Final = (
+    "vm_memory_overhead_percent",
+    "reserved_enis",
+    "price_ceiling",
+    "fallback_premium",
+    "gang_hold_seconds",
+)
+OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
+_NEEDS: Final = (*PLAN, *OWNERSHIP, *AWS, *CLUSTER)
+
+Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
+Pod = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Pod.")]
+Deployment = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Deployment.")]
+Job = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Job.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="Its namespace.")]
+
+
+def register(
+    explain_app: typer.Typer, client: Callable[[Settings], Client], provider: Callable[..., AwsProvider]
+) -> None:
+    """Adds the commands to the group `explain`. `client` connects to the cluster, `provider` to AWS."""
+
+    @explain_app.command("claim", cls=Command)
+    @options(*_NEEDS)
+    def explain_claim(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
+        """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting
+        claim, also show every present option and the reason why it is not taken.
+        """
+        from broker.commands.explain import claim as explain
+        from broker.commands.explain.explanation import OPTION_COLUMNS
+        from broker.oncall.waiters import is_brokers
+
+        connected = client(settings)
+        claim = explain.claim(connected, name)
+        options_now = _forecaster(settings, connected, provider).of(claim)
+        events = explain.events(connected, claim)
+        if output is not Format.TABLE:
+            show_one(explain.document(claim, options_now, events), format_=output)
+            return
+        sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
+        show(
+            explain.format_attempts(explain.attempts(claim, events)),
+            columns=explain.ATTEMPT_COLUMNS,
+            format_=output,
+            nothing="no launch was tried yet" if is_brokers(claim) else "Karpenter reported none",
+        )
+        if events:
+            sys.stdout.write("\n")
+            show(events, columns=explain.EVENT_COLUMNS, format_=output)
+        if options_now is not None:
+            sys.stdout.write(f"\nNow: {options_now.decision}\n")
+            if options_now.rows:
+                sys.stdout.write("\n")
+                show(explain.format_options(options_now.rows), columns=OPTION_COLUMNS, format_=output)
+            if short := explain.shortages(options_now):
+                sys.stdout.write("\n")
+                show(explain.format_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
+
+    @explain_app.command("pod", cls=Command)
+    @options(*_NEEDS)
+    def explain_pod(
+        settings: Settings, name: Pod, namespace: Namespace = "default", output: Output = Format.TABLE
+    ) -> None:
+        """Show why a pod waits or where it runs: its NodePools, every option with its price, the slot that it
+        has or waits for with the users of that slot, the next step, and the command that helps.
+        """
+        from broker.commands.explain.pod import find
+
+        explainer = _explainer(settings, namespace, client, provider)
+        _print([explainer.page(find(explainer.situation, namespace, name))], output)
+
+    @explain_app.command("deployment", cls=Command)
+    @options(*_NEEDS)
+    def explain_deployment(
+        settings: Settings, name: Deployment, namespace: Namespace = "default", output: Output = Format.TABLE
+    ) -> None:
+        """Show the pods of a Deployment as `explain pod` does, equal ones together."""
+        _workload("deployment", _explainer(settings, namespace, client, provider), namespace, name, output)
+
+    @explain_app.command("job", cls=Command)
+    @options(*_NEEDS)
+    def explain_job(
+        settings: Settings, name: Job, namespace: Namespace = "default", output: Output = Format.TABLE
+    ) -> None:
+        """Show the pods of a Job as `explain pod` does, equal ones together."""
+        _workload("job", _explainer(settings, namespace, client, provider), namespace, name, output)
+
+
+def _workload(kind: str, explainer: PodExplainer, namespace: str, name: str, output: Format) -> None:
+    from broker.commands.explain.workload import KINDS, explain_workload
+
+    _print(explain_workload(explainer, KINDS[kind], namespace, name), output)
+
+
+def _print(pages: list[Explanation], output: Format) -> None:
+    """The pages below each other; for a machine one document, with those of the waiting pods in `waiting`."""
+    from broker.commands.explain.pod import PARTS
+    from broker.commands.explain.present import page, rendered
+
+    if output is not Format.TABLE:
+        first, *rest = [explanation.document() for explanation in pages]
+        show_one(first | ({"waiting": rest} if rest else {}), format_=output)
+        return
+    console = page()
+    for place, explanation in enumerate(pages):
+        console.print(*([""] if place else []), rendered(explanation, parts=PARTS), sep="\n")
+
+
+def _explainer(
+    settings: Settings,
+    namespace: str,
+    client: Callable[[Settings], Client],
+    provider: Callable[..., AwsProvider],
+) -> PodExplainer:
+    from broker.commands.explain.pod import PodExplainer, room_of
+    from broker.commands.explain.situation import read_pods
+    from broker.kube.clock import SystemClock
+
+    connected = client(settings)
+    situation = read_pods(connected, SystemClock().now(), namespace)
+    forecaster = _forecaster(settings, connected, provider)
+    return PodExplainer(situation=situation, forecaster=forecaster, has_room=room_of(forecaster.provider))
+
+
+def _forecaster(settings: Settings, connected: Client, provider: Callable[..., AwsProvider]) -> Forecaster:
+    """Connects to EC2 when a plan needs it, once."""
+    from broker.commands.dry_run import DryRun
+    from broker.commands.explain.claim import Forecaster
+    from broker.kube.clock import SystemClock
+    from broker.kube.version import ServerVersion
+
+    def connect() -> AwsProvider:
+        return provider(settings, kubernetes=ServerVersion(connected, clock=SystemClock())())
+
+    return Forecaster(
+        client=connected,
+        provider=cache(connect),
+        now=SystemClock().now(),
+        defaults=settings.launch_defaults,
+        entitle=lambda known: DryRun(connected, known, settings, SystemClock()).entitlements,
+    )

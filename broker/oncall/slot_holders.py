@@ -1,0 +1,182 @@
+"""The slots of EC2 reservations and their users: claim, pods, owner, since when and until when.
+
+`explain` and the web page show the same values. They follow from Kubernetes alone: the mirrors of the
+reservations, the claims and their pods.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.quota.resolve import UnresolvedName
+from broker.quota.usage import ReservationKey
+from broker.text import InvalidText, abridged, counted, decode_time
+
+MOST_NAMED: Final = 3
+DAEMON_SET: Final = "DaemonSet"
+Draws = Callable[[NodeClaim], ReservationKey | UnresolvedName | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUser:
+    """The user of a slot. `owner`: the CapacityReservation that it draws from; empty for none. `until`: the
+    latest known time at which it leaves; `ends`: why.
+    """
+
+    claim: str
+    node: str
+    node_pool: str
+    pods: tuple[str, ...]
+    owner: str
+    since: datetime | None
+    until: datetime | None = None
+    ends: str = ""
+
+    @property
+    def named(self) -> str:
+        """The claim and its pods in words."""
+        pods = abridged(self.pods, MOST_NAMED) if self.pods else "no pod"
+        return f"claim {self.claim} ({pods})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUse:
+    """One EC2 reservation and its users. `owner`: the CapacityReservation of its slots; empty for none.
+
+    `elsewhere`: the used slots that no claim of this cluster has.
+    """
+
+    id: str
+    type: str
+    zone: str
+    state: str
+    total: int
+    free: int
+    owner: str
+    node_classes: frozenset[str]
+    holders: tuple[SlotUser, ...]
+    begins: datetime | None = None
+    ends: datetime | None = None
+
+    @property
+    def elsewhere(self) -> int:
+        return max(0, self.total - self.free - len(self.holders))
+
+    @property
+    def held_by(self) -> str:
+        """The users of the slots in words; empty without any."""
+        named = [holder.named for holder in self.holders]
+        shown = [abridged(named, MOST_NAMED)] if named else []
+        if self.elsewhere:
+            shown.append(f"{counted(self.elsewhere, 'instance')} of no claim of this cluster")
+        return ", and ".join(shown)
+
+    @property
+    def summary(self) -> str:
+        """The use of the slots in a sentence."""
+        state = "" if self.state == "active" else f", {self.state}"
+        held = f", held by {self.held_by}" if self.held_by else ""
+        free = f"{self.free} of {self.total} free" if self.free else f"full ({self.total} of {self.total})"
+        return f"{self.id} ({self.type}, {self.zone}{state}): {free}{held}"
+
+
+def slot_uses(
+    mirrors: Iterable[OnDemandCapacityReservation],
+    owners: Mapping[str, ReservationKey],
+    claims: Iterable[NodeClaim],
+    pods: Iterable[Pod],
+    draws: Draws,
+) -> dict[str, SlotUse]:
+    """The reservations that are not over, by id. `owners`: of their slots, by id."""
+    by_reservation: dict[str, list[NodeClaim]] = defaultdict(list)
+    for claim in claims:
+        if claim.status.provider_id and (id_ := claim.labels.get(names.RESERVATION_ID)):
+            by_reservation[id_].append(claim)
+    nodes = {claim.status.node_name for held in by_reservation.values() for claim in held} - {""}
+    on_node: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.spec.node_name in nodes and is_workload(pod):
+            on_node[pod.spec.node_name].append(pod)
+    return {
+        mirror.name: _use(mirror, owners.get(mirror.name), by_reservation[mirror.name], on_node, draws)
+        for mirror in mirrors
+        if not mirror.status.over
+    }
+
+
+def is_workload(pod: Pod) -> bool:
+    """Whether the pod is there for its own sake: it has not ended, and no DaemonSet made it."""
+    return not pod.ended and all(owner.kind != DAEMON_SET for owner in pod.metadata.owner_references)
+
+
+def _use(
+    mirror: OnDemandCapacityReservation,
+    owner: ReservationKey | None,
+    claims: Iterable[NodeClaim],
+    pods: Mapping[str, Sequence[Pod]],
+    draws: Draws,
+) -> SlotUse:
+    status = mirror.status
+    held = [holder(claim, pods.get(claim.status.node_name, ()), draws) for claim in claims]
+    return SlotUse(
+        id=mirror.name,
+        type=status.type,
+        zone=status.zone,
+        state=status.state,
+        total=status.total,
+        free=status.idle,
+        owner=str(owner) if owner else "",
+        node_classes=frozenset(status.node_classes),
+        holders=tuple(sorted(held, key=lambda row: (row.since is None, row.since, row.claim))),
+        begins=status.start,
+        ends=status.end,
+    )
+
+
+def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws) -> SlotUser:
+    """A claim with an instance, as the user of its slot. `pods`: those on its node."""
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    drawn = draws(claim)
+    until, why = _end(claim, pods)
+    return SlotUser(
+        claim=claim.name,
+        node=claim.status.node_name,
+        node_pool=claim.labels.get(names.NODEPOOL, ""),
+        pods=tuple(sorted(pod.key for pod in pods)),
+        owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
+        since=(launched and launched.last_transition_time) or claim.metadata.creation_timestamp,
+        until=until,
+        ends=why,
+    )
+
+
+def _end(claim: NodeClaim, pods: Sequence[Pod]) -> tuple[datetime | None, str]:
+    """When the slot becomes free at the latest, and why; neither if that is not known."""
+    if claim.deleting:
+        try:
+            deadline = decode_time(claim.annotations.get(names.TERMINATION_DEADLINE, ""))
+        except InvalidText:
+            deadline = None
+        return deadline, "its claim ends"
+    preempted = condition(claim.status.conditions, names.PREEMPTED)
+    if preempted is not None and preempted.status == "True":
+        return None, f"it gives the slot back: {preempted.message}"
+    ends = [_deadline(pod) for pod in pods]
+    known = [end for end in ends if end is not None]
+    if known and len(known) == len(ends):
+        return max(known), "activeDeadlineSeconds of its pods"
+    return None, ""
+
+
+def _deadline(pod: Pod) -> datetime | None:
+    seconds, start = pod.spec.active_deadline_seconds, pod.status.start_time
+    return start + timedelta(seconds=seconds) if seconds is not None and start is not None else None

@@ -1,0 +1,333 @@
+"""The pods that wait: with a claim and without one, beside Karpenter and without it.
+
+Invariant: `explain`, the web page, the metrics and the notifications read these values, so they agree. A
+reason is one of a bounded set, and the message has the details: those of the pod's claim, those that the
+broker reported on the pod, or those of the reservations of a class that Karpenter launches from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import condition
+from broker.capacity.reasons import GANG_INCOMPLETE
+from broker.capacity.shortages import quota_family
+from broker.oncall.idle_matches import ACCELERATED, PLAIN_FAMILIES
+from broker.oncall.metrics import GaugeTable
+from broker.oncall.slot_holders import SlotUse, is_workload
+from broker.oncall.state import launch_state
+from broker.oncall.waiters import created, gates, pod_command
+from broker.placement.future_nodes import FutureNode
+from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
+from broker.placement.model import PodInfo
+from broker.placement.pool_choice import (
+    NO_MACHINE,
+    OFFERING,
+    HasRoom,
+    PoolVerdict,
+    of_broker,
+    pool_node,
+    pool_verdicts,
+)
+from broker.placement.reading import pod_info
+from broker.text import abridged
+
+NEW: Final = "New"
+GATED: Final = "SchedulingGated"
+NODE_NOT_READY: Final = "NodeNotReady"
+NO_NODEPOOL: Final = "NoNodePool"
+NODEPOOL_NOT_READY: Final = "NodePoolNotReady"
+RESERVATIONS_FULL: Final = "ReservationsFull"
+OTHER_CONTROLLER: Final = "OtherController"
+MOST_NAMED: Final = 3
+_STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
+_FAMILY_KEYS: Final = (names.INSTANCE_TYPE, names.INSTANCE_FAMILY, names.INSTANCE_CATEGORY)
+# The beginning of the reports of Karpenter and of the broker on a pod without a node.
+FAILED_POD: Final = "Failed to schedule pod, "
+
+_COUNT: Final = GaugeTable(
+    "capacity_broker_pods_waiting",
+    "Pods without a node, by the NodePool that they get one from (empty for none) and the reason.",
+    ("nodepool", "reason"),
+)
+_OLDEST: Final = GaugeTable(
+    "capacity_broker_pods_waiting_since_timestamp_seconds",
+    "When the oldest of the pods without a node was created.",
+    ("nodepool", "reason"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPod:
+    """A pod without a node. `owner`: the workload that made it, as `Deployment web`; empty for none.
+
+    `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
+    `own_message`: that of its events and conditions alone, which each reader of the pod may see.
+    """
+
+    namespace: str
+    name: str
+    owner: str
+    node_pool: str
+    reason: str
+    message: str
+    since: datetime | None
+    claim: str = ""
+    own_message: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def command(self) -> str:
+        return pod_command(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingGroup:
+    """Waiting pods of one owner, NodePool and reason; the first waits longest."""
+
+    pods: tuple[WaitingPod, ...]
+
+    @property
+    def first(self) -> WaitingPod:
+        return self.pods[0]
+
+    @property
+    def named(self) -> str:
+        """The pods in words: one by its name, several by their owner."""
+        first = self.first
+        if len(self.pods) == 1 or not first.owner:
+            return f"pod {first.key}"
+        kind, _, name = first.owner.partition(" ")
+        return f"{kind} {first.namespace}/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSurroundings:
+    """The objects that the reasons follow from. `reports`: the broker's last report on a pod, by its uid.
+
+    `members`: the pods of each gang that exist. `advised`: the classes that the broker advises Karpenter on.
+    """
+
+    claims: Sequence[NodeClaim]
+    pools: Sequence[NodePool]
+    uses: Mapping[str, SlotUse]
+    reports: Mapping[str, str]
+    members: Mapping[str, int]
+    advised: frozenset[str]
+    has_room: HasRoom
+
+
+def advised_classes(classes: Iterable[EC2NodeClass]) -> frozenset[str]:
+    """The classes that the broker advises Karpenter on."""
+    advised = names.RESERVATIONS_ADVISED
+    return frozenset(item.name for item in classes if condition(item.status.conditions, advised) is not None)
+
+
+def owner_of(pod: Pod) -> str:
+    """The workload that made the pod. A Deployment's ReplicaSet has its name and a hash."""
+    for owner in pod.metadata.owner_references:
+        if owner.kind == "ReplicaSet" and (hash_ := pod.labels.get("pod-template-hash")):
+            return f"Deployment {owner.name.removesuffix(f'-{hash_}')}"
+        return f"{owner.kind} {owner.name}"
+    return ""
+
+
+def waits(pod: Pod) -> bool:
+    """Whether the pod needs a node. A DaemonSet's pod has one."""
+    return not pod.spec.node_name and not pod.deleting and is_workload(pod)
+
+
+def waiting_rows(pods: Iterable[Pod], around: PodSurroundings, now: datetime) -> list[WaitingPod]:
+    """The waiting pods of these, the oldest first."""
+    claim_of = {key: claim for claim in around.claims if not claim.deleting for key in pods_of(claim)}
+    choices = _Choices(around)
+    waiting = sorted(filter(waits, pods), key=lambda pod: (created(pod, now), pod.key))
+    return [_row(pod, claim_of.get(pod.key), choices, around) for pod in waiting]
+
+
+def grouped(rows: Iterable[WaitingPod]) -> list[WaitingGroup]:
+    """Equal pods of one owner together; the order is that of the first of each."""
+    groups: dict[tuple[str, ...], list[WaitingPod]] = {}
+    for row in rows:
+        owner = (row.namespace, row.owner or f"pod {row.name}")
+        groups.setdefault((*owner, row.node_pool, row.reason), []).append(row)
+    return [WaitingGroup(pods=tuple(group)) for group in groups.values()]
+
+
+def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
+    """Shows the pods that wait at each scrape, until the tables are cleared."""
+
+    def by_labels() -> dict[tuple[str, ...], list[float]]:
+        since: dict[tuple[str, ...], list[float]] = {}
+        for pod in waiting():
+            begun = pod.since.timestamp() if pod.since else 0.0
+            since.setdefault((pod.node_pool, pod.reason), []).append(begun)
+        return since
+
+    _COUNT.follow(lambda: {labels: len(begun) for labels, begun in by_labels().items()})
+    _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in by_labels().items()})
+
+
+def may_fit(node: FutureNode, pod: PodInfo) -> bool:
+    """Whether the node may have room for the pod, without EC2's types: a pod with accelerators fits none of
+    a family without them.
+    """
+    if not ACCELERATED & {*pod.requests}:
+        return True
+    named = [node.requirements.values(key) for key in _FAMILY_KEYS]
+    return not any(values and all(quota_family(v) in PLAIN_FAMILIES for v in values) for values in named)
+
+
+class _Choices:
+    """The NodePools of each pod. Pods of one owner have one template, so they share the answer."""
+
+    def __init__(self, around: PodSurroundings) -> None:
+        self._around = around
+        self._known: dict[tuple[str, ...], list[PoolVerdict]] = {}
+
+    def of(self, pod: Pod) -> list[PoolVerdict]:
+        owners = tuple(owner.uid or owner.name for owner in pod.metadata.owner_references)
+        key = (pod.namespace, *owners) if owners else (pod.namespace, "", pod.name)
+        if key not in self._known:
+            around = self._around
+            self._known[key] = pool_verdicts(pod_info(pod), around.pools, around.has_room)
+        return self._known[key]
+
+
+def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
+    pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
+    if claim is not None:
+        reason, message = _of_claim(claim)
+    else:
+        verdicts = choices.of(pod)
+        pool = next((verdict.pool.name for verdict in verdicts if verdict.accepts), "")
+        reason, message = next(filter(None, (rule(pod, verdicts, around) for rule in _RULES)))
+    return WaitingPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        owner=owner_of(pod),
+        node_pool=pool,
+        reason=reason,
+        message=message,
+        since=pod.metadata.creation_timestamp,
+        claim=claim.name if claim is not None else "",
+        own_message=_scheduler(pod, around),
+    )
+
+
+def _of_claim(claim: NodeClaim) -> tuple[str, str]:
+    """Why the claim of a pod is not its node yet."""
+    if claim.waits:
+        reason, message = launch_state(claim)
+        return reason, f"NodeClaim {claim.name}: {message}"
+    for type_ in _STEPS:
+        step = condition(claim.status.conditions, type_)
+        if step is None or step.status != "True":
+            state = f"{type_}={step.status} {step.reason}: {step.message}" if step else f"not {type_} yet"
+            return NODE_NOT_READY, f"NodeClaim {claim.name} has its instance, and is {state}".rstrip(": ")
+    return UNSCHEDULABLE, f"NodeClaim {claim.name} has its node; kube-scheduler has not bound the pod"
+
+
+Rule = Callable[[Pod, Sequence[PoolVerdict], PodSurroundings], tuple[str, str] | None]
+
+
+def _gated(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
+    held = gates(pod)
+    return (GATED, held) if held else None
+
+
+def _new(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
+    return None if pod.scheduled else (NEW, "no scheduler has answered yet")
+
+
+def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
+    gang = gang_of(pod, unknown_sizes)
+    held = waits_for_pods(gang, around.members.get(gang.name, 1)) if gang.name else ""
+    return (GANG_INCOMPLETE, held) if held else None
+
+
+def _without_pool(
+    pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings
+) -> tuple[str, str] | None:
+    if any(not verdict.rejection for verdict in verdicts):
+        return None
+    if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
+        return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
+    refused = [f"NodePool {verdict.pool.name}: {verdict.rejection}" for verdict in verdicts]
+    if not refused:
+        return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
+    return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"
+
+
+def _of_others(pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings) -> tuple[str, str] | None:
+    """A pod that another controller gets a node for, with the reservations that the broker advises on."""
+    chosen = verdicts[0].pool
+    if of_broker(chosen):
+        return None
+    ref = chosen.spec.template.spec.node_class_ref
+    accepts = f"NodePool {chosen.name} of group {ref.group} accepts it"
+    advised = [*advised_uses(chosen, around)]
+    if not advised:
+        return OTHER_CONTROLLER, f"{accepts}; {_scheduler(pod, around)}"
+    texts = abridged([use.summary for use in advised], MOST_NAMED)
+    full = not any(use.free for use in advised)
+    return (RESERVATIONS_FULL if full else OTHER_CONTROLLER), (
+        f"{accepts}; the reservations of class {ref.name}: {texts}; {_scheduler(pod, around)}"
+    )
+
+
+def advised_uses(pool: NodePool, around: PodSurroundings) -> Iterator[SlotUse]:
+    """The reservations that Karpenter may launch the pool's nodes into by the broker's advice."""
+    ref = pool.spec.template.spec.node_class_ref
+    if ref.group != names.KARPENTER_AWS or ref.name not in around.advised:
+        return
+    required = pool_node(pool).requirements
+    if not required.allows(names.CAPACITY_TYPE, "reserved"):
+        return
+    for use in around.uses.values():
+        fits = required.allows(names.INSTANCE_TYPE, use.type) and required.allows(names.ZONE, use.zone)
+        if ref.name in use.node_classes and fits:
+            yield use
+
+
+def _of_pool(pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings) -> tuple[str, str] | None:
+    offering = condition(verdicts[0].pool.status.conditions, OFFERING)
+    if offering is None or offering.status != "False":
+        return None
+    return NO_MACHINE, _report(pod, around) or f"NodePool {verdicts[0].pool.name}: {offering.message}"
+
+
+def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:
+    scheduled = pod.scheduled
+    return (scheduled.reason if scheduled else "") or NEW, _scheduler(pod, around)
+
+
+def _scheduler(pod: Pod, around: PodSurroundings) -> str:
+    """The last report of the pod's launcher, else kube-scheduler's."""
+    scheduled = pod.scheduled
+    return _report(pod, around) or (scheduled.message if scheduled else "") or "no scheduler has answered yet"
+
+
+def _report(pod: Pod, around: PodSurroundings) -> str:
+    return around.reports.get(pod.uid, "").removeprefix(FAILED_POD)
+
+
+_RULES: Final[tuple[Rule, ...]] = (
+    _gated,
+    _new,
+    _of_gang,
+    _without_pool,
+    _of_others,
+    _of_pool,
+    _reported,
+)

@@ -1,0 +1,457 @@
+"""`explain pod|deployment|job`: why pods wait, the slots that they could have, and where they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Event, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation
+from broker.commands.crds.install import install
+from broker.kube.client import Client
+from broker.kube.conditions import timestamp
+
+from .kit import World, claim, main, node_class, run
+
+P5, A = "p5.48xlarge", "us-east-1a"
+SINCE = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+}
+DEPLOYMENTS = Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True)
+DRAWS = {names.DRAWS_FROM: "ml/gpus"}
+GPUS = {"nvidia.com/gpu": "8"}
+QUOTA = {
+    "coveredResources": ["nvidia.com/gpu"],
+    "flavors": [{"name": P5, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "16"}]}],
+}
+
+
+class Town(NamedTuple):
+    """A cluster, an account with one reservation of two slots, and the class of that reservation."""
+
+    client: Client
+    kubeconfig: str
+    world: World
+
+    def explain(self, *arguments: str) -> dict[str, Any]:
+        result = run("explain", *arguments, *self.options(arguments), "-o", "json")
+        assert result.exit_code == 0, result.output
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    def text(self, *arguments: str) -> str:
+        result = run("explain", *arguments, *self.options(arguments))
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def options(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        aws = () if arguments[0] == "cluster" else ("--aws-endpoint", self.world.endpoint)
+        return ("--kubeconfig", self.kubeconfig, *aws)
+
+    def put(
+        self, model: type[Any], document: dict[str, Any], status: Mapping[str, Any] | None = None
+    ) -> None:
+        self.client.create(model.KIND, document)
+        if status is not None:
+            meta = document["metadata"]
+            self.client.patch(
+                model.KIND,
+                meta["name"],
+                {"status": dict(status)},
+                namespace=meta.get("namespace"),
+                subresource="status",
+            )
+
+    def pool(self, name: str, *, group: str = names.BROKER, ready: bool = True, **more: Any) -> None:
+        kinds = more.pop("kinds", ["reserved"])
+        requirements = [{"key": names.CAPACITY_TYPE, "operator": "In", "values": kinds}]
+        requirements.append({"key": names.INSTANCE_TYPE, "operator": "In", "values": [P5]})
+        ref = {"group": group, "kind": "EC2NodeClass", "name": "training"}
+        spec = {"nodeClassRef": ref, "requirements": requirements, **more.pop("template", {})}
+        self.put(
+            NodePool,
+            {"metadata": {"name": name}, "spec": {"template": {"spec": spec}, **more}},
+            {"conditions": [_condition("Ready", "True" if ready else "False", "NodeClassNotReady")]},
+        )
+
+    def pod(self, name: str, *, node: str = "", status: Mapping[str, Any] | None = None, **more: Any) -> None:
+        container = {"name": "main", "image": "pause", "resources": {"requests": GPUS, "limits": GPUS}}
+        spec = {"containers": [container], **({"nodeName": node} if node else {}), **more.pop("spec", {})}
+        given = status or (
+            {"phase": "Running"} if node else {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
+        )
+        self.put(Pod, {"metadata": {"name": name, "namespace": "ml", **more}, "spec": spec}, given)
+
+    def fill(self) -> None:
+        """Both slots of the reservation are used: one by a claim with a pod, one by another account's."""
+        group = {"CapacityReservationTarget": {"CapacityReservationId": self.world.odcr}}
+        self.world.ec2.run_instances(
+            ImageId=self.world.image,
+            InstanceType=P5,
+            MinCount=2,
+            MaxCount=2,
+            Placement={"AvailabilityZone": A},
+            CapacityReservationSpecification=group,
+        )
+        self.mirror(free=0)
+        self.holder()
+
+    def mirror(self, free: int = 2) -> None:
+        status = {"type": P5, "zone": A, "total": 2, "available": free, "state": "active"}
+        classes = {"nodeClasses": ["training"]}
+        self.put(OnDemandCapacityReservation, {"metadata": {"name": self.world.odcr}}, status | classes)
+
+    def holder(self) -> None:
+        held = claim("holder-0")
+        held["metadata"] |= {
+            "labels": {
+                names.RESERVATION_ID: self.world.odcr,
+                names.CAPACITY_TYPE: "reserved",
+                names.INSTANCE_TYPE: P5,
+                names.ZONE: A,
+                names.NODEPOOL: "gpu",
+            },
+            "annotations": DRAWS,
+        }
+        launched = _condition("Launched", "True", "Launched") | {"lastTransitionTime": timestamp(SINCE)}
+        status = {"providerID": "aws:///us-east-1a/i-0abc", "nodeName": "ip-10-0-0-1"}
+        self.put(NodeClaim, held, status | {"conditions": [launched]})
+        self.put(
+            CapacityReservation,
+            {"metadata": {"name": "gpus", "namespace": "ml"}, "spec": {"resourceGroups": [QUOTA]}},
+            {"cloudReservations": [{"id": self.world.odcr, "state": "active", "total": 2, "available": 0}]},
+        )
+        start = timestamp(SINCE)
+        self.pod(
+            "old",
+            node="ip-10-0-0-1",
+            status={"phase": "Running", "startTime": start},
+            spec={"activeDeadlineSeconds": 36000},
+        )
+
+
+def _condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    at = timestamp(SINCE)
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": at,
+    }
+
+
+@pytest.fixture
+def town(world: World, cluster: tuple[Client, str]) -> Town:
+    install(cluster[0])
+    cluster[0].create(EC2NodeClass.KIND, node_class(world))
+    cluster[0].create(Namespace.KIND, {"metadata": {"name": "ml"}})
+    return Town(*cluster, world)
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_has_its_pools_options_slots_next_step_and_one_command(town: Town) -> None:
+    town.fill()
+    town.pool("gpu", weight=10, kinds=["reserved", "on-demand"])
+    town.pool("late")
+    taint = {"key": "team", "value": "other", "effect": "NoSchedule"}
+    town.pool("others", weight=50, template={"taints": [taint]})
+    town.pod("train", annotations=DRAWS)
+    page = town.explain("pod", "train", "-n", "ml")
+    assert [(row["verdict"], row["nodepool"]) for row in page["nodepools"]] == [
+        ("first", "gpu"),
+        ("then", "late"),
+        ("no", "others"),
+    ]
+    assert "does not tolerate team=other:NoSchedule" in page["nodepools"][2]["message"]
+    full, *bought = page["options"]
+    assert (full["verdict"], full["reservation"], full["reason"]) == (
+        "skipped",
+        town.world.odcr,
+        "ReservationFull",
+    )
+    assert bought[0]["verdict"] == "next" and bought[0]["usd_hour"] > 10
+    held = next(row for row in page["slots"] if row.get("claim"))
+    assert (held["slot"], held["claim"], held["pods"]) == (town.world.odcr, "holder-0", ["ml/old"])
+    assert (held["owner"], held["draws_from"]) == ("ml/gpus", "ml/gpus")
+    assert held["since"] == timestamp(SINCE) and held["until"] == timestamp(SINCE + timedelta(hours=10))
+    (step,) = page["next"]
+    assert step.startswith("a NodeClaim of NodePool gpu for the pod is launched next into on-demand p5")
+    assert [row["command"] for row in page["do"]] == ["capacity-broker watch"]
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_that_waits_for_a_full_reservation_is_short_and_aligned(town: Town) -> None:
+    town.fill()
+    town.pool("gpu")
+    town.pod("train", annotations=DRAWS)
+    shown = town.text("pod", "train", "-n", "ml")
+    assert max(map(len, shown.splitlines())) <= 100 and len(shown.splitlines()) < 50
+    assert "\x1b" not in shown
+    assert shown.startswith("Pod ml/train: waits for ")
+    for part in (
+        "Why it waits",
+        "NodePools",
+        "Options of its claim",
+        "Slots and their users",
+        "Next",
+        "You can",
+    ):
+        assert part in shown
+    for part in ("claim holder-0", "(ml/old)", "activeDeadlineSeconds", "waits: AllReservationsFull"):
+        assert part in shown
+    assert "kubectl edit nodepool gpu" in shown
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_with_a_waiting_claim_shows_the_options_of_that_claim(town: Town) -> None:
+    town.pool("gpu")
+    town.pod("train")
+    waiting_claim = claim("train-0", "reserved")
+    waiting_claim["metadata"] |= {
+        "labels": {names.NODEPOOL: "gpu"},
+        "annotations": {names.PODS: "ml/train"},
+    }
+    town.put(NodeClaim, waiting_claim)
+    page = town.explain("pod", "train", "-n", "ml")
+    assert page["why"][0]["claim"] == "train-0" and page["why"][0]["reason"] == "New"
+    assert page["next"] == [f"NodeClaim train-0 is launched next into {town.world.odcr} ({P5}, {A})"]
+    assert page["options"] == town.explain("claim", "train-0")["options"]
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town) -> None:
+    town.fill()
+    page = town.explain("pod", "old", "-n", "ml")
+    (place,) = page["placed"]
+    assert (place["node"], place["claim"], place["reservation"]) == (
+        "ip-10-0-0-1",
+        "holder-0",
+        town.world.odcr,
+    )
+    assert place["usd_hour"] > 10 and place["owner"] == "ml/gpus" and place["capacity_type"] == "reserved"
+    assert page["headline"] == "running on node ip-10-0-0-1 for 3h"
+    assert page["next"] == ["nothing: its node stays"]
+    shown = town.text("pod", "old", "-n", "ml")
+    assert town.world.odcr in shown and "holder-0" in shown and max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("change", "reason", "command"),
+    [
+        ({}, "NoNodePool", "kubectl get nodepools -o yaml"),
+        ({"pool": {"ready": False}}, "NodePoolNotReady", "kubectl describe nodepool gpu"),
+        (
+            {"pod": {"spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}}},
+            "SchedulingGated",
+            "kubectl describe pod -n ml train",
+        ),
+    ],
+)
+def test_pod_that_gets_no_claim_has_the_reason_and_its_remedy(
+    town: Town, change: dict[str, Any], reason: str, command: str
+) -> None:
+    if "pool" in change or "pod" in change:
+        town.pool("gpu", **change.get("pool", {}))
+    town.pod("train", **change.get("pod", {}))
+    page = town.explain("pod", "train", "-n", "ml")
+    assert page["why"][0]["reason"] == reason
+    assert [row["command"] for row in page["do"]] == [command]
+    assert page["next"] and page["next"][0].startswith("nothing until")
+
+
+@pytest.mark.covers("ONC-01")
+def test_unknown_names_are_answered_with_the_nearest(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
+    town.pool("gpu")
+    town.pod("train-0", ownerReferences=[_owner("Job", "train")])
+    town.client.create(
+        DEPLOYMENTS,
+        {
+            "metadata": {"name": "web", "namespace": "ml"},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {
+                    "metadata": {"labels": {"app": "web"}},
+                    "spec": {"containers": [{"name": "main", "image": "pause"}]},
+                },
+            },
+        },
+    )
+    options = ("--kubeconfig", town.kubeconfig)
+    for arguments, words in (
+        (("pod", "trian-0", "-n", "ml"), "no Pod 'trian-0' in this cluster: did you mean train-0?"),
+        (("pod", "train-0"), "no Pod 'train-0' in namespace default: it is in ml (write -n ml)"),
+        (("job", "trian", "-n", "ml"), "no Job 'trian' in this cluster: did you mean train?"),
+        (("deployment", "wbe", "-n", "ml"), "no Deployment 'wbe' in this cluster: did you mean web?"),
+    ):
+        assert main("explain", *arguments, *options) == 2
+        assert words in capsys.readouterr().err
+    assert "it has no pod" in town.text("deployment", "web", "-n", "ml")
+
+
+def _owner(kind: str, name: str) -> dict[str, Any]:
+    api = "batch/v1" if kind == "Job" else "apps/v1"
+    return {"apiVersion": api, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize("kind", ["deployment", "job"])
+def test_equal_pods_of_a_workload_are_summed(town: Town, kind: str) -> None:
+    town.fill()
+    town.pool("gpu")
+    owner = _owner("Job", "train") if kind == "job" else _owner("ReplicaSet", "train-6d4b")
+    labels = {"pod-template-hash": "6d4b"}
+    for number in range(3):
+        town.pod(f"train-{number}", ownerReferences=[owner], labels=labels)
+    town.pod("train-3", node="ip-10-0-0-1", ownerReferences=[owner], labels=labels)
+    page = town.explain(kind, "train", "-n", "ml")
+    assert page["headline"].startswith("1 of 4 pods on nodes; 3 pods wait, the oldest for ")
+    (place,) = page["placed"]
+    assert (place["reservation"], place["count"], place["claims"]) == (town.world.odcr, 1, ["holder-0"])
+    (waiting,) = page["waiting"]
+    assert waiting["why"][0]["alike"] == ["ml/train-0", "ml/train-1", "ml/train-2"]
+    shown = town.text(kind, "train", "-n", "ml")
+    assert "Pod ml/train-0 and 2 equal pods: waits for" in shown
+    assert shown.count("Options of its claim") == 1
+
+
+@pytest.mark.covers("ONC-01")
+def test_without_ec2_the_rest_of_the_page_is_shown(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    town.mirror(free=0)
+    town.holder()
+    town.pool("gpu")
+    town.pod("train")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    page = town.explain("pod", "train", "-n", "ml")
+    assert "EC2 cannot be read" in page["next"][0] and page["nodepools"][0]["verdict"] == "first"
+
+
+@pytest.mark.covers("ONC-02")
+def test_waiting_pods_are_a_section_of_the_cluster_with_equal_ones_as_one_row(town: Town) -> None:
+    town.fill()
+    town.pool("gpu")
+    owner = _owner("ReplicaSet", "train-6d4b")
+    for number in range(3):
+        labels = {"pod-template-hash": "6d4b"}
+        town.pod(f"train-{number}", ownerReferences=[owner], labels=labels)
+    town.pod("claimed")
+    waiting_claim = claim("claimed-0", "reserved")
+    waiting_claim["metadata"] |= {
+        "labels": {names.NODEPOOL: "gpu"},
+        "annotations": {names.PODS: "ml/claimed"},
+    }
+    town.put(NodeClaim, waiting_claim)
+    page = town.explain("cluster")
+    rows = {row["who"]: row for row in page["pods"]}
+    assert rows.keys() == {"Deployment ml/train", "pod ml/claimed"}
+    assert rows["Deployment ml/train"]["count"] == 3 and rows["Deployment ml/train"]["nodepool"] == "gpu"
+    assert rows["pod ml/claimed"]["claim"] == "claimed-0" and rows["pod ml/claimed"]["since"]
+    assert "4 pods wait" in page["headline"]
+    assert [row["command"] for row in page["do"] if "explain pod" in row["command"]]
+    shown = town.text("cluster")
+    assert "Pods that wait" in shown and "Deployment ml/train" in shown and "Unschedulable" in shown
+
+
+ADVISED = {
+    "type": names.RESERVATIONS_ADVISED,
+    "status": "True",
+    "reason": "ReservationsFound",
+    "message": "1 reservation",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.covers("ONC-03")
+@pytest.mark.parametrize("free", [0, 1])
+def test_pod_of_an_advised_pool_of_karpenter_is_shown_against_the_reservations(town: Town, free: int) -> None:
+    town.mirror(free=free)
+    town.holder()
+    town.client.patch(
+        EC2NodeClass.KIND, "training", {"status": {"conditions": [ADVISED]}}, subresource="status"
+    )
+    town.pool("karpenters", group=names.KARPENTER_AWS)
+    town.pod("train")
+    page = town.explain("pod", "train", "-n", "ml")
+    (why,) = page["why"]
+    assert why["reason"] == ("OtherController" if free else "ReservationsFull")
+    assert town.world.odcr in why["message"] and A in why["message"]
+    assert "held by claim holder-0 (ml/old)" in why["message"]
+    assert ("full (2 of 2)" in why["message"]) == (free == 0)
+    assert "Insufficient nvidia.com/gpu" in why["message"]
+    assert page["next"][0].startswith("Karpenter makes the NodeClaim of NodePool karpenters")
+    assert [row for row in page["slots"] if row.get("claim") == "holder-0"]
+    (row,) = town.explain("cluster")["pods"]
+    assert row["message"] == why["message"]
+
+
+@pytest.mark.covers("ONC-03")
+def test_all_is_well_is_never_printed_while_a_pod_waits(town: Town) -> None:
+    assert "all is well" in town.text("cluster") and "nothing needs to be done" in town.text("cluster")
+    town.pod("train")
+    shown = town.text("cluster") + run("explain", "class", "training", "--kubeconfig", town.kubeconfig).stdout
+    assert "all is well" not in shown and "nothing needs to be done" not in shown
+    assert "1 pod waits" in shown
+
+
+@pytest.mark.covers("ONC-03")
+def test_claim_of_karpenter_shows_reservation_price_and_attempts(town: Town) -> None:
+    def of_karpenter(name: str) -> dict[str, Any]:
+        document = claim(name)
+        document["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+        return document
+
+    failed = _condition("Launched", "Unknown", "LaunchFailed", "no capacity in us-east-1a")
+    town.put(NodeClaim, of_karpenter("waits"), {"conditions": [failed]})
+    town.client.create(
+        Event.KIND,
+        {
+            "metadata": {"name": "e", "namespace": "default"},
+            "involvedObject": {"kind": "NodeClaim", "name": "waits"},
+            "type": "Warning",
+            "reason": "InsufficientCapacityError",
+            "message": "ReservationCapacityExceeded",
+            "lastTimestamp": timestamp(SINCE),
+            "source": {"component": "karpenter"},
+        },
+    )
+    page = town.explain("claim", "waits")
+    assert [(row["outcome"], row["code"], row["message"]) for row in page["attempts"]] == [
+        ("Refused", "InsufficientCapacityError", "ReservationCapacityExceeded"),
+        ("Refused", "LaunchFailed", "no capacity in us-east-1a"),
+    ]
+    assert "InsufficientCapacityError" in town.text("claim", "waits")
+
+    runs = of_karpenter("runs")
+    runs["metadata"]["labels"] = {
+        names.RESERVATION_ID: town.world.odcr,
+        names.CAPACITY_TYPE: "reserved",
+        names.INSTANCE_TYPE: P5,
+        names.ZONE: A,
+    }
+    launched = _condition("Launched", "True", "Launched")
+    status = {"providerID": "aws:///us-east-1a/i-0abc", "conditions": [launched]}
+    town.put(NodeClaim, runs, status)
+    page = town.explain("claim", "runs")
+    assert page["reservation"] == town.world.odcr and page["usd_hour"] > 10
+    assert [row["outcome"] for row in page["attempts"]] == ["Launched"]
+    shown = town.text("claim", "runs")
+    assert town.world.odcr in shown and "$/h" in shown

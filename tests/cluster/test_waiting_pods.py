@@ -1,0 +1,212 @@
+"""Pods that wait, with and without a claim: the page, the command, the metric and the alerts agree."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.commands.dry_run import DryRun
+from broker.commands.explain.claim import Forecaster
+from broker.commands.explain.pod import PodExplainer, find, room_of
+from broker.commands.explain.situation import read
+from broker.notifications.alerts import firing_alerts
+from broker.oncall.metrics import REGISTRY
+from broker.oncall.waiting_pods import WaitingPod, grouped
+from broker.webpage.live import LiveState, live_state
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.ome.bought import P5
+from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, guarded, lending
+from tests.cluster.stack import Stack
+from tests.cluster.test_other_pools import state
+from tests.cluster.test_provisioning import bound, capacity, pods, pool, start
+
+SHORT = "InsufficientInstanceCapacity"
+
+
+def live(stack: Stack) -> LiveState:
+    assert stack.broker is not None and stack.current is not None
+    return live_state(stack.broker, stack.current, stack.clock.now())
+
+
+def by_command(stack: Stack) -> list[WaitingPod]:
+    return read(stack.client, stack.clock.now()).waiting_pods
+
+
+def measured(pool_name: str, reason: str, name: str = "pods_waiting") -> float | None:
+    return REGISTRY.get_sample_value(f"capacity_broker_{name}", {"nodepool": pool_name, "reason": reason})
+
+
+def full_team(stack: Stack) -> str:
+    """A NodePool of reserved capacity alone, and its reservation is full."""
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    pool(stack, template={"requirements": [capacity(RESERVED)]})
+    return odcr
+
+
+@pytest.mark.covers("ONC-02")
+def test_pods_without_a_claim_are_on_the_page_in_the_command_the_metric_and_an_alert(stack: Stack) -> None:
+    odcr = full_team(stack)
+    start(stack)
+    pods(stack, 2)
+    stack.until(
+        lambda: [pod for pod in by_command(stack) if f"{odcr} 0 of 1" in pod.message], "the reason", step=1.0
+    )
+    shown = live(stack).waiting_pods
+    assert [pod.key for pod in shown] == ["default/p-0", "default/p-1"]
+    assert {(pod.node_pool, pod.reason, pod.claim) for pod in shown} == {("team", "NoMachineOffered", "")}
+    stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the command shows the same", step=1.0)
+    assert measured("team", "NoMachineOffered") == 2
+    created = min(pod.since for pod in shown if pod.since)
+    oldest = measured("team", "NoMachineOffered", "pods_waiting_since_timestamp_seconds")
+    assert oldest == created.timestamp()
+    assert not [a for a in alerts(stack) if a.startswith("CapacityBrokerPodsWaiting")]
+    stack.advance(timedelta(minutes=16).total_seconds())
+    (alert,) = [text for text in alerts(stack) if text.startswith("CapacityBrokerPodsWaiting")]
+    assert "2 pods wait for NodePool team" in alert and f"{odcr} 0 of 1" in alert
+    assert "capacity-broker explain pod -n default p-0" in alert
+
+
+def alerts(stack: Stack) -> list[str]:
+    firing = firing_alerts(live(stack), cluster="blue")
+    return [f"{alert.labels['alertname']}: {alert.description}" for alert in firing]
+
+
+@pytest.mark.covers("ONC-02")
+def test_pod_with_a_claim_that_waits_has_the_reason_of_the_claim(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [capacity(ON_DEMAND)]})
+    stack.control.fault(action="CreateFleet", stage="launch", code=SHORT, message="none left", times=-1)
+    start(stack)
+    waiting = pods(stack, 1)
+    claim = stack.until(lambda: next(iter(stack.all(NodeClaim)), None), "a claim", step=0.2)
+    assert claim is not None
+    stack.until_waiting(claim.name, "InsufficientCapacity")
+
+    def shown() -> bool:
+        rows = live(stack).waiting_pods
+        return [row.reason for row in rows] == ["InsufficientCapacity"] and rows == by_command(stack)
+
+    stack.until(shown, "the pod has the reason of its claim", step=1.0)
+    (row,) = live(stack).waiting_pods
+    (running,) = [item for item in stack.all(NodeClaim) if item.waits]
+    assert (row.claim, row.node_pool) == (running.name, "team") and "none left" in row.message
+    assert measured("team", "InsufficientCapacity") == 1
+    stack.control.clear_faults()
+    stack.advance(200)
+    stack.until(lambda: bound(stack, waiting), "bound", step=1.0)
+    stack.until(lambda: not live(stack).waiting_pods, "no pod waits", step=0.5)
+    assert measured("team", "InsufficientCapacity") is None
+
+
+@pytest.mark.covers("ONC-02")
+def test_equal_pods_of_one_owner_are_one_row(stack: Stack) -> None:
+    full_team(stack)
+    start(stack)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "u", "controller": True}
+    for name in pods(stack, 3, labels={"pod-template-hash": "5d"}):
+        body = {"metadata": {"ownerReferences": [owner]}}
+        stack.client.patch(Pod.KIND, name, body, namespace="default")
+    pods(stack, 1, "alone")
+    expected = [("Deployment default/web", 3), ("pod default/alone-0", 1)]
+
+    def shown() -> list[tuple[str, int]]:
+        return sorted((group.named, len(group.pods)) for group in live(stack).pod_groups)
+
+    stack.until(lambda: shown() == expected, "two rows", step=1.0)
+    assert grouped(by_command(stack))
+
+
+@pytest.mark.covers("ONC-03")
+def test_pod_of_karpenters_pool_is_shown_against_the_reservations_that_the_broker_advises_on(
+    stack: Stack,
+) -> None:
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    pool(stack, "karpenters", group=names.KARPENTER_AWS, template={"requirements": [capacity(RESERVED)]})
+    stack.edit(NodePool, "karpenters", {"status": {"conditions": [state("True")]}}, subresource="status")
+    start(stack)
+    stack.until_class(names.RESERVATIONS_ADVISED, "True")
+    pods(stack, 1)
+
+    def full() -> WaitingPod | None:
+        rows = live(stack).waiting_pods
+        return next((row for row in rows if row.reason == "ReservationsFull"), None)
+
+    row = stack.until(full, "the pod is seen", step=1.0)
+    assert row is not None and row.node_pool == "karpenters"
+    assert f"{odcr} (m5.large, {A}): full (1 of 1)" in row.message
+    assert "held by 1 instance of no claim of this cluster" in row.message
+    assert by_command(stack)[0].message == row.message
+
+
+def explained(stack: Stack, name: str) -> dict[str, Any]:
+    """The page of a pod in `default`."""
+    now = stack.clock.now()
+    forecaster = Forecaster(
+        client=stack.client,
+        provider=stack.provider,
+        now=now,
+        entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
+    )
+    situation = read(stack.client, now)
+    room = room_of(stack.provider)
+    explainer = PodExplainer(situation=situation, forecaster=forecaster, has_room=room)
+    return explainer.page(find(situation, "default", name)).document()
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_shows_the_lent_slot_that_it_waits_for_and_its_borrower(stack: Stack) -> None:
+    odcr = lending(stack, 1)
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    stack.until_shown("borrower")
+    guarded(stack, "borrower")
+    taken = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [P5]}
+    pool(stack, template={"requirements": [capacity(RESERVED), taken]})
+    of_pool = {
+        "nodeSelector": {names.NODEPOOL: "team"}
+    }  # kube-scheduler finds no room on the borrower's node
+    pods(stack, 1, annotations={names.DRAWS_FROM: OWNER}, spec=of_pool)
+    stack.until(
+        lambda: any(
+            item.annotations.get(names.PODS) == "default/p-0" for item in stack.all(NodeClaim) if item.waits
+        ),
+        "the pod's claim",
+        step=1.0,
+    )
+    stack.until(
+        lambda: [row for row in explained(stack, "p-0")["slots"] if row["role"] == "waits for"],
+        "it waits for the slot",
+        step=1.0,
+    )
+    page = explained(stack, "p-0")
+    (row,) = page["slots"]
+    assert (row["slot"], row["claim"], row["pods"]) == (odcr, "borrower", ["default/on-borrower"])
+    assert (row["owner"], row["draws_from"]) == (OWNER, BORROWER) and row["since"]
+    assert row["why_until"]  # it gives the slot back
+    (reserved,) = [option for option in page["options"] if option["odcrs"] == [odcr]]
+    assert reserved["lent"] == 1
+    assert "is entitled to a slot" in page["next"][0]
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_shows_a_block_that_begins_later(stack: Stack) -> None:
+    block = stack.aws.capacity_block(state="scheduled", starts=timedelta(hours=5))
+    stack.node_class(id_=block)
+    taken = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [P5]}
+    pool(stack, template={"requirements": [capacity(RESERVED), taken]})
+    start(stack)
+    pods(stack, 1)
+    stack.until(lambda: stack.condition(NodePool, "team", names.READY), "the pool is served", step=1.0)
+    page = explained(stack, "p-0")
+    (row,) = [option for option in page["options"] if option["verdict"] == "later"]
+    assert row["reservation"] == block and "slots begin at 20" in row["message"]
