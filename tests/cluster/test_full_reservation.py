@@ -9,6 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.oncall.metrics import REGISTRY
 from providers.names import TAG_CLUSTER
 from tests.cluster.account import CLUSTER, A
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -165,11 +166,13 @@ def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.reason == "LaunchFailed"
     assert "no other node of its reservation is ended" in shown.message
+    assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) == 1
     stack.control.clear_faults()
     stack.until(lambda: stack.aws.free(odcr) == 0, "its successor has the slot", step=STEP)
     rolled(stack, 3)
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.status == "True"
+    assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) is None
 
 
 @KINDS

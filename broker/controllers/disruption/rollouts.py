@@ -19,6 +19,7 @@ from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
+from broker.oncall.metrics import GaugeTable
 from broker.placement.claims import taken_over
 from broker.text import InvalidText, decode_whole, shortened
 
@@ -28,6 +29,11 @@ NODES_REPLACED: Final = "NodesReplaced"
 # A rollout that stopped goes on after that, by one node: its cause may be gone.
 STOPPED: Final = timedelta(hours=1)
 _MOST: Final = 10_000
+STOPPED_ROLLOUTS = GaugeTable(
+    "capacity_broker_rollout_stopped",
+    "1 for each NodePool with a rollout that stopped: a replacement has no node, and gets none by itself.",
+    ["nodepool"],
+)
 
 
 def replace_way(pool: NodePool) -> ReplaceWay:
