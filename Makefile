@@ -8,7 +8,8 @@ ONCE   ?=
 WORKERS ?= 3
 SECONDS ?= 180
 SEEDS   ?= 2000
-B       ?= launch plan placement storm steady restart startup quota reservations returning overlap starve page forecast scheduler
+B       ?= launch plan placement storm steady restart startup quota reservations returning absorb rollout overlap starve page \
+           forecast scheduler
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -31,7 +32,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help fuzz demo teams-demo room-demo kueue-demo karpenter-demo test real bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
+.PHONY: help fuzz demo teams-demo room-demo rollout-demo kueue-demo karpenter-demo test real bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ teams-demo: $(VENV)/.installed ## One team borrows another's idle reserved GPUs 
 
 room-demo: $(VENV)/.installed ## Room kept on nodes while pods are away, and a quota borrowed and reclaimed (ONCE=1 ends by itself)
 	@$(BIN)/capacity-broker demo --room $(if $(ONCE),--once)
+
+rollout-demo: $(VENV)/.installed ## A new image for a full reservation, by the broker, and by Karpenter after make peers (ONCE=1 ends by itself)
+	@$(BIN)/python -m tests.peers.rollout_demo $(if $(ONCE),--once)
 
 kueue-demo: $(VENV)/.installed ## Kueue, simulated, beside the broker: no job before its reserved instance (ONCE=1 ends by itself)
 	@$(BIN)/python -m tests.kueue.demo $(if $(ONCE),--once)

@@ -151,9 +151,14 @@ RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
 # Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
 REPLACES: Final = "capacity-broker.io/replaces"
 MOVE: Final = "capacity-broker.io/move"
+# Written by the broker on a claim that replaces several: `name/uid` of the others, with commas.
+REPLACES_ALSO: Final = "capacity-broker.io/replaces-also"
 # Written by the broker on a claim that takes over the slot of the claim that it replaces: the ODCR, and once
 # that claim is gone `/` and until when the slot is kept.
 TAKES_SLOT: Final = "capacity-broker.io/takes-slot"
+# Written by the broker on a claim that is launched beside the full reservation of the claim that it replaces:
+# the ODCR, in which EC2 counts it once that claim has ended.
+JOINS_SLOT: Final = "capacity-broker.io/joins-slot"
 # On a NodePool: launch-first, terminate-first or auto (default), for the nodes in full reservations.
 REPLACE: Final = "capacity-broker.io/replace"
 # On a NodePool: how many nodes of one reservation may be away at once while they are replaced; 1 by default.
@@ -246,7 +251,17 @@ _OF_RESERVATIONS: Final = (
 # By kind, those that only the broker writes: never suggested to a user, and none changes a launch.
 WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
     "EC2NodeClass": (ACCEPTED_SPEC, ADVISED),
-    "NodeClaim": (LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE, TAG_FLAVOR, REBOOTS),
+    "NodeClaim": (
+        LAUNCH,
+        ATTEMPTS,
+        WAITING_SINCE,
+        REPLACES,
+        REPLACES_ALSO,
+        MOVE,
+        JOINS_SLOT,
+        TAG_FLAVOR,
+        REBOOTS,
+    ),
 }
 ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "CapacityReservation": _OF_RESERVATIONS,

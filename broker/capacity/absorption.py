@@ -26,7 +26,7 @@ NOWHERE: frozenset[Place] = frozenset()
 
 def absorbing_places(node_class: NodeClass) -> frozenset[Place]:
     """The places with a reservation of the class that takes running instances."""
-    return frozenset(_place(odcr) for odcr in node_class.resolved.usable if _takes(node_class, odcr))
+    return frozenset(place_of(odcr) for odcr in node_class.resolved.usable if takes(node_class, odcr))
 
 
 def lets_absorb(node_class: NodeClass, place: Place) -> bool:
@@ -86,7 +86,7 @@ class ClosedPlaces:
         if selection.group_arn:
             group = inventory.groups.get(selection.group_arn)
             members = self._barred_of(queue).intersection(group.member_ids if group else ())
-            return frozenset(_place(inventory.odcrs[id_]) for id_ in members if id_ in inventory.odcrs)
+            return frozenset(place_of(inventory.odcrs[id_]) for id_ in members if id_ in inventory.odcrs)
         usable = {odcr.id for odcr in node_class.resolved.usable} - self._barred_of(queue)
         return frozenset(
             place
@@ -120,17 +120,18 @@ class ClosedPlaces:
         by_place: dict[Place, list[Odcr]] = defaultdict(list)
         for odcr in self._supply.inventory.odcrs.values():
             if _matched_openly(odcr):
-                by_place[_place(odcr)].append(odcr)
+                by_place[place_of(odcr)].append(odcr)
         return by_place
 
 
 def open_places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
     """The places in which EC2 would match one of these reservations without a target."""
     odcrs = (inventory.odcrs[odcr_id] for odcr_id in odcr_ids if odcr_id in inventory.odcrs)
-    return frozenset(_place(odcr) for odcr in odcrs if _matched_openly(odcr))
+    return frozenset(place_of(odcr) for odcr in odcrs if _matched_openly(odcr))
 
 
-def _takes(node_class: NodeClass, odcr: Odcr) -> bool:
+def takes(node_class: NodeClass, odcr: Odcr) -> bool:
+    """Whether the reservation can take running instances of the class."""
     if odcr.market != "on-demand" or odcr.outpost_arn:
         return False
     if node_class.selection.group_arn:
@@ -142,5 +143,5 @@ def _matched_openly(odcr: Odcr) -> bool:
     return odcr.match_criteria == "open" and (odcr.active or odcr.on_time)
 
 
-def _place(odcr: Odcr) -> Place:
+def place_of(odcr: Odcr) -> Place:
     return odcr.instance_type, odcr.zone

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from broker.capacity.absorption import lets_absorb
 from broker.capacity.class_catalog import image_for
 from broker.capacity.demand import order
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
-from broker.capacity.options import any_reservation, on_demand_too, tenancy
+from broker.capacity.options import on_demand_too, tenancy
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
 from broker.capacity.types import EFA, exotic
+from broker.capacity.vacancy import absorbable
 from broker.text import counted
 from providers.errors import ErrorClass, ProviderError
 from providers.launch import LaunchError, LaunchResult, Override, ReservationTarget
@@ -251,7 +251,7 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
     pools = _pools(assignment, node_class, image, types)
-    absorbable = _absorbable(option.pool, assignment, node_class)
+    counted_later = _absorbable(option.pool, assignment, node_class)
     launch = LaunchGroup(
         wave=_WAVES[option.pool.target],
         node_class=node_class.name,
@@ -261,13 +261,13 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
             node_class.selection,
             option,
             on_demand_too(requirements),
-            absorbable=absorbable,
+            absorbable=counted_later,
         ),
         image=image,
         overrides=(),
         assignments=(),
         tenancy=node_class.tenancy,
-        closed=not option.pool.reserved and not absorbable,
+        closed=not option.pool.reserved and not counted_later,
         placement_group=_placement_group(option, odcr, node_class),
         price_limit=_price_limit(assignment, node_class),
     )
@@ -308,7 +308,7 @@ def _pools(
     first = assignment.option.pool
     if first.capacity_type == "reserved":
         return (first,)
-    absorbable = _absorbable(first, assignment, node_class)
+    counted_later = _absorbable(first, assignment, node_class)
     pools = dict.fromkeys([first])
     names = {first.instance_type}
     efas = types[first.instance_type].efa_interfaces
@@ -325,7 +325,7 @@ def _pools(
             continue  # a template names an interface for each
         if len(pools) == MAX_POOLS or (pool.instance_type not in names and len(names) == MAX_TYPES):
             break
-        if _absorbable(pool, assignment, node_class) != absorbable:
+        if _absorbable(pool, assignment, node_class) != counted_later:
             break  # it needs another template, and the order of the options stays
         names.add(pool.instance_type)
         pools[pool] = None
@@ -333,14 +333,7 @@ def _pools(
 
 
 def _absorbable(pool: Pool, assignment: Assignment, node_class: NodeClass) -> bool:
-    """Whether EC2 may count an instance of this pool, which is outside reservations, in one later."""
-    place = (pool.instance_type, pool.zone)
-    return (
-        pool.capacity_type == "on-demand"
-        and place not in assignment.closed
-        and any_reservation(assignment.claim.requirements)
-        and lets_absorb(node_class, place)
-    )
+    return absorbable(pool, assignment.claim.requirements, node_class, assignment.closed)
 
 
 def _overrides(

@@ -12,7 +12,7 @@ its queue owns it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -309,6 +309,12 @@ class OptionCatalog:
 
 def _class_key(known: ClassCatalog) -> tuple[str, str]:
     return known.node_class.name, known.node_class.tenancy
+
+
+def awaited(stuck: Iterable[CandidateOptions]) -> frozenset[str]:
+    """The reservations in which claims wait for a slot without another way."""
+    options = (option for item in stuck if not item.unreserved for option in item.options)
+    return frozenset(id_ for option in options if option.pool.reserved for id_ in option.odcr_ids)
 
 
 def full(option: Option, inventory: Inventory) -> Skipped:

@@ -38,7 +38,7 @@ from broker.capacity.explanations import Explanations
 from broker.capacity.flow import Flow
 from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
 from broker.capacity.model import Assignment, Claim, Option, Plan, Skipped, Solution, Unplaced
-from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
+from broker.capacity.option_catalog import CandidateOptions, OptionCatalog, awaited
 from broker.capacity.overlap import opted_out, separated
 from broker.capacity.problem import ClaimDemand
 from broker.capacity.solve import SECONDS
@@ -302,18 +302,16 @@ class _Draft:
             return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))
 
         assignments = separated(assignments, self.slots.allocated, kept, supply, member)
-        awaited = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
-        return opted_out(assignments, kept | awaited | self._awaited(), supply)
+        nominated = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
+        return opted_out(assignments, kept | nominated | self._awaited(), supply)
 
-    def _awaited(self) -> set[str]:
+    def _awaited(self) -> frozenset[str]:
         """The reservations in which claims wait for a slot without another way: EC2 gives a slot that becomes
         free to an instance that runs by then.
         """
         waiting = self.waiting.candidates
-        stuck = {waiting[uid] for uid in waiting.keys() - self.chosen.keys() if not waiting[uid].unreserved}
-        reserved = (option for item in stuck for option in item.options if option.pool.reserved)
-        reach = {id_ for option in reserved for id_ in option.odcr_ids}
-        return reach | {odcr.id for odcr, _ in self.pending.values()}
+        stuck = {waiting[uid] for uid in waiting.keys() - self.chosen.keys()}
+        return awaited(stuck) | {odcr.id for odcr, _ in self.pending.values()}
 
 
 def _later(

@@ -1,7 +1,8 @@
 """Every way to get a machine for a need now, with what it takes, or the reason why it is out.
 
 Pods that wait, replacements and returns choose among these ways; the plan of launches assigns the same
-options (see `option_catalog`). A way is one reservation's slots, or an option outside reservations.
+options (see `option_catalog`). A way is one reservation's slots, or an option outside reservations. One of
+the latter may lead into a slot later: EC2 counts the instance there once the slot is free (`absorption`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.capacity.model import Claim, Inventory, Option, Skipped
 from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog, full
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.supply import LaunchSupply
+from broker.capacity.vacancy import Vacancy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +25,10 @@ class Way:
     """`odcr_id`: the reservation; empty outside reservations, where `free` and `lent` are 0.
 
     `free`: its slots without an instance. `lent`: those that their owner, the need's queue, gets back from
-    borrowers. `borrows`: the slots belong to another owner. `last_resort`: EC2 refused it lately, and it may
-    be tried all the same. `out`: why the way leads to no machine now.
+    borrowers. `borrows`: the slots belong to another owner. `joins`: the reservation in which EC2 counts an
+    instance outside once the node that it succeeds has left its slot there; empty without one.
+    `last_resort`: EC2 refused it lately, and it may be tried all the same. `out`: why the way leads to no
+    machine now.
     """
 
     option: Option
@@ -32,21 +36,33 @@ class Way:
     free: int = 0
     lent: int = 0
     borrows: bool = False
+    joins: str = ""
     last_resort: bool = False
     out: Skipped | None = None
 
 
 def ways(
-    need: Claim, supply: LaunchSupply, catalog: OptionCatalog, reclaimed: Mapping[SlotPool, int] | None = None
+    need: Claim,
+    supply: LaunchSupply,
+    catalog: OptionCatalog,
+    reclaimed: Mapping[SlotPool, int] | None = None,
+    *,
+    vacancy: Vacancy | None = None,
 ) -> Iterator[Way]:
-    """The ways of a claim, the preferred first. `reclaimed`: lent slots that other claims get back."""
+    """The ways of a claim, the preferred first.
+
+    `reclaimed`: lent slots that other claims get back. `vacancy`: the slot of the node that it succeeds.
+    """
     candidates = catalog.candidates(need)
     last_resort = frozenset(candidates.last_resort)
     lent = _returnable(need, candidates, supply, reclaimed or {})
     for option in candidates.options:
         refused = candidates.refused.get(option)
         if not option.odcr_ids:
-            yield Way(option=option, last_resort=option in last_resort, out=refused)
+            short = refused is not None or option in last_resort
+            takes = vacancy and not short and vacancy.takes(option, need, catalog.known(need))
+            joins = vacancy.odcr_id if vacancy and takes else ""
+            yield Way(option=option, joins=joins, last_resort=option in last_resort, out=refused)
             continue
         reclaims = refused is None or refused.reason == RESERVATION_FULL
         for odcr_id in option.odcr_ids:

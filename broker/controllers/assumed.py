@@ -178,6 +178,8 @@ class AssumptionStore:
 
         # By the uid of a claim of another launcher.
         self.left: AssumptionTable[LeftSlot] = AssumptionTable(self, LEFT)
+        # The ODCR of a slot, by the uid of the claim that leaves it to its successor outside.
+        self.joining: AssumptionTable[str] = AssumptionTable(self, ENDED)
 
         # Claims by uid. `launches`: the ODCR that the claim is launched into, empty without one or if the
         # launch did not hold a slot. `nominated_slots`: the occupied slot that it waits for since the last

@@ -75,6 +75,14 @@ def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     return (name, uid) if slash and uid else ("", None)
 
 
+def replaced_uids(claim: NodeClaim) -> tuple[str, ...]:
+    """The uids of all claims that this one replaces."""
+    first = replaces(claim)[1]
+    others = claim.annotations.get(names.REPLACES_ALSO, "").split(",") if first else ()
+    uids = (first, *(other.partition("/")[2] for other in others))
+    return tuple(uid for uid in uids if uid)
+
+
 def provider_id(instance: Instance) -> str:
     """The instance's name in claims and nodes."""
     return f"aws:///{instance.zone}/{instance.id}"

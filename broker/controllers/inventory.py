@@ -187,8 +187,10 @@ class InventoryCache:
             )
 
     def _left_now(self) -> Mapping[str, int]:
-        self.assumed.left.expire(self._clock.now())
-        return Counter(slot.odcr_id for slot in self.assumed.left.values().values())
+        for table in (self.assumed.left, self.assumed.joining):
+            table.expire(self._clock.now())
+        left = Counter(slot.odcr_id for slot in self.assumed.left.values().values())
+        return left + Counter(self.assumed.joining.values().values())
 
     def recorded(self, odcr_id: str, reserved: int) -> None:
         """Notes the size of a reservation that an earlier process recorded, so that a reservation that shrank

@@ -4,6 +4,9 @@ Why: Karpenter ends a node of a full reservation before it launches the replacem
 TerminateFirstDrift and TerminateFirstRepair), and holds nothing for it. A claim of the broker would take the
 slot at once, and Karpenter's pods would have no node.
 
+The broker does the same for itself where it launched a successor beside a full reservation: EC2 is to count
+that one in the slot, and nothing is launched into it for CONVERGENCE meanwhile.
+
 Invariant: each claim of another launcher that ends to be replaced leaves at most one slot, for LEFT at most,
 and until one more claim of its NodePool has an instance there. A new process finds the claims that still
 end; it does not know those that were gone before.
@@ -19,7 +22,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.assumed import AssumptionStore, LeftSlot
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, instance_id, since
+from broker.controllers.claim_status import held_odcr, instance_id, replaces, since
 
 # For other reasons Karpenter's pods go to existing nodes, or to a new one that is there before.
 REPLACING: Final = frozenset({"Drifted", "Unhealthy"})
@@ -36,7 +39,10 @@ class LeftSlots:
 
     def observe(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         claim = new or old
-        if claim is None or self._caches.owns(claim):
+        if claim is None:
+            return
+        if self._caches.owns(claim):
+            self._observe_own(claim, gone=new is None)
             return
         if new is None:
             self._replaced.pop(claim.uid, None)
@@ -44,6 +50,16 @@ class LeftSlots:
             self._leave(claim, gone=new is None)
         elif new is not None and _placed(new) and not (old is not None and _placed(old)):
             self._match(new)
+
+    def _observe_own(self, claim: NodeClaim, *, gone: bool) -> None:
+        """Leaves the slot of a node to its successor outside, until EC2 counts that one there."""
+        old, slot = replaces(claim)[1], held_odcr(claim)
+        counted = bool(slot) and claim.annotations.get(names.JOINS_SLOT) == slot
+        if counted and old is not None and self._assumed.joining.forget((old,)):
+            self._released()
+        ends = gone or (claim.deleting and since(claim, names.INSTANCE_TERMINATING) is not None)
+        if slot and ends and any(_joins(other, claim, slot) for other in self._caches.claims.list()):
+            self._assumed.joining.assume(claim.uid, slot)
 
     def _leave(self, claim: NodeClaim, *, gone: bool) -> None:
         """Records the slot of a claim that ends, unless its replacement has an instance."""
@@ -76,6 +92,12 @@ class LeftSlots:
             return False
         earlier = created <= slot.deleted if before else created < slot.deleted
         return earlier or held_odcr(claim) == slot.odcr_id
+
+
+def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:
+    """Whether EC2 is to count the successor in the slot, and does not yet."""
+    wanted = successor.annotations.get(names.JOINS_SLOT) == slot and replaces(successor)[1] == old.uid
+    return wanted and _placed(successor) and held_odcr(successor) != slot
 
 
 def _leaves(claim: NodeClaim) -> bool:

@@ -1,6 +1,7 @@
 """The cost of moving the pods of a node, by which nodes are chosen to end.
 
-Source: Karpenter, pkg/utils/disruption/disruption.go (EvictionCost, ReschedulingCost, LifetimeRemaining).
+Source: Karpenter, pkg/utils/disruption/disruption.go (EvictionCost, ReschedulingCost, LifetimeRemaining,
+ComputeRescheduleDisruptionCost).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.text import InvalidText, decode_duration, decode_whole
 
+DISRUPTION_COST: Final = "karpenter.sh/disruption-cost"  # comes before the other one
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 _MOST: Final = 10.0
 _NEVER: Final = "Never"
@@ -21,6 +23,11 @@ _NEVER: Final = "Never"
 
 def rescheduling_cost(pods: Iterable[Pod]) -> float:
     return sum(map(_eviction_cost, pods))
+
+
+def disruption_of(pods: Iterable[Pod]) -> float:
+    """The cost of ending a node with these pods: 1 for the node, and no pod makes it less."""
+    return 1.0 + sum(max(0.0, _eviction_cost(pod)) for pod in pods)
 
 
 def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
@@ -38,5 +45,6 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
 def _eviction_cost(pod: Pod) -> float:
     cost = 1.0 + pod.spec.priority / 2**25
     with suppress(InvalidText):  # as in Karpenter
-        cost += decode_whole(pod.annotations.get(DELETION_COST, "0")) / 2**27
+        text = pod.annotations.get(DISRUPTION_COST, pod.annotations.get(DELETION_COST, "0"))
+        cost += decode_whole(text) / 2**27
     return min(_MOST, max(-_MOST, cost))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 CLUSTER = "demo"
 PROFILE = "demo-node"
+PLATFORM: Final = "Linux/UNIX"
+ROLLOUT_SLOTS = 4
 _POOL = [
     {"Type": "AWS::EC2::CapacityReservationPool"},
     {
@@ -87,6 +89,13 @@ def everything(endpoint: str) -> ExampleIds:
     return ids
 
 
+def rollout(endpoint: str) -> ExampleIds:
+    """The account of the rollout: a reservation of four, and a second image."""
+    ids, ec2 = plain(endpoint).names, client("ec2", endpoint)
+    odcr = _reserve(ec2, "c7i.4xlarge", "us-east-1a", ROLLOUT_SLOTS, "targeted", "web")
+    return ExampleIds(names={**ids, "NEW_AMI": _image(ec2, other_than=ids["AMI"]), "ODCR_WEB": odcr})
+
+
 def _of_teams(ec2: EC2Client, endpoint: str) -> tuple[str, dict[str, str]]:
     """The group of two teams, and the reservation of each."""
     odcrs = {}
@@ -129,16 +138,17 @@ def _node_profile(endpoint: str) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=PROFILE)
 
 
-def _image(ec2: EC2Client) -> str:
-    """Any Linux x86 image of moto's own."""
+def _image(ec2: EC2Client, *, other_than: str = "") -> str:
+    """Any x86 image of moto's own that has the platform of the reservations."""
     images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
-    return next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
+    linux = (i["ImageId"] for i in images if i.get("PlatformDetails") == PLATFORM)
+    return next(id_ for id_ in linux if id_ != other_than)
 
 
 def _reserve(ec2: EC2Client, instance_type: str, zone: str, count: int, criteria: str, team: str) -> str:
     response = ec2.create_capacity_reservation(
         InstanceType=instance_type,
-        InstancePlatform="Linux/UNIX",
+        InstancePlatform=PLATFORM,
         AvailabilityZone=zone,
         InstanceCount=count,
         InstanceMatchCriteria=criteria,  # type: ignore[arg-type]

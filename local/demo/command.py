@@ -6,6 +6,7 @@ It imports nothing slow before it is called, so that other commands answer at on
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
 from typing import Annotated, Final
@@ -25,6 +26,7 @@ class Story(StrEnum):
     CLAIM = "run"
     TEAMS = "teams"
     ROOM = "rooms"
+    ROLLOUT = "rollout"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,23 +51,33 @@ def register(app: typer.Typer) -> None:
                 "--room", help="Room on nodes: kept while its pods are away, borrowed and reclaimed."
             ),
         ] = False,
+        rollout: Annotated[
+            bool, typer.Option("--rollout", help="A new image for all nodes of a full reservation.")
+        ] = False,
     ) -> None:
         """Local AWS, a Kubernetes API and the broker on this machine; needs neither account nor cluster."""
-        if teams and room:
-            raise typer.BadParameter("--teams and --room are two demos: run one after the other")
-        story = Story.ROOM if room else Story.TEAMS if teams else Story.CLAIM
-        raise typer.Exit(_run(story, settings, once=once))
+        chosen = {Story.TEAMS: teams, Story.ROOM: room, Story.ROLLOUT: rollout}
+        stories = [story for story, wanted in chosen.items() if wanted] or [Story.CLAIM]
+        if len(stories) > 1:
+            raise typer.BadParameter(
+                "--teams, --room and --rollout are demos of their own: run one after the other"
+            )
+        raise typer.Exit(play(lambda: _story(stories[0])(settings, once=once)))
 
 
-def _run(story: Story, settings: Settings, *, once: bool) -> int:
-    """The exit code of a story."""
+def play(begin: Callable[[], int]) -> int:
+    """The exit code of a story, with a first and a last line; that of an interrupt if a signal ends it."""
     from broker.commands.output import console
     from local.demo.session import session
 
     # A signal may also come while the story is imported.
     try:
         with session(console()):
-            code: int = import_module(f"local.demo.{story}").demo(settings, once=once)
-            return code
+            return begin()
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _story(story: Story) -> Callable[..., int]:
+    demo: Callable[..., int] = import_module(f"local.demo.{story}").demo
+    return demo

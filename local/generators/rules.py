@@ -184,6 +184,15 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         "RepairAllowed has the limit: find their common cause first.",
     ),
     Alert(
+        name="CapacityBrokerRolloutStopped",
+        # Between two attempts of a launch there is no series for a moment.
+        expr="max by (nodepool) (max_over_time(capacity_broker_rollout_stopped[5m])) > 0",
+        lasts="5m",
+        summary="A node has no replacement, so its rollout stopped",
+        description="The condition NodesReplaced of NodePool {{ $labels.nodepool }} has the cause. The pods "
+        "of the node wait, and no other node of its reservation is ended meanwhile.",
+    ),
+    Alert(
         name="CapacityBrokerNodesUnused",
         # Between the end of a wait and the next round there is no series for a moment.
         expr="max by (nodepool, made_for, cause) "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -44,8 +44,15 @@ def full(
     stack.node_pool("web", node_class="web")
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     metadata = {"annotations": dict(annotations or {})}
-    stack.edit(NodePool, "web", {"spec": {"disruption": block}, "metadata": metadata})
+    stack.edit(NodePool, "web", {"spec": {"disruption": block, **template()}, "metadata": metadata})
     return odcr
+
+
+def template() -> dict[str, Any]:
+    """Of a pool with one type, of which no node is replaced by a cheaper one."""
+    values: Mapping[str, Sequence[str]] = {names.CAPACITY_TYPE: BOTH, names.INSTANCE_TYPE: ["m5.large"]}
+    required = [{"key": key, "operator": "In", "values": [*listed]} for key, listed in values.items()]
+    return {"template": {"spec": {"requirements": required}}}
 
 
 def beside(stack: Stack, name: str = "low", **more: Any) -> None:
@@ -184,7 +191,8 @@ def test_node_that_ec2_cannot_count_in_the_slot_moves_at_once_unless_its_pool_fo
     stack.node_pool("web", node_class="web")
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     annotations = {names.RETURN_TO_RESERVATIONS: text} if text else {}
-    stack.edit(NodePool, "web", {"spec": {"disruption": block}, "metadata": {"annotations": annotations}})
+    spec = {"disruption": block, **template()}
+    stack.edit(NodePool, "web", {"spec": spec, "metadata": {"annotations": annotations}})
     stack.start(absorption_seconds=3600.0)
     holder(stack, odcr)
     beside(stack)

@@ -26,7 +26,8 @@ def pool(stack: Stack, name: str = "web", **disruption: Any) -> None:
     """A pool that removes nodes after 30 seconds, with all of them at once."""
     stack.node_class("web", preference="none", zones=(A,))
     stack.node_pool(name, node_class="web")
-    change(stack, name, disruption={"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption})
+    block = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    change(stack, name, disruption={**block, **disruption})
 
 
 def change(stack: Stack, name: str, **spec: Any) -> None:

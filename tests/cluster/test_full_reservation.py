@@ -9,24 +9,44 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.oncall.metrics import REGISTRY
 from providers.names import TAG_CLUSTER
 from tests.cluster.account import CLUSTER, A
 from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.ome.reserved import reserve
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, replacement, run
-from tests.cluster.test_standing import WEB, nodes, replicas
+from tests.cluster.test_standing import WEB, live, nodes, replicas
 
 KINDS = pytest.mark.parametrize(
     "kinds", [(RESERVED,), (RESERVED, ON_DEMAND)], ids=["reserved", "with-fallback"]
 )
 
 
-def pool(stack: Stack, *kinds: str, annotations: dict[str, str] | None = None, **reservation: Any) -> None:
+BESIDE = pytest.mark.parametrize("target", ["group", "open"])
+TYPE = "m5.large"
+
+
+def reservation(stack: Stack, target: str, count: int) -> tuple[str, dict[str, Any]]:
+    """A reservation that a class reaches by its id, by a group or openly, and the class's field."""
+    odcr = stack.aws.odcr(count=count, criteria="open" if target == "open" else "targeted")
+    group = stack.aws.group(odcr)
+    targets: dict[str, Any] = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
+    return odcr, targets[target]
+
+
+def pool(
+    stack: Stack,
+    *kinds: str,
+    annotations: dict[str, str] | None = None,
+    consolidate_after: str = "Never",
+    **reservation: Any,
+) -> None:
     stack.node_class("web", zones=(A,), **reservation)
     stack.node_pool("web", node_class="web")
     required = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*kinds]}
-    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
-    block = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [TYPE]}
+    block = {"consolidateAfter": consolidate_after, "budgets": [{"nodes": "100%"}]}
     template = {"spec": {"requirements": [required, types]}}
     body: dict[str, Any] = {"spec": {"disruption": block, "template": template}}
     stack.edit(NodePool, "web", {**body, "metadata": {"annotations": annotations or {}}})
@@ -74,16 +94,153 @@ def rolled(stack: Stack, count: int) -> tuple[int, int]:
 def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
     stack: Stack, kinds: tuple[str, ...], target: str
 ) -> None:
-    odcr = stack.aws.odcr(count=3, criteria="open" if target == "open" else "targeted")
-    group = stack.aws.group(odcr)
-    targets: dict[str, Any] = {"id": {"id_": odcr}, "group": {"group": group}, "open": {"preference": "open"}}
-    pool(stack, *kinds, **targets[target])
+    odcr, selects = reservation(stack, target, 3)
+    pool(stack, *kinds, **selects)
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1", "r-2")
     drift(stack, "r-0", "r-1", "r-2")
-    assert rolled(stack, 3) == (3, 1)
+    beside = ON_DEMAND in kinds and target != "id"
+    assert rolled(stack, 3) == (3, 0 if beside else 1)
     assert stack.aws.free(odcr) == 0
-    assert [i.get("CapacityReservationId") for i in stack.aws.instances()] == [odcr] * 3
+    assert places(stack) == [odcr] * 3
+    way = f"beside {odcr}" if beside else f"takes over its slot of {odcr}"
+    for name in ("r-0", "r-1", "r-2"):
+        assert way in stack.until_event(name, "DisruptionLaunching").message
+
+
+def places(stack: Stack) -> list[str]:
+    """The reservation of each instance; empty outside."""
+    return sorted(str(instance.get("CapacityReservationId", "")) for instance in stack.aws.instances())
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02", "FUL-03", "FUL-11")
+def test_successor_returns_to_the_slot_where_ec2_does_not_absorb_it(stack: Stack, target: str) -> None:
+    stack.control.freed_slot_absorbs(False)
+    odcr, selects = reservation(stack, target, 2)
+    pool(stack, RESERVED, ON_DEMAND, consolidate_after="30s", **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1")
+    drift(stack, "r-0", "r-1")
+    launches = launched(stack)
+
+    def returned() -> bool:
+        replicas(stack, 2)
+        return places(stack) == [odcr, odcr] and not any(name.startswith("r-") for name in claims(stack))
+
+    stack.until(returned, "all run in the reservation", step=STEP)
+    assert launched(stack) - launches == 3  # one beside, one in a free slot, and the return of the first
+    assert stack.aws.free(odcr) == 0
+
+
+def until_bound(stack: Stack, count: int) -> None:
+    def bound() -> bool:
+        replicas(stack, count)
+        return len(live(stack)) == count and all(pod.spec.node_name for pod in live(stack))
+
+    stack.until(bound, "all pods run", step=STEP)
+
+
+def claims(stack: Stack) -> list[str]:
+    return [claim.name for claim in stack.all(NodeClaim)]
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02", "FUL-05")
+def test_one_instance_at_a_time_runs_beside_a_full_reservation(stack: Stack, target: str) -> None:
+    _, selects = reservation(stack, target, 3)
+    pool(stack, RESERVED, ON_DEMAND, **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1", "r-2")
+    drift(stack, "r-0", "r-1", "r-2")
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        replicas(stack, 3)
+        most = max(most, len(stack.aws.instances()))
+        return not any(name.startswith("r-") for name in claims(stack))
+
+    stack.until(done, "all are new", step=STEP)
+    assert most == 4
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02")
+def test_no_successor_runs_beside_where_ec2_could_count_it_in_a_slot_of_another_owner(
+    stack: Stack, target: str
+) -> None:
+    odcr, selects = reservation(stack, target, 1)
+    tags = [{"Key": names.TAG_RESERVATION, "Value": "default/training"}]
+    specifications = [{"ResourceType": "capacity-reservation", "Tags": tags}]
+    criteria = "open" if target == "open" else "targeted"
+    other = stack.aws.odcr(criteria=criteria, TagSpecifications=specifications)
+    stack.aws.join("team", other)
+    stack.aws.rival(other)
+    reserve(stack, "training", flavor=TYPE, quotas={"cpu": "2"})
+    pool(stack, RESERVED, ON_DEMAND, **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    drift(stack, "r-0")
+    assert rolled(stack, 1) == (1, 1)
+    assert places(stack) == [odcr]
+    assert f"takes over its slot of {odcr}" in stack.until_event("r-0", "DisruptionLaunching").message
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02", "FUL-04")
+def test_no_successor_runs_beside_a_slot_that_a_waiting_claim_needs(stack: Stack, target: str) -> None:
+    odcr, selects = reservation(stack, target, 1)
+    pool(stack, RESERVED, ON_DEMAND, **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    rival = stack.claim("waits", node_class="web", priority="1000")
+    stack.until_waiting(rival, "AllReservationsFull")
+    drift(stack, "r-0")
+    stack.until(lambda: "r-0" not in claims(stack), "r-0 ends", step=STEP)
+    until_bound(stack, 1)
+    assert places(stack) == [odcr]
+    assert not stack.get(NodeClaim, rival).status.provider_id
+    assert f"takes over its slot of {odcr}" in stack.until_event("r-0", "DisruptionLaunching").message
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02", "FUL-05")
+def test_successor_that_ec2_has_no_room_for_beside_takes_over_the_slot(stack: Stack, target: str) -> None:
+    odcr, selects = reservation(stack, target, 2)
+    pool(stack, RESERVED, ON_DEMAND, **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1")
+    stack.control.pool(instance_type=TYPE, zone=A, size=0)
+    calls = stack.calls("CreateFleet")
+    drift(stack, "r-0", "r-1")
+    assert rolled(stack, 2) == (2, 1)
+    assert places(stack) == [odcr, odcr]
+    assert stack.calls("CreateFleet") - calls == 3  # one refusal: the second node knows of it
+    ways = sorted(stack.until_event(name, "DisruptionLaunching").message for name in ("r-0", "r-1"))
+    assert f"beside {odcr}" in ways[1] and f"takes over its slot of {odcr}" in ways[0]
+
+
+@BESIDE
+@pytest.mark.covers("FUL-02")
+def test_pool_that_launches_first_waits_for_room_beside(stack: Stack, target: str) -> None:
+    odcr, selects = reservation(stack, target, 1)
+    pool(stack, RESERVED, ON_DEMAND, annotations={names.REPLACE: "launch-first"}, **selects)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    stack.control.pool(instance_type=TYPE, zone=A, size=0)
+    calls = stack.calls("CreateFleet")
+    drift(stack, "r-0")
+    stack.until(lambda: stack.calls("CreateFleet") > calls, "a refusal", step=STEP)
+    for _ in range(10):
+        stack.advance(30)
+        stack.passes()
+        replicas(stack, 1)
+    assert not stack.get(NodeClaim, "r-0").deleting and stack.reservation_of("r-0") == odcr
+    assert stack.calls("CreateFleet") - calls <= 3
+    stack.control.pool(instance_type=TYPE, zone=A, size=None)
+    assert rolled(stack, 1) == (1, 0)
+    assert places(stack) == [odcr]
 
 
 def ended(stack: Stack, *claims: str) -> None:
@@ -165,11 +322,13 @@ def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.reason == "LaunchFailed"
     assert "no other node of its reservation is ended" in shown.message
+    assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) == 1
     stack.control.clear_faults()
     stack.until(lambda: stack.aws.free(odcr) == 0, "its successor has the slot", step=STEP)
     rolled(stack, 3)
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.status == "True"
+    assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) is None
 
 
 @KINDS
@@ -190,7 +349,8 @@ def test_a_drifted_node_does_not_end_for_a_slot_that_ec2_would_give_to_a_running
     drift(stack, "r-0")
     if ON_DEMAND in kinds:  # its successor may run outside
         ended(stack, "r-0")
-        assert settled(stack, 1)
+        until_bound(stack, 1)
+        assert places(stack) == ["", odcr]
         return
     event = stack.until_event("r-0", "DisruptionBlocked", text=taker)
     assert odcr in event.message

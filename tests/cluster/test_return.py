@@ -20,6 +20,10 @@ from tests.cluster.test_disruption import STEP, gone, later, replacement, run
 BOTH = (RESERVED, ON_DEMAND)
 ASK = {names.RETURN_TO_RESERVATIONS: "true"}
 FORBID = {names.RETURN_TO_RESERVATIONS: "false"}
+# Of pods that share no node, so that none of them fits where another is.
+TERM = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "kubernetes.io/hostname"}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}
+APART: dict[str, Any] = {"labels": {"app": "apart"}, "affinity": {"podAntiAffinity": REQUIRED}}
 
 
 def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disruption: Any) -> str:
@@ -28,10 +32,15 @@ def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disrupt
     stack.node_class("web", id_=odcr, zones=(A,))
     stack.node_pool("web", node_class="web")
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption}
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5.xlarge", "m5.2xlarge"]}
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [*BOTH]}
     stack.edit(
         NodePool,
         "web",
-        {"spec": {"disruption": block}, "metadata": {"annotations": ASK if return_enabled else FORBID}},
+        {
+            "spec": {"disruption": block, "template": {"spec": {"requirements": [kinds, types]}}},
+            "metadata": {"annotations": ASK if return_enabled else FORBID},
+        },
     )
     return odcr
 
@@ -42,7 +51,7 @@ def fallback(stack: Stack, name: str, **more: Any) -> str:
     stack.until_ready(name)
     stack.until_shown(name)
     node_name = stack.get(NodeClaim, name).status.node_name
-    run(stack, f"app-{name}", node_name)
+    run(stack, f"app-{name}", node_name, **APART)
     return node_name
 
 
@@ -162,7 +171,7 @@ def test_pods_hold_up_the_end_of_a_return_that_has_begun(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-36")
 def test_the_dearest_claim_moves_and_a_gang_moves_whole(stack: Stack) -> None:
-    odcr = full(stack, slots=2)
+    odcr = full(stack, slots=2, budgets=[{"nodes": "0"}])
     stack.start()
     holder(stack, odcr, "first", "second")
     fallback(stack, "low")
@@ -173,9 +182,10 @@ def test_the_dearest_claim_moves_and_a_gang_moves_whole(stack: Stack) -> None:
     stack.until_ready("g-0", "g-1")
     stack.until_shown("g-0", "g-1")
     for name in ("g-0", "g-1"):
-        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name)
+        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, **APART)
     stack.delete(NodeClaim, "first")
     stack.until_gone(NodeClaim, "first")
+    stack.edit(NodePool, "web", {"spec": {"disruption": {"budgets": [{"nodes": "100%"}]}}})
     # One slot: the dearest single claim takes it, since half of the gang may not.
     new = until_replaced(stack, "dear")
     gone(stack, "dear")

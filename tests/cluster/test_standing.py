@@ -32,7 +32,8 @@ def cluster(stack: Stack, *, slots: int, pools: tuple[str, ...] = ("web",), **di
         stack.node_pool(name, node_class="web")
         block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption}
         kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED, ON_DEMAND, SPOT]}
-        template = {"spec": {"requirements": [kinds]}}
+        types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+        template = {"spec": {"requirements": [kinds, types]}}
         stack.edit(NodePool, name, {"spec": {"disruption": block, "template": template}})
     return odcr
 

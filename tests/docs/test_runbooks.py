@@ -32,6 +32,7 @@ VARYING = (
     (re.compile(r"(replica-0_)[0-9a-f]+"), r"\g<1>1a2b3c4d"),
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "0a1b2c3d-0000-4000-8000-0123456789ab"),
     (re.compile(r"(\bteam-)[0-9a-f]{8}\b"), r"\g<1>1a2b3c4d"),
+    (re.compile(r"(\bweb-)[0-9a-f]{5}\b"), r"\g<1>1a2b3"),
     (re.compile(r" +$", re.MULTILINE), ""),
 )
 

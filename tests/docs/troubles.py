@@ -35,11 +35,13 @@ from tests.cluster.ome.reserved import (
     until_state,
 )
 from tests.cluster.stack import Stack
+from tests.cluster.test_full_reservation import drift
 from tests.cluster.test_losses import ready, vanish
 from tests.cluster.test_outage import refuse
 from tests.cluster.test_prometheus import led
 from tests.cluster.test_provisioning import capacity, pods, start
 from tests.cluster.test_provisioning import pool as team
+from tests.cluster.test_standing import nodes, replicas
 from tests.cluster.test_trial import DRY
 from tests.cluster.test_unused_nodes import rounds, unused_round
 
@@ -231,6 +233,30 @@ def repair_stopped(stack: Stack) -> None:
     stack.until(stopped, "repair stops", step=5.0)
 
 
+def rollout_stopped(stack: Stack) -> None:
+    """EC2 refuses the new image of two nodes of a full reservation."""
+    stack.node_class("web", id_=stack.aws.odcr(count=2), zones=(A,))
+    stack.node_pool("web", node_class="web")
+    required = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED]}
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"requirements": [required]}}}})
+    stack.start()
+    nodes(stack, RESERVED, "node-0", "node-1")
+    stack.control.fault(
+        action="CreateFleet",
+        code="Unsupported",
+        message="The boot mode of the AMI is not supported by the instance type",
+        times=-1,
+    )
+    drift(stack, "node-0", "node-1")
+
+    def stopped() -> bool:
+        replicas(stack, 2)
+        shown = stack.condition(NodePool, "web", "NodesReplaced")
+        return shown is not None and shown.status == "False"
+
+    stack.until(stopped, "the rollout stops", step=5.0)
+
+
 def spending_cap_reached(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
@@ -305,6 +331,9 @@ TROUBLES: Final[Mapping[str, Trouble]] = {
     ),
     "CapacityBrokerRepairStopped": Trouble(
         repair_stopped, ("2 of 2 nodes of NodePool web are broken", "NetworkingReady   IPAMDNotReady")
+    ),
+    "CapacityBrokerRolloutStopped": Trouble(
+        rollout_stopped, ("web    False      LaunchFailed", "web-1a2b3   node-0/")
     ),
     "CapacityBrokerSpendingCapReached": Trouble(spending_cap_reached, ("SpendingCapReached",)),
     "CapacityReservationFailed": Trouble(spending_cap_reached, ("training   Failed", "InsufficientCapacity")),

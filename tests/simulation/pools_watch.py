@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -119,7 +119,9 @@ class PoolsWatch:
         pods = [pod for pod in pods_of(self._world) if pod["spec"].get("nodeName") == node]
         pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and self.seen(pod)]
         free = drifted or repaired or self.replaced(claim)
-        if pods and not free and not self._fit_in_reserved(pods, node):
+        bought = claim["metadata"]["labels"].get(names.CAPACITY_TYPE) != "reserved"
+        kinds = ("reserved", "on-demand", "spot") if bought else ("reserved",)
+        if pods and not free and not self._fit_on(kinds, pods, node):
             text = ", ".join(pod["metadata"]["name"] for pod in pods)
             raise Violation("healthy", f"claim {name} is deleted with {text} on its ready node")
         for pod in () if bounded or self.replaced(claim) else pods:
@@ -164,19 +166,20 @@ class PoolsWatch:
     def replaced(self, claim: Json) -> bool:
         meta = claim["metadata"]
         wanted = f"{meta['name']}/{meta['uid']}"
-        replaces = (
-            c["metadata"].get("annotations", {}).get(names.REPLACES, "")
+        replaced = (
+            c["metadata"].get("annotations", {}).get(key, "")
             for c in self._world.claims()
+            for key in (names.REPLACES, names.REPLACES_ALSO)
             if not c["metadata"].get("deletionTimestamp")
         )
-        return any(text.startswith(wanted) for text in replaces)
+        return any(wanted in text.split(",") for text in replaced)
 
-    def _fit_in_reserved(self, pods: list[Json], left: str) -> bool:
-        """Whether the pods fit on other reserved nodes, beside the pods that the process has seen there."""
+    def _fit_on(self, kinds: Collection[str], pods: list[Json], left: str) -> bool:
+        """Whether the pods fit on other nodes of these kinds, beside those that the process saw there."""
         rooms = {
             name: [cpu, gpus]
             for name, (cpu, gpus, labels) in rooms_of(self._world, self.seen)
-            if name != left and labels.get(names.CAPACITY_TYPE) == "reserved"
+            if name != left and labels.get(names.CAPACITY_TYPE) in kinds
         }
         for pod in sorted(pods, key=pod_cpu, reverse=True):
             room = next((r for r in rooms.values() if r[0] >= pod_cpu(pod) and r[1] >= pod_gpus(pod)), None)

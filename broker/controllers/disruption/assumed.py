@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.placement.filters import prepare
 from broker.placement.model import PodInfo
+from broker.placement.moving import place_on_others
 from broker.placement.reading import moved
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -20,22 +20,6 @@ def assumed_on(node: ManagedNode, placement: PlacementSnapshot | None) -> list[P
     """The pods that `place_on_others` placed on the node."""
     state = placement.states.get(node.node.name) if placement and node.node is not None else None
     return [pod for pod in state.pods if not pod.node_name] if state is not None else []
-
-
-def place_on_others(
-    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Iterable[str]
-) -> tuple[list[PodInfo], PlacementSnapshot]:
-    """The pods that fit no usable node, and the snapshot with the others placed, each on the first."""
-    unplaced: list[PodInfo] = []
-    known = [name for name in usable if name in placement.states]
-    for pod in pods:
-        prepared = prepare(pod, placement)
-        fit = next((name for name in known if not prepared.reasons(placement.states[name])), None)
-        if fit is None:
-            unplaced.append(pod)
-        else:
-            placement = placement.with_pod(pod, fit)
-    return unplaced, placement
 
 
 def moving_pods(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:

@@ -23,7 +23,7 @@ from broker.controllers.disruption.holds import settle_holds
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
-from broker.controllers.disruption.rollouts import rollout_condition, stopped
+from broker.controllers.disruption.rollouts import STOPPED_ROLLOUTS, halted, rollout_condition, stopped
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -79,6 +79,13 @@ class DisruptionController:
         """Shows on each NodePool whether its nodes are replaced, or a launch failed."""
         claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         problems = stopped(claims)
+        STOPPED_ROLLOUTS.show(
+            {
+                (pool.name,): 1.0
+                for pool in snapshot.pools.values()
+                if pool.name in problems or halted(pool, claims, snapshot.now)
+            }
+        )
         for name in snapshot.pools:
             pool = self._caches.pools.get(name)
             if pool is None:

@@ -5,28 +5,35 @@ Invariant: a machine is one that provisioning would make, had by one of the ways
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from broker.apis import names
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.static_pools import follows
-from broker.capacity.absorption import absorbs
+from broker.capacity.absorption import ClosedPlaces, absorbs
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
-from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.option_catalog import OptionCatalog, awaited
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.static_nodes import usable_for
-from broker.capacity.successors import AWAITS_REPLACED, succeed
+from broker.capacity.successors import AWAITS_REPLACED, Succession, succeed
 from broker.capacity.supply import LaunchSupply
-from broker.capacity.ways import Way, ways
+from broker.capacity.vacancy import Vacancy
+from broker.capacity.ways import ways
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import held_odcr
+from broker.controllers.disruption.choosing import (
+    Fitting,
+    beside_or_in,
+    combinable,
+    own_slot,
+    problem_of,
+)
+from broker.controllers.disruption.prices import NodeValues
 from broker.controllers.disruption.replacements import Demand, Pair, planned
 from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
@@ -38,6 +45,7 @@ from broker.controllers.provisioning.pools import template_labels
 from broker.controllers.provisioning.usage import (
     NODES,
     LargestMachines,
+    node_room,
     pool_limits,
     unreadable,
 )
@@ -56,27 +64,8 @@ from broker.reservations.drawing import draw_request
 from providers.errors import ProviderError
 
 MOST_TRIED: Final = 240  # pairs of type and zone
-MOST_NAMED: Final = 3  # causes in a message
 _OF_EVERY_TYPE: Final = frozenset({CPU, MEMORY, PODS, NODES})  # resources that each machine has
 OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
-
-
-class Fitting(NamedTuple):
-    """A machine that holds the pods, and the way to get it."""
-
-    machine: MachineOption
-    way: Way
-
-    @property
-    def open(self) -> bool:
-        return self.way.out is None and (not self.way.odcr_id or self.way.free > 0)
-
-    @property
-    def cause(self) -> str:
-        """Why the machine cannot be had."""
-        if self.way.out is not None:
-            return self.way.out.message
-        return f"{self.way.option.pool.shown}: all slots of {self.way.odcr_id} are lent to others"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +100,24 @@ class MachineFinder:
         return {name: ready.plan for name in refs if (ready := self.sources.launch_class(name))}
 
     @cached_property
-    def supply(self) -> LaunchSupply:
-        """What claims that wait, and those of nodes that may be replaced, can have beside successors.
+    def _all(self) -> LaunchSupply:
+        """What claims that wait, and those of nodes that may be replaced, can have.
 
         Raises ProviderError.
         """
         claims = {node.claim.uid: node.claim for node in self.snapshot.nodes}
         claims |= {claim.uid: claim for claim in self.owned if claim.uid in self.waiting}
-        supply = self.supply_for(self.sources.slots.entitlements(claims, self.observed))
-        return succeed([*self.waiting.values()], supply).rest(supply)
+        return self.supply_for(self.sources.slots.entitlements(claims, self.observed))
+
+    @cached_property
+    def _succession(self) -> Succession:
+        """Raises ProviderError."""
+        return succeed([*self.waiting.values()], self._all)
+
+    @cached_property
+    def supply(self) -> LaunchSupply:
+        """What remains beside successors. Raises ProviderError."""
+        return self._succession.rest(self._all)
 
     def supply_for(self, entitlements: Entitlements) -> LaunchSupply:
         """Raises ProviderError."""
@@ -131,6 +129,10 @@ class MachineFinder:
             now=self.snapshot.now,
             entitlements=entitlements,
         )
+
+    @cached_property
+    def values(self) -> NodeValues:
+        return NodeValues(sources=self.sources, types=types_of(self.observed), snapshot=self.snapshot)
 
     @cached_property
     def catalog(self) -> OptionCatalog:
@@ -149,20 +151,34 @@ class MachineFinder:
                 return replace(needed, problem=f"EC2NodeClass {claim.node_class} cannot launch now"), []
         except (InvalidRequirement, ProviderError) as error:
             return replace(needed, problem=str(error)), []
-        fitting, unfit = self.fitting(needed, claim, placement)
-        if (own := _own_slot(needed.node, fitting)) is not None and way != "launch-first":
-            kept = [item for item in fitting if item.way.odcr_id and not item.way.borrows]
-            if way == "auto" and _free_together(kept, needed.node.claim) >= unit:
-                fitting = kept  # nothing is bought or borrowed beside a slot
-            elif problem := self._no_successor(needed.node, own.way.odcr_id, claim, fitting):
-                return replace(needed, problem=problem), []
-            else:
-                freed = Fitting(own.machine, replace(own.way, free=1, out=None))
-                fitting = [freed, *(item for item in fitting if item is not own)]
-                needed = replace(needed, slot=own.way.odcr_id)
-        machines = _combinable(fitting, unfit)
-        problem = "" if machines else _problem(pool.name, fitting)
+        vacancy = self._vacancy(needed.node, unit) if way != "terminate-first" else None
+        fitting, unfit = self.fitting(needed, claim, placement, vacancy=vacancy)
+        own = own_slot(needed.node, fitting)
+        if own is not None:
+            left = self.observed.inventory.left.get(own.way.odcr_id, 0)
+            needed, fitting = beside_or_in(needed, own, fitting, way=way, unit=unit, left=left)
+            if needed.slot and (problem := self._no_successor(needed.node, needed.slot, claim, fitting)):
+                needed = replace(needed, problem=problem)
+            if needed.problem:
+                return needed, []
+        machines = combinable(fitting, unfit)
+        problem = "" if machines else problem_of(pool.name, fitting)
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
+
+    def _vacancy(self, node: ManagedNode, unit: int) -> Vacancy | None:
+        """The slot that the node leaves, if a successor may run beside it for a time."""
+        room = node_room(node.pool, self.caches.claims.list()) if node.static else None
+        slot = held_odcr(node.claim)
+        if not slot or (room is not None and room < unit):
+            return None
+        return Vacancy(odcr_id=slot, closed=self._closed, supply=self.supply)
+
+    @cached_property
+    def _closed(self) -> ClosedPlaces:
+        """Where EC2 must not count the successors: in slots that waiting claims are promised, or need."""
+        succession = self._succession
+        stuck = {self.catalog.candidates(claim) for claim in succession.others}
+        return ClosedPlaces(succession.odcr_ids | awaited(stuck), self.supply)
 
     def _no_successor(self, node: ManagedNode, slot: str, claim: Claim, fitting: Iterable[Fitting]) -> str:
         """Why its successor would have no machine if the node ended first: EC2 refused such launches lately,
@@ -180,11 +196,17 @@ class MachineFinder:
         return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}" if takers else ""
 
     def fitting(
-        self, needed: Demand, claim: Claim, placement: PlacementSnapshot
+        self,
+        needed: Demand,
+        claim: Claim,
+        placement: PlacementSnapshot,
+        *,
+        vacancy: Vacancy | None = None,
     ) -> tuple[list[Fitting], list[MachineOption]]:
         """The machines in order that hold all pods together, whether one is free or not, and the others.
 
-        Of a following pool, only those in its usable slots: its loop would end any other node.
+        Of a following pool, only those in its usable slots: its loop would end any other node. `vacancy`: the
+        slot that the node leaves, if one outside may have it then.
         """
         known = self.catalog.known(claim)
         labels = template_labels(needed.node.pool, claim.requirements)
@@ -196,7 +218,7 @@ class MachineFinder:
         fits: dict[Hashable, bool] = {}
         fitting: list[Fitting] = []
         failed: list[MachineOption] = []
-        for way in ways(claim, self.supply, self.catalog):
+        for way in ways(claim, self.supply, self.catalog, vacancy=vacancy):
             place = (way.option.pool.instance_type, way.option.pool.zone)
             if place not in places and len(places) == MOST_TRIED:
                 continue
@@ -206,7 +228,8 @@ class MachineFinder:
             kind = (room, *(machine.node.labels.get(key) for key in keys))
             if kind not in fits:
                 fits[kind] = hosts(node_of(machine, claim.name), needed.pods, placement)
-            if fits[kind] and (not follower or usable_for(claim, way.odcr_id, self.supply)):
+            usable = not follower or (way.odcr_id and usable_for(claim, way.odcr_id, self.supply))
+            if fits[kind] and usable:
                 fitting.append(Fitting(machine, way))
             else:
                 failed.append(machine)
@@ -228,7 +251,8 @@ class MachineFinder:
 
         A claim may get any machine of its list, so none is larger than the first.
         """
-        supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
+        olds = [node for needed, _ in pairs for node in needed.nodes]
+        supply = Supply(room={}, limits=self._limits_without(olds))
         allowed: list[Pair] = []
         for needed, machines in pairs:
             first = next(filter(supply.within_limits, machines), None)
@@ -244,7 +268,8 @@ class MachineFinder:
 
         Other loops may have created claims since the pass began.
         """
-        supply = Supply(room={}, limits=self._limits_without([needed.node for needed, _ in pairs]))
+        olds = [node for needed, _ in pairs for node in needed.nodes]
+        supply = Supply(room={}, limits=self._limits_without(olds))
         for _, machines in pairs:
             if not supply.within_limits(machines[0]):
                 return False
@@ -317,53 +342,6 @@ def new_claim(body: Mapping[str, Any]) -> NodeClaim:
     """The claim of a body as it will be created; its name stands for its uid."""
     metadata = body["metadata"]
     return NodeClaim.decode({**body, "metadata": {**metadata, "uid": metadata["name"]}})
-
-
-def _combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> list[MachineOption]:
-    """The machines of which each type fits in each listed zone, with each capacity type; one can be had.
-
-    A claim lists types, zones and capacity types by themselves, and may get any combination.
-    """
-    machines = [item.machine for item in fitting]
-    unfit = {*map(_place, failed)} - {*map(_place, machines)}
-    zones = {machine.zone for machine in machines}
-    kinds = {machine.capacity_type for machine in machines}
-    bad = {name for name, zone, kind in unfit if zone in zones and kind in kinds}
-    good = [item for item in fitting if item.machine.instance_type not in bad]
-    if any(item.open for item in good):
-        return [item.machine for item in good]
-    first = next((item.machine for item in fitting if item.open), None)
-    return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
-
-
-def _free_together(fitting: Iterable[Fitting], claim: NodeClaim) -> int:
-    """The free slots for a unit of nodes; if these must be together, the most of one zone."""
-    free = {(item.machine.zone, item.way.odcr_id): item.way.free for item in fitting if item.open}
-    if names.GANG_DOMAIN not in claim.annotations:
-        return sum(free.values())
-    zones: Counter[str] = Counter()
-    for (zone, _), count in free.items():
-        zones[zone] += count
-    return max(zones.values(), default=0)
-
-
-def _own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:
-    """The machine in the slot that the node leaves, if its pods fit there; a borrowed slot is not held."""
-    slot = held_odcr(node.claim)
-    own = (item for item in fitting if item.way.odcr_id == slot and not item.way.borrows)
-    return next(own, None) if slot else None
-
-
-def _problem(pool: str, fitting: Sequence[Fitting]) -> str:
-    if not fitting:
-        return f"no instance type of NodePool {pool} holds its pods"
-    causes = [*dict.fromkeys(item.cause for item in fitting)]
-    more = f" and {len(causes) - MOST_NAMED} more" if len(causes) > MOST_NAMED else ""
-    return f"NodePool {pool} has no machine for its pods now: {'; '.join(causes[:MOST_NAMED])}{more}"
-
-
-def _place(machine: MachineOption) -> tuple[str, str, str]:
-    return machine.instance_type, machine.zone, machine.capacity_type
 
 
 def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot) -> bool:

@@ -1,4 +1,4 @@
-"""Starts disruptions in Karpenter's order: broken nodes, empty ones, drifted ones, moves into idle slots.
+"""Starts disruptions in Karpenter's order: broken, empty, drifted, underused nodes; then moves to idle slots.
 
 Source: Karpenter, pkg/controllers/disruption (repair.go, emptiness.go, drift.go, controller.go).
 """
@@ -31,9 +31,11 @@ from broker.controllers.disruption.candidates import (
     usable_soon,
     waits,
 )
+from broker.controllers.disruption.consolidation import Consolidator
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
-from broker.controllers.disruption.moves import MoveController, base_gang
+from broker.controllers.disruption.move_model import base_gang
+from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.reboots import RebootController
 from broker.controllers.disruption.repair_view import RepairReader
@@ -53,7 +55,6 @@ from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
-from broker.placement.claims import taken_over
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.holds_reading import holds_room
@@ -91,6 +92,15 @@ class DisruptionMethods:
             self._permission,
             reporter,
         )
+        self._consolidator = Consolidator(
+            caches,
+            moves,
+            self._replacer,
+            self._permission,
+            reporter,
+            self._newest_pods,
+            self._clock.monotonic,
+        )
         self._learner = RoomLearner()
         self._unused = UnusedNodes(context, caches, reporter)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
@@ -109,9 +119,10 @@ class DisruptionMethods:
             learner=self._learner,
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
-        settled = after_endings(snapshot, self._usable(snapshot))
+        usable = self._usable(snapshot)
+        settled = after_endings(snapshot, usable)
         self._succeed(snapshot, finder)
-        in_repair, settled = self._repairs.run(finder, settled, self._usable(snapshot), ledger)
+        in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
@@ -123,7 +134,12 @@ class DisruptionMethods:
             node.claim.uid for node in free if assumed_on(node, placement) != assumed_on(node, settled)
         }
         # What it has read is read again: the replacements that this pass started wait for slots, too.
-        self._return(replace(finder), [node for node in free if node.claim.uid not in ended], ledger)
+        free = [node for node in free if node.claim.uid not in ended]
+        consolidated = self._consolidator.run(
+            replace(finder), placement, free, usable, ledger, promised=moved | ended
+        )
+        free = [node for node in free if node.claim.uid not in consolidated]
+        self._return(replace(finder), free, ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
@@ -183,7 +199,9 @@ class DisruptionMethods:
                 touched |= standing.kept(standing.reserved)  # any of them may be a host of the moves to come
                 break
             touched |= standing.kept(move.hosts)
-            if pods_wait or not all(self._may_move(node, snapshot) for node in move.nodes):
+            if pods_wait or finder.values.rejection(move.nodes):
+                continue
+            if not all(self._may_move(node, snapshot) for node in move.nodes):
                 continue
             if not self._permission.all_allowed(move.nodes, ledger, "Underutilized"):
                 if all(ledger.limit(node.pool.name, "Underutilized") for node in move.nodes):
@@ -196,7 +214,8 @@ class DisruptionMethods:
                 with self._reporter.isolated(node):
                     self._moves.end(node, "ReturnToReservation")
                     ledger.take(node.pool.name, "Underutilized")
-                    self._reporter.returning(node.claim, move.hosts[0].claim, move.message)
+                    saving = f"saves ${finder.values.by_uid[node.claim.uid].price:.4f} an hour"
+                    self._reporter.returning(node.claim, move.hosts[0].claim, f"{move.message}: {saving}")
         return touched, standing.placement
 
     def _may_move(self, node: ManagedNode, snapshot: DisruptionSnapshot) -> bool:
@@ -300,7 +319,7 @@ class DisruptionMethods:
                 node.claim.deleting
                 or node.replacement is not None
                 or not node.initialized
-                or (taken_over(node.claim)[0] and awaits_pods(node.claim, self._caches.claims, snapshot.now))
+                or awaits_pods(node.claim, self._caches.claims, snapshot.now)
                 or self._expects(node, bound)
             )
         }

@@ -13,12 +13,10 @@ Once one claim of a move has ended, the move is only completed.
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -26,10 +24,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import observe_response, replaces, since, write
+from broker.controllers.claim_status import observe_response, since, write
+from broker.controllers.disruption.beside import in_slots
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.drain_bounds import bound_drain
+from broker.controllers.disruption.move_model import Move, MoveLabel, moves_of
 from broker.controllers.disruption.repair_history import record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
@@ -38,7 +38,6 @@ from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
 from broker.placement.disruption_pods import NO_SCHEDULE
-from broker.text import InvalidText, decode_whole
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
@@ -52,62 +51,11 @@ REASON_OF: Final[Mapping[Cause, str]] = {
     "Expired": "Expired",
     "Ended": "Ended",
     "ReturnToReservation": "Underutilized",
+    "Underutilized": "Underutilized",
 }
 # The causes of replacements that may be given up.
+_OF_A_MOVE: Final = (names.MOVE, names.REPLACES, names.REPLACES_ALSO, names.JOINS_SLOT)
 _UNDONE: Final[tuple[Cause, ...]] = ("ReturnToReservation", "Unhealthy")
-_MOST: Final = 10_000
-_ID: Final = 8  # characters of a move's id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveLabel:
-    """The value of the annotation MOVE: an id, the number of claims, and the cause."""
-
-    id: str
-    size: int
-    cause: Cause
-
-    def __str__(self) -> str:
-        return f"{self.id}/{self.size}/{self.cause}"
-
-
-def move_label(claim: NodeClaim) -> MoveLabel | None:
-    """None if the annotation is missing or was changed by hand."""
-    id_, _, rest = claim.annotations.get(names.MOVE, "").partition("/")
-    size, _, cause = rest.partition("/")
-    known = next((literal for literal in get_args(Cause) if literal == cause), None)
-    try:
-        return MoveLabel(id=id_, size=decode_whole(size, least=1, most=_MOST), cause=known) if known else None
-    except InvalidText:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """The replacements of one move that exist, each with the node that it replaces, if that exists."""
-
-    label: MoveLabel
-    pairs: tuple[tuple[NodeClaim, ManagedNode | None], ...]
-
-    @property
-    def olds(self) -> list[ManagedNode]:
-        """The old nodes that still have to end."""
-        return [node for _, node in self.pairs if node is not None and not node.claim.deleting]
-
-    @property
-    def committed(self) -> bool:
-        """Whether one of several old claims has ended or ends."""
-        return len(self.olds) < len(self.pairs)
-
-
-def moves_of(snapshot: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> list[Move]:
-    """All moves with a replacement that is not being deleted."""
-    grouped: dict[MoveLabel, list[tuple[NodeClaim, ManagedNode | None]]] = defaultdict(list)
-    for claim in claims:
-        uid = replaces(claim)[1]
-        if uid is not None and not claim.deleting and (label := move_label(claim)) is not None:
-            grouped[label].append((claim, snapshot.by_uid(uid)))
-    return [Move(label=label, pairs=tuple(pairs)) for label, pairs in grouped.items()]
 
 
 class MoveController:
@@ -120,25 +68,30 @@ class MoveController:
         self._reporter = reporter
 
     def start(
-        self, bodies: Sequence[tuple[ManagedNode, Mapping[str, Any]]], label: MoveLabel, message: str
+        self,
+        bodies: Sequence[tuple[Sequence[ManagedNode], Mapping[str, Any]]],
+        label: MoveLabel,
+        message: str,
     ) -> bool:
         """Creates the replacements of a move, and keeps new pods off the old nodes.
 
         False if one of them exists already, from an attempt that is being undone, or cannot be created.
         """
-        for node, body in bodies:
+        olds = [node for nodes, _ in bodies for node in nodes]
+        for nodes, body in bodies:
             try:
                 created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))
             except AlreadyExists:
                 return False
             except (Invalid, Forbidden) as error:
-                for old_node, _ in bodies:
+                for old_node in olds:
                     self._fail(old_node, label.cause, f"its replacement cannot be created: {error}")
                 return False
-            self._reporter.launching(created, label.cause)
-            if label.cause == "ReturnToReservation":
-                self._reporter.returning(node.claim, created, message)
-        for node, _ in bodies:
+            for node in nodes:
+                self._reporter.launching(node.claim, created, label.cause, message)
+                if label.cause == "ReturnToReservation":
+                    self._reporter.returning(node.claim, created, message)
+        for node in olds:
             self._mark(node, label.cause, message)
         return True
 
@@ -162,6 +115,7 @@ class MoveController:
             return None
         if move.committed and move.label.size > 1:
             return self._complete(move, snapshot)
+        move = replace(move, pairs=in_slots(self._client, self._claims, move.pairs))
         if failure := self._failure(move, snapshot.now):
             self._undo(move, failure, snapshot)
             return None
@@ -248,7 +202,7 @@ class MoveController:
         """Gives the move up. The condition comes first: it makes a new process go on undoing."""
         for node in move.olds:
             self._fail(node, move.label.cause, reason)
-        for replacement, _ in move.pairs:
+        for replacement in {replacement.uid: replacement for replacement, _ in move.pairs}.values():
             used = snapshot.by_uid(replacement.uid)
             if used is not None and used.moving:
                 self._keep(replacement)
@@ -259,7 +213,7 @@ class MoveController:
 
     def _keep(self, replacement: NodeClaim) -> None:
         """Makes it a claim of its own: pods came to its node already."""
-        meta = {"uid": replacement.uid, "annotations": {names.MOVE: None, names.REPLACES: None}}
+        meta = {"uid": replacement.uid, "annotations": dict.fromkeys(_OF_A_MOVE)}
         try:
             body = self._client.patch(NodeClaim.KIND, replacement.name, {"metadata": meta})
         except NotFound:
@@ -341,18 +295,6 @@ class MoveController:
     def _write_taints(self, node: Node, taints: list[dict[str, Any]]) -> None:
         body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
-
-
-def base_gang(gang: str) -> str:
-    """The name of the gang before an earlier move."""
-    name, dot, suffix = gang.rpartition(".")
-    moved = dot and len(suffix) == _ID and all(char in "0123456789abcdef" for char in suffix)
-    return name if moved else gang
-
-
-def move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
-    text = "/".join([*sorted(node.claim.uid for node in nodes), now.isoformat()])
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID]
 
 
 def _may_follow(replacement: NodeClaim) -> bool:

@@ -41,7 +41,8 @@ class Demand:
 
     Once machines were searched for: `unfit`, those that do not hold the pods, and `problem`, why there are
     none. `slot`: the reservation in which the replacement takes over the slot, after the node has ended;
-    empty if the replacement is launched first.
+    empty if the replacement is launched first. `joins`: the full reservation in which EC2 counts it then.
+    `also`: the other nodes that end for the same replacement, of which the pods are among these.
     """
 
     node: ManagedNode
@@ -50,6 +51,12 @@ class Demand:
     unfit: tuple[MachineOption, ...] = ()
     problem: str = ""
     slot: str = ""
+    joins: str = ""
+    also: tuple[ManagedNode, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[ManagedNode, ...]:
+        return self.node, *self.also
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -132,6 +139,8 @@ def body(
             names.REPLACES: f"{old.name}/{old.uid}",
             names.MOVE: move,
             names.TAKES_SLOT: needed.slot or None,
+            names.JOINS_SLOT: needed.joins or None,
+            names.REPLACES_ALSO: ",".join(f"{n.claim.name}/{n.claim.uid}" for n in needed.also) or None,
         },
     )
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from broker.apis import names
 from broker.apis.meta import condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, replaces, since
-from broker.controllers.disruption.assumed import assumed_on, place_on_others
+from broker.controllers.claim_status import held_odcr, replaced_uids, since
+from broker.controllers.disruption.assumed import assumed_on
 from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
-from broker.controllers.disruption.moves import MoveController, MoveLabel, base_gang, move_id
+from broker.controllers.disruption.move_model import MoveLabel, base_gang, move_id
+from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.replacements import (
     Demand,
     Pair,
@@ -27,6 +28,7 @@ from broker.controllers.disruption.rollouts import ReplaceWay, replace_way, roll
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.usage import NODES, node_room
+from broker.placement.moving import place_on_others
 from broker.placement.snapshot import PlacementSnapshot
 from broker.text import InvalidText
 
@@ -46,7 +48,7 @@ class Replacer:
 
     def replaced(self, node: ManagedNode) -> bool:
         """Whether a replacement exists, also if a later step of its start was refused."""
-        return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
+        return any(node.claim.uid in replaced_uids(claim) for claim in self._caches.claims.list())
 
     def replace_nodes(
         self,
@@ -158,11 +160,11 @@ class Replacer:
         *,
         gang: str = "",
     ) -> bool:
-        id_ = move_id([needed.node for needed, _ in pairs], finder.snapshot.now)
-        label = MoveLabel(id=id_, size=len(pairs), cause=cause)
+        olds = [node for needed, _ in pairs for node in needed.nodes]
+        label = MoveLabel(id=move_id(olds, finder.snapshot.now), size=len(olds), cause=cause)
         bodies = [
             (
-                needed.node,
+                needed.nodes,
                 body(
                     needed,
                     machines,
@@ -204,6 +206,8 @@ def _shown(pair: Pair) -> str:
     needed, machines = pair
     if needed.slot:
         return f"it ends first, and its successor takes over its slot of {needed.slot}"
+    if needed.joins:
+        return f"its successor is launched first, beside {needed.joins}, and is counted there afterwards"
     first = machines[0]
     place = f"a free slot of {first.source}" if first.source else f"{first.capacity_type} {first.zone}"
     return f"its successor is launched first ({place})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -18,18 +18,19 @@ from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 
-Cause = Literal["Empty", "Drifted", "Unhealthy", "Expired", "ReturnToReservation", "Ended"]
+Cause = Literal["Empty", "Drifted", "Unhealthy", "Expired", "ReturnToReservation", "Underutilized", "Ended"]
 BLOCKED: Final = "DisruptionBlocked"
 TERMINATING: Final = "DisruptionTerminating"
 LAUNCHING: Final = "DisruptionLaunching"
 WAITING: Final = "DisruptionWaitingReadiness"
 FAILED: Final = "DisruptionFailed"
 RETURNING: Final = "ReturnToReservation"
+CONSOLIDATED: Final = "ConsolidationApproved"
 
 DISRUPTED = Counter(
     "capacity_broker_claims_disrupted",
-    "Claims that the broker ended, by reason: Empty, Drifted, Unhealthy, Expired, or ReturnToReservation "
-    "after its replacement in a reserved slot was ready.",
+    "Claims that the broker ended, by reason: Empty, Drifted, Unhealthy, Expired, Underutilized, or "
+    "ReturnToReservation after its replacement in a reserved slot was ready.",
     ["reason", "nodepool"],
     registry=REGISTRY,
 )
@@ -91,8 +92,11 @@ class DisruptionReporter:
             _log.warning("disruption did not go on", claim=node.claim.name, error=str(error))
             self.blocked(node, f"The API server refused a step: {error}")
 
-    def launching(self, replacement: NodeClaim, cause: Cause) -> None:
-        self._recorder.event(replacement, "Normal", LAUNCHING, f"Launching NodeClaim: {cause}")
+    def launching(self, old: NodeClaim, replacement: NodeClaim, cause: Cause, message: str) -> None:
+        """`message`: the way of the replacement, with the reservation."""
+        detail = message.removeprefix(f"{cause}: ")
+        for subject in (old, replacement):
+            self._recorder.event(subject, "Normal", LAUNCHING, f"Launching NodeClaim: {cause}: {detail}")
 
     def waiting(self, replacement: NodeClaim) -> None:
         self._recorder.event(replacement, "Normal", WAITING, "Waiting on readiness to continue disruption")
@@ -100,6 +104,10 @@ class DisruptionReporter:
     def returning(self, old: NodeClaim, replacement: NodeClaim, message: str) -> None:
         for subject in (old, replacement):
             self._recorder.event(subject, "Normal", RETURNING, message)
+
+    def consolidating(self, claims: Iterable[NodeClaim], message: str) -> None:
+        for claim in claims:
+            self._recorder.event(claim, "Normal", CONSOLIDATED, message)
 
     def terminating(self, claim: NodeClaim, node: Node | None, cause: Cause) -> None:
         """Reports and counts a claim that ends."""

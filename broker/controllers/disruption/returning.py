@@ -43,14 +43,11 @@ from broker.controllers.disruption.replacements import (
 )
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.nodeclass.resolve import LINUX
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import MachineOption
-from providers.model import InstanceType
 
 # How long a slot must have been idle at least: by then a claim that needs it has requested it.
 LEAST_IDLE: Final = timedelta(minutes=1)
-MOVABLE: Final = ("on-demand", "spot")
 _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 
 
@@ -128,8 +125,9 @@ class ReturnSelector:
         if not candidates or not any(budgets.values()):
             return []
         supply, waiting = finder.supply, finder.waiting
-        savings = {node.claim.uid: self._saving(node, supply.types) for node in candidates}
-        rated = [node for node in candidates if savings[node.claim.uid] > 0.0]
+        values = finder.values
+        savings = {node.claim.uid: values.by_uid[node.claim.uid].price for node in candidates}
+        rated = [n for n in candidates if savings[n.claim.uid] > 0.0 and not values.rejection([n])]
         if not rated:
             return []
         gangs = running_gangs(finder.snapshot, finder.owned)
@@ -188,24 +186,6 @@ class ReturnSelector:
             for id_, count in idle.items()
             if id_ in waited or not absorbs(inventory.odcrs[id_], instance, inventory.groups)
         }
-
-    def _saving(self, node: ManagedNode, types: Mapping[str, InstanceType]) -> float:
-        """The price of the claim's instance now, in dollars an hour; 0 if unknown, or in a reservation.
-
-        The slot is paid for in any case.
-        """
-        labels = node.claim.labels
-        kind = labels.get(names.CAPACITY_TYPE, "")
-        type_ = types.get(labels.get(names.INSTANCE_TYPE, ""))
-        ready = self._sources.launch_class(node.pool.spec.template.spec.node_class_ref.name)
-        if kind not in MOVABLE or type_ is None or ready is None:
-            return 0.0
-        if kind == "spot":
-            return type_.spot_prices.get(labels.get(names.ZONE, "")) or 0.0
-        platform = next(
-            (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id), LINUX
-        )
-        return type_.price(platform, labels.get(names.INSTANCE_TENANCY, "default")) or 0.0
 
 
 def returns(node: ManagedNode) -> bool:

@@ -15,10 +15,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_status import held_odcr, replaces, since
+from broker.controllers.disruption.beside import joins, refused
 from broker.controllers.disruption.candidates import awaits_pods
+from broker.controllers.disruption.move_model import move_label
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
+from broker.oncall.metrics import GaugeTable
 from broker.placement.claims import taken_over
 from broker.text import InvalidText, decode_whole, shortened
 
@@ -28,6 +31,11 @@ NODES_REPLACED: Final = "NodesReplaced"
 # A rollout that stopped goes on after that, by one node: its cause may be gone.
 STOPPED: Final = timedelta(hours=1)
 _MOST: Final = 10_000
+STOPPED_ROLLOUTS = GaugeTable(
+    "capacity_broker_rollout_stopped",
+    "1 for each NodePool with a rollout that stopped: a replacement has no node, and gets none by itself.",
+    ["nodepool"],
+)
 
 
 def replace_way(pool: NodePool) -> ReplaceWay:
@@ -55,6 +63,9 @@ def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, tuple[str, str]]:
     texts: dict[str, tuple[str, str]] = {}
     for claim in sorted(claims, key=lambda claim: claim.name):
         old, _ = replaces(claim)
+        label = move_label(claim)
+        if label is not None and label.cause == "Underutilized":
+            continue  # its node stays, and nothing else waits for it
         problem = _launch_problem(claim) if claim.waits else _end_problem(claim)
         if old and problem:
             reason, text = problem
@@ -67,6 +78,9 @@ def _launch_problem(claim: NodeClaim) -> tuple[str, str] | None:
     launched = condition(claim.status.conditions, names.LAUNCHED)
     if launched is None or launched.status == "True" or launched.reason in WAITS_FOR_SLOT:
         return None
+    slot, until = taken_over(claim)
+    if refused(claim) or (slot and until is None):
+        return None  # its node has not left the slot yet
     return "LaunchFailed", f"is not launched: {launched.message}"
 
 
@@ -124,7 +138,7 @@ def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now
         claim
         for claim in known
         if (old := replaces(claim)[1]) is not None
-        and (taken_over(claim)[0] or held.get(old, "")) in odcrs
+        and (taken_over(claim)[0] or joins(claim) or held.get(old, "")) in odcrs
         and not claim.deleting
         and (not is_true(claim, names.INITIALIZED_CONDITION) or awaits_pods(claim, claims, now))
     ]

@@ -18,7 +18,7 @@ from typing import Final
 from broker.apis import names
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
-from broker.controllers.disruption.assumed import assumed_on, moving_pods, place_on_others
+from broker.controllers.disruption.assumed import assumed_on, moving_pods
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
     awaits_pods,
@@ -30,6 +30,7 @@ from broker.controllers.disruption.gangs import RunningGangs
 from broker.controllers.disruption.returning import consolidates
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.placement.model import PodInfo
+from broker.placement.moving import place_on_others
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey

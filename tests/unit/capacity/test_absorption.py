@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.capacity import launches
-from broker.capacity.absorption import absorbs
+from broker.capacity.absorption import ClosedPlaces, absorbs
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
+from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
+from broker.capacity.shortages import Scope, Shortages
+from broker.capacity.vacancy import Vacancy
+from broker.capacity.ways import ways
+from providers.errors import ErrorClass
 from providers.launch import ReservationTarget
 from providers.model import Instance, ReservationGroup
 
@@ -52,8 +57,7 @@ def target(selection: Selection, known: Inventory, **more: Any) -> ReservationTa
     return call.target
 
 
-@pytest.mark.covers("FUL-10")
-@pytest.mark.parametrize(
+SELECTIONS = pytest.mark.parametrize(
     ("selection", "criteria", "expected"),
     [
         (OPEN, "open", MATCHED),
@@ -67,6 +71,10 @@ def target(selection: Selection, known: Inventory, **more: Any) -> ReservationTa
         (Selection(), "open", NEVER),
     ],
 )
+
+
+@pytest.mark.covers("FUL-10")
+@SELECTIONS
 def test_fallback_is_launched_so_that_ec2_can_count_it_in_the_reservations_of_its_class(
     selection: Selection, criteria: str, expected: ReservationTarget
 ) -> None:
@@ -198,3 +206,55 @@ def test_ec2_can_count_a_running_instance_only_where_all_is_equal_and_it_allows_
     members: Sequence[str] = ("cr-1",)
     groups = {GROUP: ReservationGroup(arn=GROUP, name="gpus", member_ids=tuple(members))}
     assert absorbs(odcr("cr-1", **reservation), running(**runs), groups) == expected
+
+
+def joined(
+    selection: Selection, known: Inventory, *, kept: Sequence[str] = (), short: bool = False, **more: Any
+) -> set[str]:
+    """The reservations that the on-demand ways of a successor lead into once its node left cr-1."""
+    class_ = node_class(selection, known)
+    given = supply({class_.name: class_}, known)
+    if short:
+        scope = Scope("pool", "on-demand:m5.xlarge:us-east-1a")
+        refused = Shortages().record(scope, class_=ErrorClass.CAPACITY, code="Insufficient", now=NOW)
+        given = replace(given, shortages=refused)
+    need = claim("c", **{"kinds": BOTH, "types": ["m5.xlarge"], "zones": ["us-east-1a"], **more})
+    vacancy = Vacancy(odcr_id="cr-1", closed=ClosedPlaces(kept, given), supply=given)
+    offered = [*ways(need, given, OptionCatalog(given), vacancy=vacancy)]
+    assert all(not way.joins for way in offered if way.odcr_id)
+    assert not any(way.joins for way in ways(need, given, OptionCatalog(given)))
+    return {way.joins for way in offered} - {""}
+
+
+@pytest.mark.covers("FUL-02")
+@SELECTIONS
+def test_way_outside_joins_the_slot_that_a_node_leaves_where_ec2_can_count_it(
+    selection: Selection, criteria: str, expected: ReservationTarget
+) -> None:
+    assert joined(selection, world(criteria=criteria)) == (set() if expected == NEVER else {"cr-1"})
+
+
+@pytest.mark.covers("FUL-02")
+@pytest.mark.parametrize("selection", [OPEN, BY_GROUP], ids=["open", "group"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kept": ["cr-1"]},
+        {"short": True},
+        {"kinds": ["reserved"]},
+        {"kinds": ["on-demand"]},
+        {"zones": ["us-east-1b"]},
+        {"types": ["m5.2xlarge"]},
+    ],
+    ids=str,
+)
+def test_no_way_joins_a_slot_that_others_need_or_that_its_instance_does_not_match(
+    selection: Selection, given: Mapping[str, Any]
+) -> None:
+    assert joined(selection, world(), **given) == set()
+
+
+@pytest.mark.covers("FUL-02")
+@pytest.mark.parametrize("selection", [OPEN, BY_GROUP], ids=["open", "group"])
+def test_way_joins_no_reservation_of_another_platform(selection: Selection) -> None:
+    assert joined(selection, world(platform="Windows")) == set()
