@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,10 +183,14 @@ def impair(world: World, rng: random.Random) -> None:
 # ---- people
 
 
+def _brokers(claim: Mapping[str, Any]) -> bool:
+    return bool(claim["spec"]["nodeClassRef"]["group"] == names.BROKER)
+
+
 def do_not_repair(world: World, rng: random.Random) -> None:
     """A person keeps a node from repair, or no longer."""
     nodes = _joined(world)
-    claims = [c for c in world.claims() if instance_of(c)]
+    claims = [c for c in world.claims() if instance_of(c) and _brokers(c)]
     if not nodes or not claims:
         return
     noted = {"metadata": {"annotations": {names.DO_NOT_REPAIR: rng.choice(("true", "true", None))}}}
