@@ -22,14 +22,12 @@ TOLD = {
         "passes above the budget of 10 %",
     },
     "absorb": {
-        "hours on demand beside an idle slot",
         "restarts of instances that EC2 can count in the slot",
         "passes above the budget of 10 %",
     },
     "rollout": {
         "3 nodes: launches",
         "3 nodes: launches that EC2 refused",
-        "3 nodes: slots empty at its end",
         "3 nodes: most pods away at once",
     },
     "overlap": {"worlds that lose a slot", "worlds that lose a slot, with owners"},

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 WIDTH = 100
-SLOT = re.compile(r"slot +[1-4] +(o+d*k*\.*k*s*N+)")
+SLOT = re.compile(r"slot +[1-4] +(o*d*k*\.*k*s*N+)")
 
 
 @pytest.mark.covers("FUL-01", "FUL-03")

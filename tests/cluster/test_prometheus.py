@@ -215,7 +215,10 @@ def test_dashboards_show_data_and_alerts_fire(
             missing[:] = prometheus.without_data(missing or plain)
             return not missing
 
-        stack.until(complete, f"every query returns data: {missing}")
+        try:
+            stack.until(complete, "every query returns data")
+        except AssertionError as error:
+            raise AssertionError(f"without data: {missing}") from error
 
         stack.control.fault(
             action="DescribeCapacityReservations",

@@ -69,7 +69,7 @@ def put_poison(stack: Stack, model: type[Object], where: object) -> None:
     ("where", "name", "model"),
     [
         (provisioner, "served", NodePool),
-        (other_pools, "future_node", NodePool),
+        (other_pools, "pool_node", NodePool),
         (pending, "provisionable", Pod),
         (pending, "priority", KoordinatorReservation),
         (existing, "claim_info", NodeClaim),

@@ -27,8 +27,8 @@ BOTH = ("sh", "console")
 CLUSTER_TEST: Final = "tests/docs/test_cluster_commands.py"
 # The commands of these pages run one after another in one cluster, in this order.
 CLUSTER_PAGES: Final = (
-    "README.md",
     "docs/use/demos.md",
+    "README.md",
     "docs/operate/operations.md",
     "docs/operate/troubleshooting.md",
     "docs/operate/production.md",

@@ -39,7 +39,7 @@ from broker.commands.dry_run import Entitle
 from broker.commands.explain.decision import Decision, decided, unplanned
 from broker.commands.plan.claims import PlanInputs, considered
 from broker.placement.claims import in_gangs
-from broker.text import format_time
+from broker.text import counted, format_time
 from providers.base import CapacityProvider
 
 
@@ -145,7 +145,8 @@ def _later(claim: Claim, inputs: PlanInputs, catalog: OptionCatalog) -> Iterator
                 zone=odcr.zone,
                 reservation=odcr.id,
             )
-            begins = f"{odcr.total} slots begin{f' at {format_time(odcr.start)}' if odcr.start else ''}"
+            when = f" at {format_time(odcr.start)}" if odcr.start else ""
+            begins = f"{counted(odcr.total, 'slot begins', 'slots begin')}{when}"
             skipped = Option(pool=pool, odcr_ids=(odcr.id,)).skipped(odcr.state, begins)
             yield _row(Option(pool=pool), inputs.inventory, verdict="later", skipped=skipped)
 
