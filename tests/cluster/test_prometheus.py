@@ -200,6 +200,8 @@ def test_dashboards_show_data_and_alerts_fire(
         stack.claim("c-2", types=("m5.large", "m5.xlarge"), zones=(A,), capacity=(RESERVED, ON_DEMAND))
         stack.until_launched("c-2")
 
+        big = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "9999"}}}
+        stack.pod("too-big", containers=[big])
         every = [query(panel, monitoring.catalog()) for dashboard in DASHBOARDS for panel in dashboard.panels]
         plain = [
             text.replace("$namespace", ".*")
@@ -207,7 +209,6 @@ def test_dashboards_show_data_and_alerts_fire(
             .replace("$nodeclass", ".*")
             .replace("$instance_type", ".*")
             for text in every
-            if "pods_waiting" not in text  # no pod waits here: tests/cluster/test_waiting_pods.py has some
         ]
         plain += [recording.expr for recording in rules.RECORDINGS]
         missing: list[str] = []
