@@ -13,10 +13,10 @@ cluster.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.class_catalog import named
@@ -26,6 +26,7 @@ from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
 
+T = TypeVar("T")
 AWAITS_REPLACED: Final = "AwaitsReplaced"
 # After the old instance is gone: how long its slot is kept, and when EC2's count shows whether it is free.
 HOLD: Final = timedelta(minutes=10)
@@ -78,16 +79,17 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     if not any(claim.slot for claim in claims):
         return Succession(others=claims)
     catalog = OptionCatalog(supply)
-    units = [
+    held_units = [
         unit
-        for unit in _units(claim for claim in claims if claim.slot)
-        if not _over(unit, supply.now) and all(_may_launch(claim, catalog, supply) for claim in unit)
+        for unit in units((claim for claim in claims if claim.slot), lambda claim: claim.gang)
+        if not over((claim.slot_until for claim in unit), supply.now)
+        and all(_may_launch(claim, catalog, supply) for claim in unit)
     ]
-    holding = [claim for unit in units for claim in unit]
+    holding = [claim for unit in held_units for claim in unit]
     slots = _slots_of(holding, supply.inventory)
     assignments: list[Assignment] = []
     unplaced: dict[str, Unplaced] = {}
-    for unit in units:
+    for unit in held_units:
         refused = [item for claim in unit if claim.uid in slots and (item := _refused(claim, catalog))]
         if refused:
             unplaced |= {claim.uid: replace(refused[0], claim=claim) for claim in unit}
@@ -134,9 +136,8 @@ def _may_launch(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> b
     return any(claim.slot in option.odcr_ids for option in options)
 
 
-def _over(unit: Sequence[Claim], now: datetime) -> bool:
-    """Whether the hold of a unit has ended: with that of its last node."""
-    ends = [claim.slot_until for claim in unit]
+def over(ends: Iterable[datetime | None], now: datetime) -> bool:
+    """Whether the hold of a unit has ended: with that of its last node. None: a node has not left yet."""
     return all(end is not None and end <= now for end in ends)
 
 
@@ -159,12 +160,16 @@ def _counted(until: datetime) -> datetime:
     return until - HOLD + COUNTED
 
 
-def _units(successors: Iterable[Claim]) -> Iterable[Sequence[Claim]]:
-    """Single successors, and those of each gang."""
-    units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for claim in successors:
-        units["gang" if claim.gang else "claim", claim.gang or claim.uid].append(claim)
-    return units.values()
+def units(successors: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
+    """Single successors, and those of each gang. `gang`: its name, empty without one."""
+    single: list[list[T]] = []
+    gangs: dict[str, list[T]] = defaultdict(list)
+    for successor in successors:
+        if name := gang(successor):
+            gangs[name].append(successor)
+        else:
+            single.append([successor])
+    return [*single, *gangs.values()]
 
 
 def _waits(claim: Claim, free: bool) -> Unplaced:

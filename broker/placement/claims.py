@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ from broker.capacity.domains import DOMAINS, LaunchedGangs
 from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
+from broker.capacity.successors import over, units
 from broker.placement.future_nodes import requirements_of
 from broker.placement.node_settings import template_key
 from broker.text import InvalidText, decode_time, decode_whole, quantities, shortened
@@ -90,13 +91,27 @@ def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:
         return "", None
 
 
-def kept_slots(claims: Iterable[NodeClaim], now: datetime) -> Counter[str]:
-    """By ODCR, the slots that nodes left for these claims, as far as they wait for them."""
+def successor_units(claims: Iterable[NodeClaim]) -> list[list[NodeClaim]]:
+    """The claims that wait for the slot of the node that they replace, those of a gang together."""
+    waiting = (claim for claim in claims if taken_over(claim)[0] and claim.waits and not claim.deleting)
+    return units(waiting, lambda claim: claim.annotations.get(names.GANG, ""))
+
+
+def hold_over(unit: Iterable[NodeClaim], now: datetime) -> bool:
+    """Whether no slot is kept for a unit of successors any more."""
+    return over((taken_over(claim)[1] for claim in unit), now)
+
+
+def kept_slots(claims: Iterable[NodeClaim], planned_uids: Collection[str], now: datetime) -> Counter[str]:
+    """By ODCR, the slots that nodes left for successors without those that are planned now."""
     slots: Counter[str] = Counter()
-    for claim in claims:
-        slot, until = taken_over(claim)
-        if slot and until is not None and until > now and claim.waits and not claim.deleting:
-            slots[slot] += 1
+    for unit in successor_units(claims):
+        if hold_over(unit, now):
+            continue
+        for claim in unit:
+            slot, until = taken_over(claim)
+            if until is not None and claim.uid not in planned_uids:
+                slots[slot] += 1
     return slots
 
 

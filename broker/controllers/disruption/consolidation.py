@@ -23,10 +23,8 @@ from broker.apis.core import Pod
 from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
 from broker.capacity.requirements import InvalidRequirement
-from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import moving_pods
-from broker.controllers.disruption.candidates import awaits_pods, nominated
 from broker.controllers.disruption.choosing import Fitting, combinable
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -73,7 +71,6 @@ class Consolidator:
 
     def __init__(
         self,
-        caches: ClaimCaches,
         moves: MoveController,
         replacer: Replacer,
         permission: Permission,
@@ -81,7 +78,7 @@ class Consolidator:
         newest_pods: Callable[[ManagedNode], tuple[Pod, ...]],
         timer: Callable[[], float],
     ) -> None:
-        self._caches, self._moves, self._replacer = caches, moves, replacer
+        self._moves, self._replacer = moves, replacer
         self._permission, self._reporter = permission, reporter
         self._newest_pods, self._timer = newest_pods, timer
         self._found: dict[tuple[object, ...], datetime] = {}  # steps by key: since when each pass finds them
@@ -109,7 +106,7 @@ class Consolidator:
         steps: list[Step] = []
         whole = True
         if not self._permission.pods_wait(now):
-            search = StepFinder(finder, placement, usable, self._caches, promised)
+            search = StepFinder(finder, placement, usable, promised)
             candidates = self._candidates(search, free, ledger)
             budgets = {n.pool.name: ledger.remaining(n.pool.name, _REASON) for n in candidates}
             may = self._permitted(finder)
@@ -223,12 +220,11 @@ class StepFinder:
         finder: MachineFinder,
         placement: PlacementSnapshot,
         usable: Sequence[str],
-        caches: ClaimCaches,
         promised: Collection[str],
     ) -> None:
         self.finder, self.values = finder, finder.values
         self._placement, self._usable = placement, usable
-        self._caches, self._promised = caches, promised
+        self._promised = promised
 
     def alike(self, nodes: Iterable[ManagedNode]) -> Iterator[list[ManagedNode]]:
         """The nodes of each pool that draw from the same reservation: one machine may take their place."""
@@ -316,7 +312,6 @@ class StepFinder:
         An empty bought node ends by itself, and a drifted one is replaced: pods would move again. A node that
         the broker launched for no pool, as for a dedicated cluster, is for the pods of its maker.
         """
-        now = self.finder.snapshot.now
         owned = {claim.status.node_name for claim in self.finder.owned}
         by_name = {_name(node): node for node in self.finder.snapshot.nodes if node.node is not None}
         staying: list[tuple[str, object]] = []
@@ -330,8 +325,6 @@ class StepFinder:
                 (reserved or host.moving)
                 and host.claim.uid not in self._promised
                 and since(host.claim, names.DRIFTED) is None
-                and not awaits_pods(host.claim, self._caches.claims, now)
-                and not nominated(host, self._caches.pods.find)
             ):
                 staying.append((name, self._drawn(host)))
         return staying

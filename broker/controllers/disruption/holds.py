@@ -5,11 +5,9 @@ Invariant: the claims of a gang are given up together, so that none of its pods 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import replaces
 from broker.controllers.disruption.report import DisruptionReporter
@@ -18,7 +16,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.removal import remove
-from broker.placement.claims import taken_over
+from broker.placement.claims import hold_over, successor_units, taken_over
 
 
 def settle_holds(
@@ -35,7 +33,7 @@ def settle_holds(
     """
     known = claims.list()
     uids = {claim.uid for claim in known}
-    for unit in _units(claim for claim in known if _waits_for_slot(claim)):
+    for unit in successor_units(known):
         try:
             for claim in unit:
                 old = replaces(claim)[1]
@@ -49,24 +47,11 @@ def settle_holds(
             reporter.failed(unit[0], "Ended", f"the API server refused a step: {error}")
 
 
-def _waits_for_slot(claim: NodeClaim) -> bool:
-    return bool(taken_over(claim)[0]) and claim.waits and not claim.deleting
-
-
-def _units(claims: Iterable[NodeClaim]) -> Iterable[Sequence[NodeClaim]]:
-    """Single claims, and those of each gang."""
-    units: dict[tuple[str, str], list[NodeClaim]] = defaultdict(list)
-    for claim in claims:
-        gang = claim.annotations.get(names.GANG, "")
-        units["gang" if gang else "claim", gang or claim.uid].append(claim)
-    return units.values()
-
-
 def _lost(unit: Sequence[NodeClaim], now: datetime, free: Callable[[str], int]) -> str:
     """The reservation whose slot others took, once all holds of the unit are over; empty if none was."""
-    holds = [taken_over(claim) for claim in unit]
-    over = all(until is not None and until <= now for _, until in holds)
-    return next((slot for slot, _ in holds if over and not free(slot)), "")
+    if not hold_over(unit, now):
+        return ""
+    return next((slot for slot, _ in map(taken_over, unit) if not free(slot)), "")
 
 
 def _give_up(unit: Sequence[NodeClaim], slot: str, client: Client, reporter: DisruptionReporter) -> None:

@@ -306,7 +306,10 @@ class MachineFinder:
 
         As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
         """
-        pools = {node.pool.name: node.pool for node in nodes if not unreadable(node.pool)}
+        limited = (node.pool for node in nodes if node.pool.spec.limits and not unreadable(node.pool))
+        pools = {pool.name: pool for pool in limited}
+        if not pools:
+            return {}
         leaving = {node.claim.uid for node in nodes}
         staying = [claim for claim in self.caches.claims.list() if claim.uid not in leaving]
         return pool_limits(pools.values(), staying, self.caches.nodes.list(), self._largest)

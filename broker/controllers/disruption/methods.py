@@ -16,7 +16,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodePool, pods_of
+from broker.apis.karpenter import NodePool
 from broker.apis.meta import is_true
 from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
@@ -29,7 +29,6 @@ from broker.controllers.disruption.candidates import (
     nominated_for,
     ready_to_go,
     usable_soon,
-    waits,
 )
 from broker.controllers.disruption.consolidation import Consolidator
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
@@ -53,11 +52,11 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
+from broker.controllers.disruption.usable import closed_nodes, usable_nodes
 from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
-from broker.placement.holds_reading import holds_room
 from broker.placement.snapshot import PlacementSnapshot
 from providers.errors import ProviderError
 
@@ -93,7 +92,6 @@ class DisruptionMethods:
             reporter,
         )
         self._consolidator = Consolidator(
-            caches,
             moves,
             self._replacer,
             self._permission,
@@ -119,16 +117,17 @@ class DisruptionMethods:
             learner=self._learner,
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
-        usable = self._usable(snapshot)
+        closed = closed_nodes(snapshot, self._caches)
+        usable = usable_nodes(self._caches.nodes.list(), closed)
         settled = after_endings(snapshot, usable)
-        self._succeed(snapshot, finder)
+        self._succeed(snapshot, finder, usable)
         in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
         moved, placement = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
-        started, placement = self._drifted(finder, placement, free, ledger)
+        started, placement = self._drifted(finder, placement, free, ledger, closed)
         # Pods that this pass moved to a node would have to move again.
         ended |= started | {
             node.claim.uid for node in free if assumed_on(node, placement) != assumed_on(node, settled)
@@ -136,17 +135,22 @@ class DisruptionMethods:
         # What it has read is read again: the replacements that this pass started wait for slots, too.
         free = [node for node in free if node.claim.uid not in ended]
         consolidated = self._consolidator.run(
-            replace(finder), placement, free, usable, ledger, promised=moved | ended
+            replace(finder),
+            placement,
+            free,
+            usable_nodes(self._caches.nodes.list(), closed),
+            ledger,
+            promised=moved | ended,
         )
         free = [node for node in free if node.claim.uid not in consolidated]
         self._return(replace(finder), free, ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
-    def _succeed(self, snapshot: DisruptionSnapshot, finder: MachineFinder) -> None:
+    def _succeed(self, snapshot: DisruptionSnapshot, finder: MachineFinder, usable: Sequence[str]) -> None:
         """Creates the successors of nodes that end; `unsettled` has the claims for which that was refused."""
         self.unsettled = {node.claim.uid for node in snapshot.nodes if leaves_slot(node)}
-        placement, usable = snapshot.occupancy.placement, self._usable(snapshot)
+        placement = snapshot.occupancy.placement
         for node in snapshot.nodes:
             if node.claim.uid in self.unsettled:
                 with self._reporter.isolated(node):
@@ -271,6 +275,7 @@ class DisruptionMethods:
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
         ledger: BudgetLedger,
+        closed: Collection[str],
     ) -> tuple[set[str], PlacementSnapshot]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together.
 
@@ -297,7 +302,9 @@ class DisruptionMethods:
             began = self._clock.monotonic()
             self._failed |= dict.fromkeys((node.claim.uid for node in nodes), began)
             with self._reporter.isolated(nodes[0]):
-                placed = self._replacer.replace_nodes(nodes, gang, finder, placement, self._usable(snapshot))
+                placed = self._replacer.replace_nodes(
+                    nodes, gang, finder, placement, usable_nodes(self._caches.nodes.list(), closed)
+                )
                 if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
@@ -307,36 +314,6 @@ class DisruptionMethods:
                     ledger.take(node.pool.name, "Drifted")
                     del self._failed[node.claim.uid]
         return started, placement
-
-    def _usable(self, snapshot: DisruptionSnapshot) -> Sequence[str]:
-        """Nodes that may get pods: Ready, and in no disruption. Reserved ones, paid for, come first."""
-        bound = {pod.key for pod in snapshot.occupancy.pods}
-        ending = {
-            node.node.name
-            for node in snapshot.nodes
-            if node.node is not None
-            and (
-                node.claim.deleting
-                or node.replacement is not None
-                or not node.initialized
-                or awaits_pods(node.claim, self._caches.claims, snapshot.now)
-                or self._expects(node, bound)
-            )
-        }
-        usable = [
-            node
-            for node in self._caches.nodes.list()
-            if node.name not in ending
-            and node.ready
-            and not (node.deleting or node.disrupted or node.rebooting)
-        ]
-        usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
-        return [node.name for node in usable]
-
-    def _expects(self, node: ManagedNode, bound: Collection[str]) -> bool:
-        """Whether the node was made for a pod that takes room on none yet, as far as the pass has read."""
-        pods = (self._caches.pods.find(key) for key in pods_of(node.claim) if key not in bound)
-        return any(pod is not None and (waits(pod) or holds_room(pod)) for pod in pods)
 
     # ---- return to reservations
 

@@ -6,7 +6,7 @@ clusters and claims without a pool are never disrupted here, except when they ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import replaced_uids, replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
-from broker.placement.claims import taken_over
+from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
 
@@ -98,10 +98,12 @@ class DisruptionSnapshot:
             or (node.node is not None and (node.node.deleting or node.node.rebooting))
         ]
         standing = {node.claim.uid for node in counted}
+        units = successor_units(node.claim for node in self.nodes)
+        kept = {claim.uid for unit in units if not hold_over(unit, self.now) for claim in unit}
         away = [
             node
             for node in self.nodes
-            if node.pool.name == pool and self._away(node) and replaces(node.claim)[1] not in standing
+            if node.pool.name == pool and _away(node, kept) and replaces(node.claim)[1] not in standing
         ]
         unready = [node for node in counted if node.node is not None and not node.node.ready]
         disrupted = {node.claim.uid for node in (*leaving, *unready, *away)}
@@ -109,12 +111,13 @@ class DisruptionSnapshot:
             total=len(counted) + len(away), disrupted=len(disrupted), leaving=len(leaving) + len(away)
         )
 
-    def _away(self, node: ManagedNode) -> bool:
-        """Whether it takes over the slot of another node, and is not there yet."""
-        slot, until = taken_over(node.claim)
-        if not slot or node.initialized or node.claim.deleting:
-            return False
-        return not node.claim.waits or until is None or until > self.now
+
+def _away(node: ManagedNode, kept: Collection[str]) -> bool:
+    """Whether it takes over the slot of another node, and is not there yet. `kept`: claims with a hold."""
+    claim = node.claim
+    if not taken_over(claim)[0] or node.initialized or claim.deleting:
+        return False
+    return not claim.waits or claim.uid in kept
 
 
 class DisruptionSnapshotBuilder:

@@ -70,8 +70,8 @@ class Planner:
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
             work.snapshot = snapshot = self.slots.snapshot()
-            absent = [claim for claim in self._claims.list() if claim.uid not in work.waiting]
-            left = Counter(snapshot.inventory.left) + kept_slots(absent, now)
+            kept = kept_slots(self._claims.list(), work.waiting, now)
+            left = Counter(snapshot.inventory.left) + kept
             supply = LaunchSupply(
                 classes=work.plans,
                 types=snapshot.types,

@@ -1,0 +1,47 @@
+"""The nodes that may get the pods of nodes that end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import pods_of
+from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.disruption.candidates import awaits_pods, waits
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.placement.holds_reading import holds_room
+
+
+def closed_nodes(snapshot: DisruptionSnapshot, caches: ClaimCaches) -> frozenset[str]:
+    """The nodes of the snapshot that end, are not there yet, or await pods of their own."""
+    bound = {pod.key for pod in snapshot.occupancy.pods}
+    return frozenset(
+        node.node.name
+        for node in snapshot.nodes
+        if node.node is not None
+        and (
+            node.claim.deleting
+            or node.replacement is not None
+            or not node.initialized
+            or awaits_pods(node.claim, caches.claims, snapshot.now)
+            or _expects(node, caches, bound)
+        )
+    )
+
+
+def usable_nodes(nodes: Iterable[Node], closed: Collection[str]) -> Sequence[str]:
+    """The nodes that are Ready, and in no disruption by now. Reserved ones, paid for, come first."""
+    usable = [
+        node
+        for node in nodes
+        if node.name not in closed and node.ready and not (node.deleting or node.disrupted or node.rebooting)
+    ]
+    usable.sort(key=lambda node: node.labels.get(names.CAPACITY_TYPE) != "reserved")
+    return [node.name for node in usable]
+
+
+def _expects(node: ManagedNode, caches: ClaimCaches, bound: Collection[str]) -> bool:
+    """Whether the node was made for a pod that takes room on none yet, as far as the pass has read."""
+    pods = (caches.pods.find(key) for key in pods_of(node.claim) if key not in bound)
+    return any(pod is not None and (waits(pod) or holds_room(pod)) for pod in pods)
