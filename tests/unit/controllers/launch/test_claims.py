@@ -25,8 +25,9 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.lease_holders import DURATION
-from broker.placement.claims import BadClaim, planned, priority_of
+from broker.placement.claims import BadClaim, kept_slots, planned, priority_of
 from broker.placement.node_settings import template_key
+from broker.text import format_time
 from local.in_process import InProcessTransport
 from providers.errors import ErrorClass
 from tests.support.caches import claim_caches
@@ -403,3 +404,23 @@ def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id()
     recorded.events.clear()
     reporter.record_event(claim(), "Normal", "Launched", "instance i-1")
     assert recorded.events == [("train-0", "Normal", "Launched", "instance i-1")]
+
+
+@pytest.mark.covers("FUL-04")
+def test_slots_are_kept_for_all_of_a_gang_until_the_last_hold_ends() -> None:
+    now = datetime(2026, 11, 27, tzinfo=UTC)
+
+    def successor(name: str, gang: str, until: timedelta) -> NodeClaim:
+        annotations = {
+            names.REPLACES: "old/uid",
+            names.TAKES_SLOT: f"cr-1/{format_time(now + until)}",
+            **({names.GANG: gang} if gang else {}),
+        }
+        body = {"metadata": {"name": name, "uid": f"uid-{name}", "annotations": annotations}}
+        return NodeClaim.decode({**body, "spec": {"nodeClassRef": {"group": names.BROKER, "name": "c"}}})
+
+    over, later = timedelta(minutes=-1), timedelta(minutes=1)
+    claims = [successor("a", "g", over), successor("b", "g", later), successor("c", "", over)]
+    assert kept_slots(claims, (), now) == {"cr-1": 2}
+    assert kept_slots(claims, ("uid-b",), now) == {"cr-1": 1}
+    assert not kept_slots(claims, (), now + 2 * later)
