@@ -209,4 +209,4 @@ def test_page_of_a_pod_shows_a_block_that_begins_later(stack: Stack) -> None:
     stack.until(lambda: stack.condition(NodePool, "team", names.READY), "the pool is served", step=1.0)
     page = explained(stack, "p-0")
     (row,) = [option for option in page["options"] if option["verdict"] == "later"]
-    assert row["reservation"] == block and "slots begin at 20" in row["message"]
+    assert row["reservation"] == block and "1 slot begins at 20" in row["message"]
