@@ -48,18 +48,22 @@ class Successions:
     def __init__(self) -> None:
         self.decided_now = Signal()  # by the name of the claim
         self._decided: dict[Decider, frozenset[str]] = {}
+        self._asked: dict[str, datetime] = {}  # by the uid of an ending claim: when its end first waited
 
     def decide(self, decider: Decider, ending: Collection[NodeClaim]) -> None:
         """Records that a pass has looked at these claims: all that end and that it decides about."""
         before = self._decided.get(decider, frozenset())
-        self._decided[decider] = frozenset(claim.uid for claim in ending)
+        decided = self._decided[decider] = frozenset(claim.uid for claim in ending)
+        self._asked = {uid: at for uid, at in self._asked.items() if uid not in decided}
         for claim in ending:
             if claim.uid not in before:
                 self.decided_now(claim.name)
 
     def undecided(self, claim: NodeClaim, now: datetime) -> bool:
         """Whether the end of a claim in a reservation has to wait for the decision."""
-        since = claim.metadata.deletion_timestamp
-        decided = any(claim.uid in uids for uids in (*self._decided.values(),))
-        open_ = bool(held_odcr(claim)) and not decided
-        return open_ and since is not None and now - since < LONGEST
+        if not claim.deleting or not held_odcr(claim):
+            return False
+        if any(claim.uid in uids for uids in (*self._decided.values(),)):
+            return False
+        # Not since its deletionTimestamp: that is by the API server's clock.
+        return now - self._asked.setdefault(claim.uid, now) < LONGEST

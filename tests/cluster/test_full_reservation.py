@@ -286,7 +286,6 @@ def test_the_slot_of_a_node_that_ends_is_kept_for_its_successor(
     if end == "delete":
         stack.delete(NodeClaim, "r-1")
     else:
-        # The API server dates the deletion by the machine's clock; a decision is awaited for five minutes.
         while not stack.get(NodeClaim, "r-1").deleting:
             stack.advance(10)
             stack.passes(1)
