@@ -12,6 +12,7 @@ one odd answer of EC2 ends none. Claims are made only beside all that wait (see
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -128,6 +129,8 @@ class StaticPoolController:
             _log.info("planned again", nodepool=pool.name, other=str(error))
             self._wakes.append(SOON)
             return False
+        except Unresolved:
+            return False  # a process that has just started reports no other state
         except (ApiError, ProviderError) as error:
             _log.warning("static pool not kept", nodepool=pool.name, error=str(error))
             return False
@@ -137,13 +140,13 @@ class StaticPoolController:
 
     def _keep(self, pool: NodePool, wanted: int) -> None:
         counts = self._census(pool, self._caches.claims.list())
-        served_pool = self._served(pool)
         if excess := counts.excess(wanted):
             now = self._clock.now()
             occupancy = self._reads.occupancy.read(now)
             leaving = first_to_end(candidates_of(counts.active, self._caches, occupancy, now), excess)
             why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
             self._end(leaving, why)
+        served_pool = self._served(pool)
         lacks, created = counts.lacks(wanted), 0
         problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
         if lacks and served_pool is not None:
@@ -227,11 +230,13 @@ class StaticPoolController:
         return census(pool, claims, owns=self._caches.owns)
 
     def _served(self, pool: NodePool) -> ServedPool | None:
-        """The pool as claims are made from it; None if it is not served now, as its conditions report."""
-        try:
+        """The pool as claims are made from it; None if it is not served, as its conditions report.
+
+        Raises Unresolved if its class is ready in a moment.
+        """
+        with suppress(PoolNotServed):
             return served(pool, self._nodeclasses.ready)
-        except (PoolNotServed, Unresolved):
-            return None
+        return None
 
     def _read(self, served_pool: ServedPool) -> PoolSupply:
         return self._supplies.read(served_pool, self._requests(served_pool))
