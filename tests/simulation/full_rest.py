@@ -192,6 +192,10 @@ class FullRest:
                 claim
             ):
                 continue
+            gang = claim["metadata"]["annotations"].get(names.GANG)
+            together = [c for c in claims if gang and c["metadata"]["annotations"].get(names.GANG) == gang]
+            if len(together) > sum(o.total for o in lent):
+                continue  # a gang that cannot be whole takes no loan back
             name = claim["metadata"]["name"]
             raise Violation("owner first", f"{name} waits beside {sorted(loans)}: {conditions_text(claim)}")
 
