@@ -2,8 +2,9 @@
 
 The broker is the real one with its default settings, on local AWS in a process of its own and on the embedded
 API server. Played are the machines, which are Ready a minute after their launch, the controllers of the
-Deployment, and kube-scheduler. EC2 counts no running instance in a slot that becomes free: AWS does not
-document that it does. Time moves on in steps, of a second while a slot is empty or a pod waits.
+Deployment, and kube-scheduler. Whether EC2 counts a running instance in a slot that becomes free is a
+parameter: AWS does not document that it does. Time moves on in steps, of a second while a slot is empty or a
+pod waits, and for half an hour after all nodes are new.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ NEED: Final = {"cpu": "1500m"}  # a pod a node
 BOOT: Final = 60.0  # simulated seconds from launch to a Node
 STEP: Final = 5.0
 FINE: Final = 1.0
+SETTLING: Final = 30.0
+SETTLES: Final = 1800.0  # simulated seconds after the last new node
 LONGEST: Final = 86400.0  # simulated seconds of a rollout
 
 
@@ -73,21 +76,29 @@ class BootedMachines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRollout:
-    """`refused`: launches that EC2 refused."""
+    """`refused`: launches that EC2 refused. `seconds`: until all nodes were new."""
 
     result: RolloutResult
     refused: int
+    seconds: float
 
 
 class RolloutWorld:
     """One broker with full reservations: `reservations` of so many slots."""
 
     def __init__(
-        self, endpoint: str, reservations: int, slots: int, *, capacity: Sequence[str], way: str
+        self,
+        endpoint: str,
+        reservations: int,
+        slots: int,
+        *,
+        capacity: Sequence[str],
+        way: str,
+        absorbs: bool,
     ) -> None:
         self._control = Control(endpoint)
         self._account = Account(cast(LocalAws, SimpleNamespace(endpoint=endpoint, control=self._control)))
-        self._control.freed_slot_absorbs(False)
+        self._control.freed_slot_absorbs(absorbs)
         self._clock = MovableClock()
         self._client = Client(InProcessTransport(Cluster()), field_manager="benchmark")
         self._nodes = reservations * slots
@@ -121,9 +132,18 @@ class RolloutWorld:
         first.step()
         changed = {"spec": {"template": {"metadata": {"labels": {"example.com/version": "2"}}}}}
         self._client.patch(NodePool.KIND, NAME, changed)
+        began = self._clock.monotonic()
         self._until(self._over, "new nodes")
+        seconds = self._clock.monotonic() - began
+        self._settle()
         result = RolloutResult(by="broker", timeline=first.timeline, failed=len(first.failed))
-        return SimulatedRollout(result=result, refused=self._refused)
+        return SimulatedRollout(result=result, refused=self._refused, seconds=seconds)
+
+    def _settle(self) -> None:
+        ends = self._clock.monotonic() + SETTLES
+        while self._clock.monotonic() < ends:
+            self._step(SETTLING if self._over() else self._next_step())
+        self._watch.step()
 
     def _create_objects(self, odcrs: Sequence[str], capacity: Sequence[str], way: str) -> None:
         body = objects.node_class(
@@ -216,11 +236,12 @@ def simulated(
     *,
     capacity: Sequence[str] = (objects.RESERVED, objects.ON_DEMAND),
     way: str = "auto",
+    absorbs: bool = True,
 ) -> SimulatedRollout:
-    """One rollout in simulated time."""
+    """One rollout in simulated time. `absorbs`: whether EC2 counts a running instance in a freed slot."""
     logs.configure(level="error", format_="json")
     collect_seldom()
     with own_credentials(), local_aws() as (_, endpoint):
-        world = RolloutWorld(endpoint, reservations, slots, capacity=capacity, way=way)
+        world = RolloutWorld(endpoint, reservations, slots, capacity=capacity, way=way, absorbs=absorbs)
         with running(world.broker):
             return world.play()

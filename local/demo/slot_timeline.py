@@ -57,6 +57,7 @@ class SlotFigures:
     most_missing: int  # pods at once
     missing: float  # of pods that do not run
     idle_at_end: int  # slots
+    outside_at_end: int  # instances
 
 
 class SlotTimeline:
@@ -86,6 +87,7 @@ class SlotTimeline:
             most_missing=max(sample.missing for sample in self._samples),
             missing=sum(sample.missing * span for sample, span in spans),
             idle_at_end=self._idle(last),
+            outside_at_end=len(last.outside),
         )
 
     def picture(self) -> Sequence[str]:

@@ -28,6 +28,8 @@ TOLD = {
     "rollout": {
         "3 nodes: launches",
         "3 nodes: launches that EC2 refused",
+        "3 nodes: slots empty at its end",
+        "3 nodes: instances outside at its end",
         "3 nodes: most pods away at once",
     },
     "overlap": {"worlds that lose a slot", "worlds that lose a slot, with owners"},
