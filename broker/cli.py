@@ -195,8 +195,8 @@ def _plan(
     """Prints the plan of the files, and returns the exit code. `fill` replaces placeholders."""
     from broker.commands import manifests
     from broker.commands.dry_run import DryRun
+    from broker.commands.plan import bill, drafts, pods
     from broker.commands.plan import claims as plan
-    from broker.commands.plan import drafts, pods
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
@@ -204,8 +204,6 @@ def _plan(
     client, alone = drafts.drafted(documents, connect)
     read = cache(partial(DryRun, client, provider, settings, clock))
     packed = pods.planned_pods(documents, client, provider, settings, clock, dry_run=read)
-    for note in packed.notes:
-        typer.echo(note, err=output is not Format.TABLE)
     documents = [*documents, *packed.claims]
     objects = [o for d in documents if (o := manifests.decode(d))]
     if not packed.notes:
@@ -227,6 +225,8 @@ def _plan(
         defaults=settings.launch_defaults,
         dry_run=dry_run,
     )
+    for line in (bill.summary(rows), *packed.notes):
+        typer.echo(line, err=output is not Format.TABLE)
     shown = plan.format_rows(rows) if output is Format.TABLE else rows
     show(shown, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
     for eviction in evictions:

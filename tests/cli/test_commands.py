@@ -316,9 +316,9 @@ def test_plan_and_explain_agree_on_slot_owners(
     options = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o", "json")
     result = run("plan", "-f", files(tmp_path, *claims), *options)
     assert (result.stderr.count("\n"), json.loads(result.stdout)) == (
-        1,
+        2,
         rows,
-    )  # how it was solved, and no more
+    )  # what it costs, how it was solved, and no more
 
     for claim_document in claims:
         client.create(NodeClaim.KIND, claim_document)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.commands.examples import are_examples, examples
+from broker.commands.inventory.prices import usd_hour
 from broker.settings import Settings
 from local.demo.examples import example_account
 from tests.docs.blocks import ROOT
@@ -112,6 +113,33 @@ def test_shown_plan_launches_every_claim(text: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(ROOT)
     result = run(*shlex.split(text)[1:])
     assert result.exit_code == 0 and "Solved by" in result.output, result.output
+
+
+@pytest.mark.covers("ONC-09")
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize("name", PLANNED)
+def test_plan_shows_the_price_of_each_option_and_their_sum(name: str) -> None:
+    given = ("plan", "-f", str(examples() / name), "--plan-seconds", "60")
+    machine = run(*given, "-o", "json")
+    rows = json.loads(machine.stdout)
+    bought = [row["usd_hour"] for row in rows if row["capacity_type"] == "on-demand"]
+    options = [option for row in rows for option in (row, *row["then"])]
+    for option in options:
+        _, type_, zone = option["pool"].split(":")[:3]
+        paid = option["capacity_type"] == "reserved"
+        assert option["usd_hour"] == (0.0 if paid else usd_hour(type_, zone)), option
+    first, *_, table = run(*given).stdout.partition("\n")
+    if bought:
+        count = "1 instance" if len(bought) == 1 else f"{len(bought)} instances"
+        assert first.startswith(f"Buys {count} on demand for {sum(bought):.2f} $/h")
+        assert f" {bought[0]:.2f}  " in table
+    else:
+        assert first.startswith("Buys nothing")
+    assert ("reserved slots, which are paid for" in first) == ("reserved" in PLANNED[name])
+    assert ("  paid  " in table) == ("reserved" in PLANNED[name])
+    for option in options:
+        assert option["capacity_type"] == "reserved" or f": {option['usd_hour']:.2f} $/h" in table
+    assert first in machine.stderr
 
 
 @pytest.mark.usefixtures("account")

@@ -32,7 +32,7 @@ from broker.commands.explain.situation import (
     unknown,
     written_by,
 )
-from broker.commands.inventory.prices import usd_hour
+from broker.commands.inventory.prices import shown_price, usd_hour
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
@@ -300,19 +300,11 @@ def format_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "verdict": head["verdict"],
                 "free": None if head["free"] is None else sum(row["free"] for row in group),
                 "lent": sum(row["lent"] for row in group) or None,
-                "price": _prices(group),
+                "price": shown_price(head["capacity_type"], (row["usd_hour"] for row in group)),
                 "what": "\n".join(filter(None, (option_text, why + alike_too if why else ""))),
             }
         )
     return lines_
-
-
-def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The price of the options, from the lowest to the highest. A reserved slot is paid for."""
-    if rows[0]["capacity_type"] == "reserved":
-        return "paid"
-    known = sorted({f"{row['usd_hour']:.2f}" for row in rows if row["usd_hour"] is not None}, key=float)
-    return "-".join(dict.fromkeys((known[0], known[-1]))) if known else "unknown"
 
 
 def _grouped(

@@ -26,7 +26,10 @@ from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.explain.decision import Decision, because, decided, unplanned
+from broker.commands.inventory.prices import shown_price
 from broker.commands.manifests import BadManifest
+from broker.commands.plan import bill
+from broker.commands.plan.bill import RESERVED
 from broker.controllers.claim_status import instance_id
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -45,7 +48,14 @@ from broker.text import abridged, counted, plain
 from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
 
-COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
+COLUMNS = {
+    "claim": "CLAIM",
+    "class": "CLASS",
+    "pool": "POOL",
+    "price": "$/H",
+    "then": "THEN",
+    "why": "WHY",
+}
 EXTRA = ("class",)
 
 
@@ -258,7 +268,9 @@ def _row(
         "class": claim.spec.node_class_ref.name,
         "decision": decision.sentence,
         "pool": str(decision.option.pool) if decision.option else "-",
-        "then": abridged([str(o.pool) for o in decision.rest], 3) if decision.option else "-",
+        "capacity_type": decision.option.pool.capacity_type if decision.option else "",
+        "usd_hour": bill.usd_hour(decision.option) if decision.option else None,
+        "then": [bill.alternative(option) for option in decision.rest] if decision.option else [],
         "why": _why(decision, _misfits(claim, decision, inputs)),
         "launches": decision.option is not None,
         "runs": bool(claim.status.provider_id),
@@ -269,16 +281,25 @@ def _row(
 
 def format_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows for a person."""
-    return [{**row, **{key: plain(row[key]) for key in ("pool", "then", "why")}} for row in rows]
+    return [
+        {
+            **row,
+            "pool": plain(row["pool"]),
+            "price": shown_price(row["capacity_type"], [row["usd_hour"]]) if row["launches"] else "-",
+            "then": "\n".join(bill.alternatives(row["then"])),
+            "why": plain(row["why"]),
+        }
+        for row in rows
+    ]
 
 
 def _misfits(claim: NodeClaim, decision: Decision, inputs: PlanInputs) -> list[str]:
     """Why its class has no reservation at all, of a claim that would take one and goes elsewhere."""
-    if decision.option is None or decision.option.pool.capacity_type == "reserved":
+    if decision.option is None or decision.option.pool.capacity_type == RESERVED:
         return []
     planned_claim = next(misfit for misfit in inputs.waiting if misfit.name == claim.name)
     resolved = inputs.classes[planned_claim.node_class].resolved
-    if resolved.usable or "reserved" not in capacity_types(planned_claim.requirements):
+    if resolved.usable or RESERVED not in capacity_types(planned_claim.requirements):
         return []
     return [f"{misfit.reason}: {misfit.message}" for misfit in resolved.misfits[:5]]
 

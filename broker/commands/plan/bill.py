@@ -1,0 +1,73 @@
+"""What a plan costs: the price of each option, and the sum of what it buys.
+
+Invariant: a slot of a reservation adds nothing to the bill, since it is paid for with or without an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from broker.capacity.model import Option
+from broker.commands.inventory.prices import shown_price
+from broker.text import counted, plain
+
+RESERVED: Final = "reserved"
+_BOUGHT: Final = {"on-demand": "on demand", "spot": "as spot"}
+Row = Mapping[str, Any]
+
+
+def usd_hour(option: Option) -> float | None:
+    """US dollars an hour that a launch adds to the bill; None for an unknown price."""
+    return 0.0 if option.pool.capacity_type == RESERVED else option.price
+
+
+def alternative(option: Option) -> dict[str, Any]:
+    """An option after the first."""
+    pool = option.pool
+    return {
+        "pool": str(pool),
+        "capacity_type": pool.capacity_type,
+        "instance_type": pool.instance_type,
+        "usd_hour": usd_hour(option),
+    }
+
+
+def alternatives(options: Iterable[Row]) -> Iterator[str]:
+    """A line for neighbours of one type, with their price."""
+    for (kind, _), members in groupby(options, key=lambda o: (o["capacity_type"], o["instance_type"])):
+        alike = [*members]
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        price = shown_price(kind, (option["usd_hour"] for option in alike))
+        yield f"{plain(alike[0]['pool'])}{more}: {price}{'' if kind == RESERVED else ' $/h'}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line: what the plan buys and for how much, what it takes, and what waits."""
+    launched = [row for row in rows if row["launches"]]
+    runs = sum(row["runs"] for row in rows)
+    counts = {
+        "in reserved slots, which are paid for": sum(r["capacity_type"] == RESERVED for r in launched),
+        "with an instance already": runs,
+        "without an instance": len(rows) - len(launched) - runs,
+    }
+    return "; ".join(
+        [_bought(launched), *(f"{counted(n, 'claim')} {text}" for text, n in counts.items() if n)]
+    )
+
+
+def _bought(launched: Iterable[Row]) -> str:
+    bought = [row for row in launched if row["capacity_type"] in _BOUGHT]
+    kinds = [
+        (text, [row for row in bought if row["capacity_type"] == kind]) for kind, text in _BOUGHT.items()
+    ]
+    parts = [f"{counted(len(alike), 'instance')} {text} for {_sum(alike)}" for text, alike in kinds if alike]
+    total = f", in all {_sum(bought)}" if len(parts) > 1 else ""
+    return f"Buys {' and '.join(parts) or 'nothing'}{total}"
+
+
+def _sum(bought: Iterable[Row]) -> str:
+    prices = [row["usd_hour"] for row in bought]
+    known = sum(price for price in prices if price is not None)
+    return f"{known:.2f} $/h" + (" and unknown prices" if None in prices else "")
