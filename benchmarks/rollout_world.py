@@ -31,10 +31,11 @@ from broker.memory import collect_seldom
 from broker.settings import Settings
 from local.aws import LocalAws
 from local.aws.control import Control
-from local.demo.deployments import Deployments
 from local.demo.kubelets import Kubelets
 from local.demo.rollout import RolloutResult, deployment, full, over
+from local.demo.scheduling import schedule
 from local.demo.slot_watch import SlotWatch, WatchedPool
+from local.demo.workloads import Workloads
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.aws import AwsProvider
@@ -43,7 +44,6 @@ from providers.model import Instance, InstanceType
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, A, Account
 from tests.cluster.clocks import HastyClock, MovableClock
-from tests.support.scheduling import schedule
 
 TYPE: Final = "m5.large"
 NAME: Final = "web"
@@ -118,7 +118,7 @@ class RolloutWorld:
         self._machines = BootedMachines(self._provider, self._clock)
         played = cast(CapacityProvider, self._machines)
         self._kubelets = Kubelets(self._client, played, clock=self._clock)
-        self._deployments = Deployments(self._client, clock=self._clock)
+        self._workloads = Workloads(self._client, clock=self._clock)
         pool = WatchedPool(name=NAME, odcr_ids=odcrs, slots=self._nodes, app=NAME, pods=self._nodes)
         self._watch = SlotWatch(self._client, self._provider, pool, clock=self._clock)
 
@@ -202,9 +202,9 @@ class RolloutWorld:
 
     def _play(self) -> None:
         self._kubelets.step()
-        self._deployments.step()
+        self._workloads.step()
         schedule(self._client)
-        self._deployments.step()
+        self._workloads.step()
 
     def _idle(self) -> None:
         """Returns when several reads in a row show no work: no call to AWS, no CPU time used."""

@@ -22,8 +22,6 @@ from broker.commands.output import table
 from broker.kube.client import Client
 from broker.settings import Settings
 from local.demo import account
-from local.demo.deployments import Deployments
-from local.demo.pods import SCHEDULER
 from local.demo.slot_timeline import MEANINGS, NEW, SlotFigures, SlotSample, SlotTimeline
 from local.demo.slot_watch import SlotWatch, WatchedPool
 from local.demo.story import Scene, open_scene
@@ -66,31 +64,26 @@ def not_here(report: Report) -> RolloutResult | None:
 def demo(settings: Settings, *, once: bool, beside: Beside = not_here) -> int:
     """Runs the demo; the exit code is 0 if the broker replaced each node once, in its slot."""
     with open_scene(settings, make=account.rollout) as scene:
-        deployments = Deployments(scene.user, clock=scene.clock)
-        deployments.start()
-        try:
-            result = _by_broker(scene)
-            results = [result, other] if (other := beside(scene.report)) else [result]
-            for shown in results:
-                for line in shown.lines():
-                    scene.out.print(Text(line), soft_wrap=True)
-            scene.out.print()
-            scene.out.print(table("", figure_rows(results), columns=columns(results)))
-            if not once:
-                scene.stay(
-                    "kubectl get nodeclaims,nodepools,odcr",
-                    "kubectl get events --field-selector reason=DisruptionTerminating",
-                )
-            return 0 if as_wanted(result) else 1
-        finally:
-            deployments.stop()
+        result = _by_broker(scene)
+        results = [result, other] if (other := beside(scene.report)) else [result]
+        for shown in results:
+            for line in shown.lines():
+                scene.out.print(Text(line), soft_wrap=True)
+        scene.out.print()
+        scene.out.print(table("", figure_rows(results), columns=columns(results)))
+        if not once:
+            scene.stay(
+                "kubectl get nodeclaims,nodepools,odcr",
+                "kubectl get events --field-selector reason=DisruptionTerminating",
+            )
+        return 0 if as_wanted(result) else 1
 
 
 def _by_broker(scene: Scene) -> RolloutResult:
     ids, user = scene.stage.ids.names, scene.user
     user.create(EC2NodeClass.KIND, _node_class(ids))
     user.create(NodePool.KIND, _node_pool())
-    user.create(GodelDeployment.KIND, deployment(NAME, SLOTS, {"cpu": CPU}, schedulerName=SCHEDULER))
+    user.create(GodelDeployment.KIND, deployment(NAME, SLOTS, {"cpu": CPU}))
     scene.report(f"{ids['ODCR_WEB']} has {SLOTS} slots, and Deployment {NAME} a pod for each")
     pool = WatchedPool(name=NAME, odcr_ids=[ids["ODCR_WEB"]], slots=SLOTS, app=NAME, pods=SLOTS)
     watch = SlotWatch(scene.stage.client, scene.stage.provider, pool, clock=scene.clock)

@@ -21,7 +21,7 @@ from broker.commands.output import table
 from broker.placement.quantities import CPU, pod_requests
 from broker.settings import Settings
 from local.demo import account
-from local.demo.deployments import Deployments, machine
+from local.demo.machines import join, machine
 from local.demo.story import Scene, open_scene
 
 GPU: Final = "nvidia.com/gpu"
@@ -51,28 +51,23 @@ PLAIN: Final = "of the node"
 def demo(settings: Settings, *, once: bool) -> int:
     """Runs the demo; the exit code is 0 if every pod was where it should be."""
     with open_scene(settings, make=account.plain) as scene:
-        deployments = Deployments(scene.user, clock=scene.clock)
         for node in NODES:
-            deployments.add(node)
-        deployments.start()
-        try:
-            scene.report("node-a and node-b have 8 CPUs each, gpu-a has 8 GPUs")
-            good = all([_reservation(scene), _placeholder(scene), _quota(scene)])
-            scene.out.print(
-                "\nAs expected: kept room was closed to others, its pods came back to it, and borrowed GPUs "
-                "went back to their owner."
-                if good
-                else "\nNot as expected."
+            join(scene.user, node)
+        scene.report("node-a and node-b have 8 CPUs each, gpu-a has 8 GPUs")
+        good = all([_reservation(scene), _placeholder(scene), _quota(scene)])
+        scene.out.print(
+            "\nAs expected: kept room was closed to others, its pods came back to it, and borrowed GPUs "
+            "went back to their owner."
+            if good
+            else "\nNot as expected."
+        )
+        if not once:
+            scene.stay(
+                "kubectl get reservations.scheduling.koordinator.sh",
+                "kubectl scale deployment cache --replicas=0",
+                "kubectl get reservations.scheduling.godel.kubewharf.io",
+                "kubectl get elasticquotas -A",
             )
-            if not once:
-                scene.stay(
-                    "kubectl get reservations.scheduling.koordinator.sh",
-                    "kubectl scale deployment cache --replicas=0",
-                    "kubectl get reservations.scheduling.godel.kubewharf.io",
-                    "kubectl get elasticquotas -A",
-                )
-        finally:
-            deployments.stop()
     return 0 if good else 1
 
 

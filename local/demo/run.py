@@ -10,11 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
@@ -23,6 +24,7 @@ from broker.capacity.model import Outcome
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.commands.output import table
+from broker.commands.plan.pod_manifests import pods_of
 from broker.controllers.claim_status import instance_id
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import recorded
@@ -30,9 +32,9 @@ from broker.settings import Settings
 from broker.text import counted
 from broker.webpage.assembly import OnCallViews
 from local.demo import account
-from local.demo.pods import Workloads
 from local.demo.stage import Stage, where
 from local.demo.story import Scene, open_scene
+from local.demo.workloads import WORKLOADS
 from providers.model import Instance
 
 COLUMNS = {
@@ -44,6 +46,10 @@ COLUMNS = {
 }
 
 WEB_SLOTS = 3
+PLAY: Final = (
+    "any Deployment, StatefulSet, Job or Pod that you apply gets nodes and runs, for example:\n"
+    "         kubectl create deployment hello --image=nginx --replicas=3"
+)
 
 
 def demo(settings: Settings, *, once: bool) -> int:
@@ -61,24 +67,23 @@ def demo(settings: Settings, *, once: bool) -> int:
         views.follow(stage.broker)
         views.record(stage.scheduler)
         documents = manifests.read([str(examples() / "pods")], fill=stage.ids.fill)
-        workloads = Workloads(stage.client, documents, clock=clock)
         http.start()
         views.start()
         try:
             scene.report(f"broker ready; metrics at {http.url}/metrics")
             scene.report(f"web page at {views.url}")
-            good, other = _story(scene, workloads, documents)
+            good, other = _story(scene, documents)
             if not once:
-                _start_return(scene, workloads, other)
+                _start_return(scene, other)
+                scene.report(PLAY)
                 scene.stay(*_to_try(), page=views.url)
             return 0 if good else 1
         finally:
-            workloads.stop()
             views.close()
             http.close()
 
 
-def _story(scene: Scene, workloads: Workloads, documents: Sequence[dict[str, Any]]) -> tuple[bool, str]:
+def _story(scene: Scene, documents: Sequence[dict[str, Any]]) -> tuple[bool, str]:
     """Whether every claim ended as expected, and the instance of another user that may leave."""
     stage, report = scene.stage, scene.report
     given = manifests.read([str(examples())], fill=stage.ids.fill)
@@ -90,10 +95,13 @@ def _story(scene: Scene, workloads: Workloads, documents: Sequence[dict[str, Any
     shown: set[str] = set()
     scene.until(lambda: _every_class_shown(stage, shown, report))
     report(f"an instance of another user has one of the three slots of {stage.ids.names['ODCR_WEB']}")
-    report(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
-    workloads.start()
-    placed = scene.until(lambda: all(workloads.nodes().values()))
-    _show_pods(scene, workloads)
+    count = len(pods_of(documents))
+    report(f"made {count} pods: a Deployment, a Job and a gang of two")
+    for document in (d for d in documents if d not in served):
+        metadata = {"namespace": "default", **document["metadata"]}
+        scene.user.apply(WORKLOADS[document["kind"]], {**document, "metadata": metadata})
+    placed = scene.until(lambda: sum(map(bool, _nodes(stage).values())) == count)
+    _show_pods(scene)
     report(f"an instance of another user takes the only slot of {stage.ids.names['ODCR_FULL']}")
     account.rival(stage.aws.endpoint, stage.ids, stage.ids.names["ODCR_FULL"])
     report(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
@@ -105,6 +113,7 @@ def _story(scene: Scene, workloads: Workloads, documents: Sequence[dict[str, Any
 def _to_try() -> Sequence[str]:
     bought = os.path.relpath(examples() / "reservations" / "bought.yaml")
     return (
+        "kubectl scale deployment shop --replicas=4",
         "kubectl get nodeclaims,ec2nodeclasses,odcr",
         "capacity-broker explain claim overflow-0",
         "capacity-broker inventory",
@@ -113,11 +122,17 @@ def _to_try() -> Sequence[str]:
     )
 
 
-def _show_pods(scene: Scene, workloads: Workloads) -> None:
+def _nodes(stage: Stage) -> dict[str, str]:
+    """The node of each pod; empty for one that waits."""
+    pods = map(Pod.decode, stage.client.list(Pod.KIND, namespace="default")[0])
+    return {pod.name: pod.spec.node_name for pod in pods if not pod.deleting}
+
+
+def _show_pods(scene: Scene) -> None:
     """One line a pod: its node, and the reservation that EC2 counts the node in."""
     places = _places(scene.stage)
-    for name, node in sorted(workloads.nodes().items()):
-        scene.report(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
+    for name, node in sorted(_nodes(scene.stage).items()):
+        scene.report(f"pod {name:<22} on {node or '-'}, {places.get(node, 'no node yet')}")
 
 
 def _places(stage: Stage) -> dict[str, str]:
@@ -127,7 +142,7 @@ def _places(stage: Stage) -> dict[str, str]:
     return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in slot_by_node if node}
 
 
-def _start_return(scene: Scene, workloads: Workloads, other: str) -> None:
+def _start_return(scene: Scene, other: str) -> None:
     """Frees a slot, and reports the node that returns to it while the demo stays up."""
     stage = scene.stage
     odcr = stage.ids.names["ODCR_WEB"]
@@ -137,11 +152,11 @@ def _start_return(scene: Scene, workloads: Workloads, other: str) -> None:
     def watch() -> None:
         def returned() -> bool:
             places = _places(stage)
-            return sum(odcr in places.get(node, "") for node in workloads.nodes().values()) == WEB_SLOTS
+            return sum(odcr in places.get(node, "") for node in _nodes(stage).values()) == WEB_SLOTS
 
         if scene.until(returned):
             scene.report("the node of one pod has returned to the reservation:")
-            _show_pods(scene, workloads)
+            _show_pods(scene)
 
     threading.Thread(target=watch, name="return", daemon=True).start()
 

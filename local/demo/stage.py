@@ -49,6 +49,7 @@ class Stage:
     broker: Broker
     scheduler: Scheduler
     elector: Elector
+    settings: Settings
 
     def start(self) -> None:
         leading = threading.Event()
@@ -101,6 +102,7 @@ def build(
         broker=Broker(client, provider, own_settings, clock=clock),
         scheduler=Scheduler(client, own_settings, clock=clock),
         elector=Elector(client, LEASE, NAMESPACE, settings.identity, clock),
+        settings=own_settings,
     )
 
 

@@ -16,8 +16,10 @@ from broker.kube.clock import Clock, SystemClock
 from broker.settings import Settings
 from local.demo.account import ExampleIds
 from local.demo.kubelets import Kubelets
+from local.demo.scheduling import KubeScheduler
 from local.demo.session import until_interrupted
 from local.demo.stage import Stage, build, hints, line, prepare, servers, until
+from local.demo.workloads import Workloads
 from local.in_process import InProcessTransport
 
 
@@ -33,6 +35,7 @@ class Scene:
     user: Client
     began: float
     registry: CollectorRegistry  # of the provider's metrics
+    workloads: Workloads
 
     def report(self, text: str) -> None:
         """One line, with the seconds since the beginning."""
@@ -51,7 +54,10 @@ class Scene:
 
 @contextmanager
 def open_scene(settings: Settings, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
-    """Local AWS, an API server, kubelets of instances and the broker, ready; `make` makes the account."""
+    """Local AWS, an API server, all else of a cluster, simulated, and the broker, ready.
+
+    `make` makes the account.
+    """
     out, clock = console(), SystemClock()
     began = clock.monotonic()
     prepare(settings)
@@ -69,16 +75,23 @@ def open_scene(settings: Settings, *, make: Callable[[str], ExampleIds]) -> Iter
             user=user,
             began=began,
             registry=registry,
+            workloads=Workloads(user, clock=clock),
         )
         scene.report(f"local AWS at {aws.endpoint}")
         scene.report(f"Kubernetes API at {api.url}")
-        kubelets = Kubelets(stage.client, stage.provider, clock=clock)
+        simulated = (
+            Kubelets(stage.client, stage.provider, clock=clock),
+            KubeScheduler(user, clock=clock, but=stage.settings.schedulers),
+            scene.workloads,
+        )
         stage.broker.journal.subscribe(lambda attempt: scene.report(line(attempt)))
         stage.start()
-        kubelets.start()
+        for part in simulated:
+            part.start()
         try:
             scene.until(lambda: all(stage.broker.ready().values()))
             yield scene
         finally:
-            kubelets.stop()
+            for part in simulated:
+                part.stop()
             stage.stop()

@@ -11,10 +11,10 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
+from local.demo.scheduling import schedule
 from tests.cluster.objects import PROFILE
 from tests.cluster.stack import Stack
 from tests.support.fault_cases import case_text
-from tests.support.scheduling import schedule
 
 _KINDS: Final[dict[str, Kind]] = {model.KIND.kind: model.KIND for model in (EC2NodeClass, NodePool, Pod)}
 

@@ -14,12 +14,12 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from local.demo.scheduling import schedule
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Provider, Stack
 from tests.cluster.test_disruption import STEP, run
-from tests.support.scheduling import schedule
 
 pytestmark = pytest.mark.covers("FUL-40")
 LARGE, XLARGE, XL2 = "m5.large", "m5.xlarge", "m5.2xlarge"

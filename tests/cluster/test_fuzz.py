@@ -21,11 +21,11 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.panics import PANICS
+from local.demo.scheduling import schedule
 from tests.cluster.account import A
 from tests.cluster.everything import bodies, put
 from tests.cluster.ome.reserved import flavor, flavors_alone, reserve
 from tests.cluster.stack import Stack
-from tests.support.scheduling import schedule
 
 Json = dict[str, Any]
 OBJECTS = int(os.environ.get("OBJECTS", "120"))

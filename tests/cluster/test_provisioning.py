@@ -23,11 +23,11 @@ from broker.kube.conditions import owner_reference
 from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY
 from local.demo import kubelets
+from local.demo.scheduling import schedule
 from tests.cluster import objects
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
-from tests.support.scheduling import schedule
 
 POOL = "team"
 

@@ -10,10 +10,10 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.nos import ElasticQuota
 from broker.quota.elastic_gpu import GPU, GPU_MEMORY
+from local.demo.scheduling import schedule
 from tests.cluster import objects
 from tests.cluster.stack import Stack
 from tests.cluster.test_provisioning import claims, pool, start
-from tests.support.scheduling import schedule
 
 SMALL, BIG = "g6.12xlarge", "p5.48xlarge"
 

@@ -23,12 +23,12 @@ from broker.oncall.idle_matches import idle_matches
 from broker.oncall.journal import recorded
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
+from local.demo.scheduling import schedule
 from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
-from tests.support.scheduling import schedule
 
 CODE = "InsufficientInstanceCapacity"
 POOL = f"on-demand:m5.large:{A}"

@@ -13,12 +13,12 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.disruption import methods
+from local.demo.scheduling import schedule
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, run
-from tests.support.scheduling import schedule
 
 pytestmark = pytest.mark.covers("FLT-10")
 WEB = {"app": "web"}

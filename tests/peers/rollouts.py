@@ -16,10 +16,10 @@ from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.kube.clock import SystemClock
 from local.demo.account import PLATFORM
-from local.demo.deployments import Deployments
 from local.demo.rollout import RolloutResult, deployment, full, over
 from local.demo.slot_timeline import SlotTimeline
 from local.demo.slot_watch import SlotWatch, WatchedPool
+from local.demo.workloads import Workloads
 from tests.cluster.account import A
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
@@ -148,7 +148,7 @@ class Rollout:
 @contextmanager
 def playing(stage: Stage) -> Iterator[None]:
     """Plays the controllers of Deployments, and the containers of bound pods."""
-    played = Deployments(stage.client, clock=SystemClock())
+    played = Workloads(stage.client, clock=SystemClock())
     played.start()
     try:
         yield

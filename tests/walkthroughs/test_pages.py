@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 
 from broker.apis.kueue import Namespace
-from local.demo.deployments import Deployments, machine
+from local.demo.machines import join, machine
+from local.demo.workloads import Workloads
 from local.kube import ApiServer, Collector
 from tests.cluster.rooms import GODEL, KOORDINATOR, NOS, Rooms, rooms
 from tests.walkthroughs.pages import Shown, follow, run, steps
@@ -54,15 +55,15 @@ def cluster(folder: Path, crds: tuple[str, ...], *nodes: dict[str, Any]) -> Iter
     """The scheduler on these nodes, with kubelets and Deployments simulated, and kubectl's configuration."""
     with rooms(crds=crds) as cluster_, ApiServer(cluster_.cluster) as server, Collector(cluster_.cluster):
         (folder / "config").write_text(server.kubeconfig())
-        deployments = Deployments(cluster_.client, clock=cluster_.clock)
+        workloads = Workloads(cluster_.client, clock=cluster_.clock)
         for node in nodes:
-            deployments.add(node)
+            join(cluster_.client, node)
         cluster_.start(reservation_ttl=3600)
-        deployments.start()
+        workloads.start()
         try:
             yield cluster_
         finally:
-            deployments.stop()
+            workloads.stop()
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -9,12 +9,12 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Namespace
+from local.demo.scheduling import schedule
 from tests.cluster import objects
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5
 from tests.cluster.ome.reserved import GPU
 from tests.cluster.stack import Stack
-from tests.support.scheduling import schedule
 
 
 def namespace(stack: Stack, name: str, **annotations: str) -> None:

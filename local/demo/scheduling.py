@@ -1,24 +1,42 @@
-"""Plays kube-scheduler: binds pods to ready nodes by its filters, and marks the others Unschedulable.
+"""Simulates kube-scheduler: binds pods to ready nodes by its filters, and marks the others Unschedulable.
 
 A nominated pod comes before others, and has its node if it fits there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
+
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from broker.apis.meta import condition
 from broker.kube.client import Client
+from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
 from broker.placement.filters import fits
 from broker.placement.message import message
 from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
 from broker.placement.snapshot import PlacementSnapshot
+from local.demo.simulated import Simulated
+
+EVERY: Final = 0.2
 
 
-def schedule(client: Client) -> None:
-    """One look at all pods."""
+class KubeScheduler(Simulated):
+    """Binds the pods of all schedulers `but` those that others serve, by one thread."""
+
+    def __init__(self, client: Client, *, clock: Clock, but: Collection[str]) -> None:
+        super().__init__("kube-scheduler", clock=clock, every=EVERY)
+        self._client, self._but = client, but
+
+    def step(self) -> None:
+        schedule(self._client, but=self._but)
+
+
+def schedule(client: Client, *, but: Collection[str] = ()) -> None:
+    """One look at all pods. Those of the schedulers `but` are left to them."""
     nodes = [Node.decode(item) for item in client.list(Node.KIND)[0]]
     # After the nodes: a pod is nominated before its node takes pods.
     pods = [Pod.decode(item) for item in client.list(Pod.KIND)[0]]
@@ -33,7 +51,8 @@ def schedule(client: Client) -> None:
         map(node_info, ready), [pod_info(pod) for pod in pods if takes_room(pod)], namespaces=spaces
     )
     for pod in pods:
-        if pod.spec.node_name or pod.deleting or pod.status.phase in ("Succeeded", "Failed"):
+        over = pod.status.phase in ("Succeeded", "Failed")
+        if pod.spec.node_name or pod.deleting or over or pod.spec.scheduler_name in but:
             continue
         info = pod_info(pod)
         fit = fits(info, snapshot)
