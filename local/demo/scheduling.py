@@ -12,6 +12,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from broker.apis.meta import condition
+from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
@@ -19,6 +20,7 @@ from broker.placement.filters import fits
 from broker.placement.message import message
 from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.storage import Storage
 from local.demo.simulated import Simulated
 
 EVERY: Final = 0.2
@@ -48,7 +50,14 @@ def schedule(client: Client, *, but: Collection[str] = ()) -> None:
     ]
     spaces = namespace_labels(Namespace.decode(item) for item in client.list(Namespace.KIND)[0])
     snapshot = PlacementSnapshot.of(
-        map(node_info, ready), [pod_info(pod) for pod in pods if takes_room(pod)], namespaces=spaces
+        map(node_info, ready),
+        [pod_info(pod) for pod in pods if takes_room(pod)],
+        namespaces=spaces,
+        storage=Storage.of(
+            claims=map(PersistentVolumeClaim.decode, client.list(PersistentVolumeClaim.KIND)[0]),
+            volumes=map(PersistentVolume.decode, client.list(PersistentVolume.KIND)[0]),
+            classes=map(StorageClass.decode, client.list(StorageClass.KIND)[0]),
+        ),
     )
     for pod in pods:
         over = pod.status.phase in ("Succeeded", "Failed")

@@ -26,6 +26,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import AlreadyExists, NotFound
+from broker.placement.storage import BIND_COMPLETED
 from local.demo.pod_status import running
 from local.demo.simulated import Simulated
 
@@ -220,7 +221,8 @@ class Workloads(Simulated):
     def _bind_volume(self, template: Json, claim: str, stateful_set: Json) -> None:
         namespace, volume = stateful_set["metadata"]["namespace"], f"pv-{claim}"
         spec = {**template["spec"], "volumeName": volume, "storageClassName": ""}
-        body = {"metadata": {"name": claim, "namespace": namespace}, "spec": spec}
+        metadata = {"name": claim, "namespace": namespace, "annotations": {BIND_COMPLETED: "yes"}}
+        body = {"metadata": metadata, "spec": spec}
         with suppress(AlreadyExists):
             self._client.create(PersistentVolumeClaim.KIND, body)
         shared = {key: template["spec"][key] for key in ("accessModes",)}
