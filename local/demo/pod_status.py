@@ -1,4 +1,4 @@
-"""The status of a pod whose containers run, as a kubelet writes it."""
+"""The status of a running pod, as a kubelet writes it."""
 
 from __future__ import annotations
 

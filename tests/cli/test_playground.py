@@ -66,9 +66,9 @@ def run(scene: Scene, app: str, count: int) -> list[Pod]:
 
     def all_run() -> bool:
         nodes = {item["metadata"]["name"] for item in scene.user.list(Node.KIND)[0]}
-        found = pods(scene.user, app)
-        on_nodes = all(pod.status.phase == "Running" and pod.spec.node_name in nodes for pod in found)
-        return len(found) == count and on_nodes
+        own = pods(scene.user, app)
+        on_nodes = all(pod.status.phase == "Running" and pod.spec.node_name in nodes for pod in own)
+        return len(own) == count and on_nodes
 
     assert scene.until(all_run), [
         (p.name, p.spec.node_name, p.status.conditions) for p in pods(scene.user, app)
@@ -115,8 +115,8 @@ def test_deployment_scales_rolls_and_ends(scene: Scene, strategy: Json) -> None:
     run(scene, name, 1)
 
     def status() -> Json:
-        found: Json = scene.user.get(DEPLOYMENTS, name, namespace="default")["status"]
-        return found
+        deployment: Json = scene.user.get(DEPLOYMENTS, name, namespace="default")
+        return dict(deployment["status"])
 
     wanted = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
     assert scene.until(lambda: wanted.items() <= status().items()), status()

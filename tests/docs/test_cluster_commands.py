@@ -27,6 +27,7 @@ from broker.commands import manifests
 from broker.kube import identity
 from local.demo import account as demo_account
 from local.demo.kubelets import Kubelets
+from local.demo.workloads import DEPLOYMENTS
 from local.in_process import InProcessTransport
 from local.kube import ApiServer, Collector
 from tests.cluster import karpenter, objects
@@ -71,6 +72,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "kubectl get capacityreservations -n research --watch": "Active",
     "kubectl get clusterqueues -l capacity-reservation=training": "training",
     "kubectl get configmap capacity-broker-shortages": "InsufficientInstanceCapacity",
+    "kubectl create deployment hello": "created",
     "kubectl get dedicatedaiclusters --watch": "ACTIVE",
     "kubectl get ec2nodeclass NAME -o yaml": "capacityReservations:",
     "kubectl get ec2nodeclass by-group -o yaml": "capacityReservations:",
@@ -83,6 +85,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "kubectl get nodes -l capacity-broker.io/dedicated-cluster=tenant": " Ready ",
     "kubectl get odcr": "g6.12xlarge",
     "kubectl get workloads -A": "No resources found",
+    "kubectl scale deployment shop": "scaled",
     "capacity-broker adopt research/gpus": "capacity-broker.io/reservation-ids",
     "capacity-broker crds patch": "v1       there",
     "capacity-broker errors --since 1h --by pool": "ReservationFull",
@@ -255,6 +258,12 @@ def prepare(stack: Stack, account: demo_account.ExampleIds) -> None:
     client.patch(NodeClaim.KIND, "lost-0", {"status": {"conditions": [missing]}}, subresource="status")
     client.create(ValidatingWebhookConfiguration.KIND, {"metadata": {"name": "capacity-broker"}})
     client.create(ConfigMap.KIND, {"metadata": {"name": identity.NAME, "namespace": identity.NAMESPACE}})
+    shop = next(
+        d
+        for d in manifests.read([str(ROOT / "examples/pods")], fill=account.fill)
+        if d["metadata"]["name"] == "shop"
+    )
+    client.create(DEPLOYMENTS, {**shop, "metadata": {"name": "shop", "namespace": "default"}})
 
 
 def save(account: demo_account.ExampleIds, api: ApiServer, folder: Path) -> None:
