@@ -351,7 +351,8 @@ class Inventory:
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
     `credits` are instances that have ended in one since. `left`: slots that are left to another launcher,
-    which replaces its node. `odds`: the ranks of pools (see `forecast.odds`).
+    which replaces its node, or kept for a successor. `joining`: slots in which EC2 is to count an instance of
+    the broker that runs outside. `odds`: the ranks of pools (see `forecast.odds`).
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)
@@ -359,12 +360,22 @@ class Inventory:
     debits: Mapping[str, int] = field(default_factory=dict)
     credits: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
+    joining: Mapping[str, int] = field(default_factory=dict)
     odds: Mapping[str, int] = field(default_factory=dict)
     described: datetime | None = None
 
     def free(self, odcr_id: str) -> int:
-        """The slots that may be planned: the unused ones that are not left to another launcher."""
-        return max(0, self.unused(odcr_id) - self.left.get(odcr_id, 0))
+        """The slots that may be planned: the unused ones that are promised to no instance."""
+        return max(0, self.unused(odcr_id) - self.promised(odcr_id))
+
+    def promised(self, odcr_id: str) -> int:
+        """The slots that are left to a certain instance."""
+        return self.left.get(odcr_id, 0) + self.joining.get(odcr_id, 0)
+
+    @property
+    def left_ids(self) -> frozenset[str]:
+        """The reservations with slots that are left to launches to come."""
+        return frozenset(odcr_id for odcr_id, count in self.left.items() if count)
 
     def unused(self, odcr_id: str) -> int:
         """EC2's available count plus credits, less debits."""

@@ -323,7 +323,7 @@ def full(option: Option, inventory: Inventory) -> Skipped:
 
 
 def _count(odcr_id: str, inventory: Inventory) -> str:
-    left = min(inventory.left.get(odcr_id, 0), inventory.unused(odcr_id))
+    left = min(inventory.promised(odcr_id), inventory.unused(odcr_id))
     why = f" ({left} kept for a node that replaces another)" if left else ""
     return f"{odcr_id} 0 of {_total(odcr_id, inventory)}{why}"
 

@@ -295,13 +295,13 @@ class _Draft:
     ) -> tuple[Assignment, ...]:
         """The assignments, so that EC2 takes the slots of the plan and no other; `held`: by successors."""
         supply = self.supply
-        left = {id_ for id_, count in supply.inventory.left.items() if count}
-        kept = frozenset(self.kept.values()) | held | self.slots.kept | left
+        kept = frozenset(self.kept.values()) | held | self.slots.kept | supply.inventory.left_ids
+        joining = frozenset(id_ for id_, count in supply.inventory.joining.items() if count)
 
         def member(claim: Claim, odcr_id: str) -> Option:
             return named(supply.inventory.odcrs[odcr_id], catalog.known(claim))
 
-        assignments = separated(assignments, self.slots.allocated, kept, supply, member)
+        assignments = separated(assignments, self.slots.allocated, kept | joining, supply, member)
         nominated = {id_ for slot in self.slots.nominations.nominated.values() for id_ in slot.odcr_ids}
         return opted_out(assignments, kept | nominated | self._awaited(), supply)
 

@@ -27,6 +27,8 @@ from providers.model import Odcr, ReservationGroup
 # Two polls: the third one in a row that fails shows it.
 STALE_AFTER = timedelta(seconds=60)
 
+Promised = tuple[Mapping[str, int], Mapping[str, int]]
+
 _LABELS = ("odcr", "instance_type", "zone", "state")
 _SLOTS = GaugeTable(
     "capacity_broker_odcr_slots",
@@ -77,7 +79,7 @@ class InventoryCache:
         self.resized: Mapping[str, tuple[int, int]] = {}
         # By id, the sizes that an earlier process recorded, until the next description.
         self._recorded: dict[str, int] = {}
-        self._left: Mapping[str, int] = {}  # the slots that were left to other launchers then
+        self._promised: Promised = ({}, {})  # the slots that were left then
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None
@@ -130,11 +132,11 @@ class InventoryCache:
             sizes = self._recorded | {id_: odcr.reserved for id_, odcr in before.odcrs.items()}
             self.resized, self._recorded = _resized(self.resized, sizes, odcrs), {}
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
-            known_left, self._left = self._left, self._left_now()
+            known_promised, self._promised = self._promised, self._promised_now()
         _report(self._inventory)
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
-        same = same and known_left == self._left
+        same = same and known_promised == self._promised
         same = same and known_refused == {*self._block_ends.refused}
         if recovered or corrected or confirmed or not same:
             for reader in self._readers:
@@ -178,19 +180,23 @@ class InventoryCache:
 
     def snapshot(self) -> Inventory:
         with self.assumed.lock:
+            left, joining = self._promised_now()
             return replace(
                 self._inventory,
                 debits=Counter(self.assumed.debits.values().values()),
                 credits=Counter(self.assumed.credits.values().values()),
-                left=self._left_now(),
+                left=left,
+                joining=joining,
                 odds=self.odds(),
             )
 
-    def _left_now(self) -> Mapping[str, int]:
-        for table in (self.assumed.left, self.assumed.joining):
-            table.expire(self._clock.now())
+    def _promised_now(self) -> Promised:
+        """The slots that are left to other launchers, and those that instances outside are to join."""
+        now = self._clock.now()
+        self.assumed.left.expire(now)
+        self.assumed.joining.expire(self._inventory.described or now)  # only a description shows the slot
         left = Counter(slot.odcr_id for slot in self.assumed.left.values().values())
-        return left + Counter(self.assumed.joining.values().values())
+        return left, Counter(self.assumed.joining.values().values())
 
     def recorded(self, odcr_id: str, reserved: int) -> None:
         """Notes the size of a reservation that an earlier process recorded, so that a reservation that shrank

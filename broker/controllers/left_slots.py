@@ -56,6 +56,8 @@ class LeftSlots:
         old, slot = replaces(claim)[1], held_odcr(claim)
         counted = bool(slot) and claim.annotations.get(names.JOINS_SLOT) == slot
         if counted and old is not None and self._assumed.joining.forget((old,)):
+            # The last description may still show the slot without it, and the old instance as ended.
+            self._assumed.debits.assume(instance_id(claim), slot)
             self._released()
         ends = gone or (claim.deleting and since(claim, names.INSTANCE_TERMINATING) is not None)
         if slot and ends and any(_joins(other, claim, slot) for other in self._caches.claims.list()):

@@ -138,6 +138,21 @@ def test_running_instance_becomes_reserved_without_a_launch_or_an_eviction(
 
 @SELECTIONS
 @pytest.mark.covers("FUL-10")
+def test_labels_follow_within_one_poll_where_the_numbers_stay(stack: Stack, selection: str) -> None:
+    """A full reservation is full again at once: nothing but a new listing shows the change."""
+    odcr = full(stack, selection)
+    stack.start()
+    (rival,) = stack.aws.rival(odcr)
+    beside(stack)
+    began = stack.clock.now()
+    stack.aws.ec2.terminate_instances(InstanceIds=[rival])
+    stack.advance(2.0)  # a poll
+    stack.until(lambda: reserved_in(stack, "low", odcr), "labels follow")
+    assert (stack.clock.now() - began).total_seconds() < 30
+
+
+@SELECTIONS
+@pytest.mark.covers("FUL-10")
 def test_labels_follow_within_one_poll_of_ec2s_count_and_back(stack: Stack, selection: str) -> None:
     """The listing of the instances is younger than a minute: the reservation's numbers request another."""
     odcr = full(stack, selection)

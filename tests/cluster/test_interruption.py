@@ -154,6 +154,7 @@ def test_warnings_of_a_block_that_is_not_described_yet_end_no_claim(stack: Stack
     stack.start()
     warn(stack, queue, block)
     stack.control.clear_faults()
+    stack.advance(60)  # the next try
     stack.polls(2)
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting

@@ -155,7 +155,7 @@ class MachineFinder:
         fitting, unfit = self.fitting(needed, claim, placement, vacancy=vacancy)
         own = own_slot(needed.node, fitting)
         if own is not None:
-            left = self.observed.inventory.left.get(own.way.odcr_id, 0)
+            left = self.observed.inventory.joining.get(own.way.odcr_id, 0)
             needed, fitting = beside_or_in(needed, own, fitting, way=way, unit=unit, left=left)
             if needed.slot and (problem := self._no_successor(needed.node, needed.slot, claim, fitting)):
                 needed = replace(needed, problem=problem)
@@ -178,7 +178,8 @@ class MachineFinder:
         """Where EC2 must not count the successors: in slots that waiting claims are promised, or need."""
         succession = self._succession
         stuck = {self.catalog.candidates(claim) for claim in succession.others}
-        return ClosedPlaces(succession.odcr_ids | awaited(stuck), self.supply)
+        kept = succession.odcr_ids | self.observed.inventory.left_ids
+        return ClosedPlaces(kept | awaited(stuck), self.supply)
 
     def _no_successor(self, node: ManagedNode, slot: str, claim: Claim, fitting: Iterable[Fitting]) -> str:
         """Why its successor would have no machine if the node ended first: EC2 refused such launches lately,

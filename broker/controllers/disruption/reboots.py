@@ -169,16 +169,16 @@ class RebootController:
 
     def _withdraw(self, node: ManagedNode, reboots: Reboots) -> None:
         self._end(node, reboots.without_last())
-        self._untaint(node)
         message = "it is not rebooted: no reboot is due any more, or its repair was stopped"
         self._report(node, WITHDRAWN, message, normal=True)
+        self._untaint(node)  # last: another pass repeats it after a conflict
 
     def _succeed(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
         self._end(node, reboots.updated(reboot.ended("Succeeded", now)))
-        self._untaint(node)
         REBOOTS.labels("Succeeded").inc()
         taken = timedelta(seconds=round((now - reboot.began).total_seconds()))
         self._report(node, OBSERVED_EVENT, f"it was rebooted, and is Ready after {taken}", normal=True)
+        self._untaint(node)
 
     def _fail(
         self, node: ManagedNode, reboots: Reboots, reboot: Reboot, result: str, message: str, now: datetime

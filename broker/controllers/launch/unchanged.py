@@ -79,4 +79,5 @@ class UnchangedInputs:
 
 
 def _counts(inventory: Inventory) -> tuple[object, ...]:
-    return inventory.odcrs, inventory.groups, inventory.debits, inventory.credits, inventory.left
+    slots = inventory.debits, inventory.credits, inventory.left, inventory.joining
+    return inventory.odcrs, inventory.groups, *slots

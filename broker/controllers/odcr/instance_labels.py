@@ -2,13 +2,14 @@
 
 Invariant: a pass reads the last listing of the cluster's instances and the last description of the
 reservations. It makes no call to EC2 itself, writes only differences, and disrupts nothing. Claim and Node
-are compared separately, so that the next pass completes a pass that a crash interrupted. If the numbers of a
-reservation changed since the listing, and EC2 may count an instance anew by that, it requests a new listing:
-labels follow within one poll.
+are compared separately, so that the next pass completes a pass that a crash interrupted. It requests a new
+listing for each description of the reservations that may count an instance elsewhere: labels follow within
+one poll. A full reservation that lost one instance and took another one in has the same numbers as before.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
-from broker.capacity.absorption import absorbs
+from broker.capacity.absorption import Place, absorbs, place_of
 from broker.capacity.model import Inventory
 from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
@@ -46,7 +47,7 @@ CHANGES = Counter(
 )
 
 Work = tuple[NodeClaim, Instance, InstanceLabels, Inventory]
-Counts = tuple[bool, int, int]  # whether the reservation is active, its slots, the free ones
+Size = tuple[bool, int]  # whether the reservation is active, and its slots
 
 _log = structlog.get_logger("reservations")
 
@@ -69,7 +70,7 @@ class InstanceLabelController:
         self._inventory = inventory
         self._view = view
         self._relist = relist
-        self._counts: Mapping[str, Counts] = {}  # of each reservation, when the instances were last listed
+        self._sizes: Mapping[str, Size] = {}  # of each reservation, when the instances were last listed
 
     def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
@@ -89,10 +90,10 @@ class InstanceLabelController:
         """
         older = inventory.described is not None and listing.taken < inventory.described
         due: list[Work] = []
-        counts = {id_: (odcr.active, odcr.total, odcr.available) for id_, odcr in inventory.odcrs.items()}
-        changed = _changed(self._counts, counts, inventory) if older else {}
+        sizes = {id_: (odcr.active, odcr.total) for id_, odcr in inventory.odcrs.items()}
+        changes = _Changes(self._sizes, sizes, inventory) if older else None
         if not older:
-            self._counts = counts
+            self._sizes = sizes
         doubtful = False
         for claim in self._claims.list():
             if claim.deleting or not self._owns(claim):
@@ -103,7 +104,7 @@ class InstanceLabelController:
                     doubtful |= older and _ended(claim, inventory)  # launched after the listing
                     continue
                 wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
-                doubtful = doubtful or _counted_anew(instance, changed, inventory)
+                doubtful = doubtful or (changes is not None and changes.concern(instance))
                 if wanted is None or not self._differs(claim, wanted):
                     continue
                 if wanted.contradicted and older:
@@ -179,22 +180,22 @@ class InstanceLabelController:
         return [node for node in nodes if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
 
 
-def _changed(
-    before: Mapping[str, Counts], after: Mapping[str, Counts], inventory: Inventory
-) -> Mapping[str, bool]:
-    """The reservations with other numbers than before, and whether their size or state is another."""
-    return {
-        id_: before[id_][:2] != counts[:2] if id_ in before else True
-        for id_, counts in after.items()
-        if before.get(id_) != counts and not inventory.odcrs[id_].released
-    }
+class _Changes:
+    """What may be new in a description of the reservations since the last listing of the instances."""
 
+    def __init__(self, before: Mapping[str, Size], after: Mapping[str, Size], inventory: Inventory) -> None:
+        self._resized = {id_ for id_, size in after.items() if before.get(id_) != size}
+        self._groups = inventory.groups
+        self._at: dict[Place, list[Odcr]] = defaultdict(list)
+        for odcr in inventory.odcrs.values():
+            self._at[place_of(odcr)].append(odcr)
 
-def _counted_anew(instance: Instance, changed: Mapping[str, bool], inventory: Inventory) -> bool:
-    """Whether EC2 may count the instance in another reservation than the last listing shows."""
-    if instance.reservation_id:
-        return changed.get(instance.reservation_id, False)
-    return any(absorbs(inventory.odcrs[id_], instance, inventory.groups) for id_ in changed)
+    def concern(self, instance: Instance) -> bool:
+        """Whether EC2 may count the instance in another reservation than the last listing shows."""
+        if instance.reservation_id:
+            return instance.reservation_id in self._resized
+        near = self._at.get((instance.instance_type, instance.zone), ())
+        return any(absorbs(odcr, instance, self._groups) for odcr in near)
 
 
 def _ended(claim: NodeClaim, inventory: Inventory) -> bool:

@@ -27,7 +27,7 @@ def test_lent_capacity_belongs_to_its_reservation_until_it_returns(stack: Stack)
     )
     id_ = broker_odcrs(ec2)[0]["CapacityReservationId"]
     ec2.create_interruptible_capacity_reservation_allocation(CapacityReservationId=id_, InstanceCount=2)
-    stack.until(lambda: mirror(stack, id_).lent, "the loan is shown")
+    stack.until(lambda: mirror(stack, id_).lent, "the loan is shown", step=1.0)
     mirrored = mirror(stack, id_)
     spare = mirrored.lent_to
     assert (mirrored.total, mirrored.available, mirrored.lent) == (2, 2, 2)
@@ -51,11 +51,13 @@ def test_lent_capacity_belongs_to_its_reservation_until_it_returns(stack: Stack)
     (entry,) = stack.until(
         lambda: [c for c in reservation_status(stack)["cloudReservations"] if c.get("lent")],
         "the status names the loan",
+        step=1.0,
     )
     assert (entry["id"], entry["total"], entry["lent"], entry["lentTo"]) == (id_, 2, 2, spare)
     stack.until(
         lambda: f"{id_} lends 2 instances to {spare}" in str(reservation_status(stack)["conditions"]),
         "a condition says why two machines are not there",
+        step=1.0,
     )
 
     # A higher quota buys the difference alone, also by a broker that starts during the loan.
