@@ -4,7 +4,7 @@ The broker is the real one with its default settings, on local AWS in a process 
 API server. Played are the machines, which are Ready a minute after their launch, the controllers of the
 Deployment, and kube-scheduler. Whether EC2 counts a running instance in a slot that becomes free is a
 parameter: AWS does not document that it does. Time moves on in steps, of a second while a slot is empty or a
-pod waits, and for half an hour after all nodes are new.
+pod waits, and for 15 minutes after all nodes are new.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ NEED: Final = {"cpu": "1500m"}  # a pod a node
 BOOT: Final = 60.0  # simulated seconds from launch to a Node
 STEP: Final = 5.0
 FINE: Final = 1.0
-SETTLING: Final = 30.0
-SETTLES: Final = 1800.0  # simulated seconds after the last new node
+SETTLING: Final = 60.0
+SETTLES: Final = 900.0  # simulated seconds after the last new node
 LONGEST: Final = 86400.0  # simulated seconds of a rollout
 
 

@@ -108,7 +108,7 @@ def warn(stack: Stack, queue: Queue, block: str) -> None:
     instance = instance_id(stack.get(NodeClaim, "c-0"))
     stack.control.notice("capacity-block-expiring", reservation_id=block, queue=QUEUE)
     stack.control.notice("reservation-interruption", instance_id=instance, queue=QUEUE)
-    stack.until(queue.empty, "the messages are deleted")
+    stack.until(queue.empty, "the messages are deleted", step=1.0)
     assert "CapacityReservationInterrupted" not in {event.reason for event in stack.events("c-0")}
 
 
