@@ -5,7 +5,7 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +22,8 @@ from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
+from broker.oncall.slot_holders import slot_uses
+from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
     KARPENTERS,
@@ -33,6 +35,7 @@ from broker.oncall.waiters import (
     waiting_pods,
 )
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
+from broker.placement.claims import kept_slots
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -148,6 +151,7 @@ class LiveState:
     waiting_pods: Sequence[WaitingPod] = ()
     idle_slots: Sequence[IdleSlots] = ()
     broken: Sequence[BrokenNode] = ()
+    slots: Sequence[SlotRow] = ()
 
     @property
     def pod_groups(self) -> list[WaitingGroup]:
@@ -192,6 +196,14 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
     facts = partial(_facts, facts_of_claims(claims), types)
+    broken = broken_nodes(
+        claims,
+        broker.read.nodes.cache.list(),
+        broker.read.pools.cache.list(),
+        now,
+        price=partial(_price, types, inventory.odcrs),
+    )
+    pods, rights = broker.read.pods.cache.list(), snapshot.rights
     return LiveState(
         now=now,
         described=inventory.described,
@@ -207,12 +219,12 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         waiters=[*_waiters(broker, claims, snapshot, now)],
         waiting_pods=broker.waiting_pods(),
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
-        broken=broken_nodes(
-            claims,
-            broker.read.nodes.cache.list(),
-            broker.read.pools.cache.list(),
-            now,
-            price=partial(_price, types, inventory.odcrs),
+        broken=broken,
+        slots=slot_rows(
+            slot_uses(broker.mirrors.list(), owners, claims, pods, rights.of_claim).values(),
+            kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
+            broken={node.claim for node in broken},
+            price=lambda type_, _: types[type_].on_demand_price if type_ in types else None,
         ),
     )
 

@@ -15,6 +15,7 @@ from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import IdleMatch, idle_matches
+from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
@@ -25,6 +26,8 @@ RECENT: Final = 10
 CLAIMS_OF_POOL: Final = 200
 MOST_LOANS: Final = 500
 MOST_MATCHES: Final = 20
+MOST_ROWS: Final = 24  # reservations of the picture
+MOST_MARKS: Final = 64  # slots of a reservation in the picture
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", ClaimRow, OwnerRow, ReservationRow)
 
@@ -79,8 +82,15 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     hour = microseconds(request.now - timedelta(hours=1))
     problems = EntryFilter(warning=True, since=hour)
     idle = request.state.idle[:RECENT]
+    group: Group = "zone" if request.query.get("by") == "zone" else "owner"
+    rows = request.state.slots
     return {
         "title": "Overview",
+        "group": group,
+        "groups": by_group(rows[:MOST_ROWS], group),
+        "more_rows": max(0, len(rows) - MOST_ROWS),
+        "most_marks": MOST_MARKS,
+        "meanings": USES,
         "problems": request.store.find(EntryFilter(warning=True), limit=RECENT),
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),

@@ -14,6 +14,7 @@ from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
+from broker.oncall.slot_marks import SlotMark, SlotRow
 from broker.oncall.waiters import Waiter, pod_command
 from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
@@ -79,6 +80,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
         rooms=rooms,
         waiters=waiters,
         waiting_pods=pods,
+        slots=[_slots(row, scope) for row in live.slots],
     )
 
 
@@ -116,6 +118,24 @@ def _owned(view: OdcrView, scope: VisibleScope) -> OdcrView:
     if not divided or scope.admits(namespace):
         return view
     return replace(view, owner=ELSEWHERE, owned=False)
+
+
+def _slots(row: SlotRow, scope: VisibleScope) -> SlotRow:
+    """The row without the names of owners and pods that the reader may not see."""
+
+    def name(owner: str) -> str:
+        return owner if not owner or scope.admits(owner.rpartition("/")[0]) else ELSEWHERE
+
+    def mark(known: SlotMark) -> SlotMark:
+        if known.user is None:
+            return known
+        pods = tuple(pod for pod in known.user.pods if scope.admits(pod.partition("/")[0]))
+        user = replace(
+            known.user, owner=name(known.user.owner), pods=pods, ends="it ends" if known.user.ends else ""
+        )
+        return replace(known, user=user)
+
+    return replace(row, owner=name(row.owner), marks=tuple(map(mark, row.marks)))
 
 
 class VisibleHistory:

@@ -118,3 +118,21 @@ def test_the_keyboard_reaches_content_and_filters(
     WebDriverWait(page, 40).until(lambda p: "request_id=req-77" in p.current_url)
     rows = page.find_elements(By.CSS_SELECTOR, "tbody tr")
     assert 0 < len(rows) <= 100 and all("req-77" in row.text for row in rows[:3])
+
+
+@pytest.mark.covers("ONC-04")
+@pytest.mark.parametrize("size", [PHONE, (1280, 900), (1600, 900)], ids=lambda size: str(size[0]))
+def test_a_slot_shows_its_holder_to_keyboard_and_mouse(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder], size: tuple[int, int]
+) -> None:
+    page = shown(browser, world[0], size)
+    picture = page.find_element(By.CLASS_NAME, "capacity")
+    mark = picture.find_element(By.CSS_SELECTOR, "a.slot.lent")
+    tip = mark.find_element(By.CLASS_NAME, "tip")
+    assert mark.text == "L" and not tip.is_displayed()
+    page.execute_script("arguments[0].focus({focusVisible: true})", mark)
+    assert tip.is_displayed()
+    for part in ("train-2", "team/worker-of-train-2", "draws from other/research", "1h", "55.04 $/h"):
+        assert part in tip.text
+    assert page.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    assert {link.text for link in picture.find_elements(By.TAG_NAME, "h3")} >= {"team/gpus", "other/research"}

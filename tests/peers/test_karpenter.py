@@ -264,6 +264,9 @@ def test_pools_of_both_serve_different_pods_and_a_pod_of_either_gets_one_node(st
         assert not touched & strange
 
 
+@pytest.mark.skipif(
+    os.environ.get("KARPENTER") == "1.14", reason="Karpenter 1.14 ends no node before its replacement"
+)
 @pytest.mark.covers("FUL-06")
 def test_slot_that_karpenter_frees_for_its_replacement_is_left_to_it(stage: Stage) -> None:
     """Karpenter ends the only node of a full reservation first; a claim of the broker waits for its slot."""

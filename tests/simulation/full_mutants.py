@@ -41,7 +41,7 @@ FULL_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "successors take slots of other owners",
-        f"{_DISRUPTION}.machines",
+        f"{_DISRUPTION}.choosing",
         "item.way.odcr_id == slot and not item.way.borrows)",
         "item.way.odcr_id == slot)",
         about=_FULL,

@@ -80,6 +80,7 @@ def test_legend_explains_the_letters_of_the_picture_alone() -> None:
                 most_missing=1,
                 missing=6,
                 idle_at_end=0,
+                outside_at_end=0,
             ),
         ),
         (
@@ -93,6 +94,7 @@ def test_legend_explains_the_letters_of_the_picture_alone() -> None:
                 most_missing=0,
                 missing=0,
                 idle_at_end=1,
+                outside_at_end=1,
             ),
         ),
     ],

@@ -223,7 +223,7 @@ def test_broken_node_is_on_the_first_page_with_its_slot_next_step_and_cost() -> 
             assert "(in 9m)" in shown and "cr-1" in shown
         assert "1</strong> node is broken" in body(url)
     with page(HistoryStore(), state()) as url:
-        assert "broken" not in body(url)
+        assert "is broken" not in body(url)
 
 
 @pytest.mark.covers("FUL-22")
@@ -477,3 +477,30 @@ def test_a_loan_hides_names_outside_of_the_scope() -> None:
     assert [(row.owner, row.borrower, row.borrower_url, row.claims) for row in scoped.loans] == [
         ("team/gpus", ELSEWHERE, "", ())
     ]
+
+
+@pytest.mark.covers("ONC-04")
+def test_overview_opens_with_a_picture_of_capacity() -> None:
+    with page(filled(), state(odcrs=30)) as url:
+        by_owner, by_zone = body(url + "/"), body(url + "/?by=zone")
+    assert by_owner.index('id="capacity"') < by_owner.index('id="pods"') < by_owner.index('id="short"')
+    text_ = (
+        "lent to a claim without a right to it: train-2, team/worker-of-train-2, secret/helper-of-train-2, "
+        "draws from other/research, for 1h; 55.04 $/h"
+    )
+    assert f'<a class="slot lent" href="/claims/train-2" aria-label="{text_}">' in by_owner
+    assert by_owner.count('class="slot borrowed" href="/claims/train-2"') == 1
+    assert (
+        'aria-label="cr-1: 8 slots, 1 broken, 1 ending, 1 lent, 2 idle, 1 held, 1 other, 1 own"' in by_owner
+    )
+    assert "6 more reservations" in by_owner and "and its claims" not in by_owner
+    assert ">us-east-1a</h3>" in by_zone and "borrowed" not in by_zone.partition("By zone")[2]
+
+
+@pytest.mark.covers("ONC-04")
+def test_picture_has_no_names_from_other_namespaces() -> None:
+    scope = VisibleScope(cluster=True, namespaces=frozenset({"team"}))
+    seen = visible(state(), scope).slots
+    assert "secret" not in str(seen) and "other/research" not in str(seen)
+    assert ELSEWHERE in str(seen) and "team/worker-of-train-2" in str(seen)
+    assert not visible(state(), replace(scope, cluster=False)).slots

@@ -11,6 +11,8 @@ import urllib3
 
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
+from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.lending import LoanRow
@@ -86,6 +88,39 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
             loan("team/gpus", "", ("train-7",)),
         ],
         rooms=[room("team", "web-0"), room("", "gpu-room")],
+        slots=slots(odcrs),
+    )
+
+
+def slots(odcrs: int) -> list[SlotRow]:
+    """The slots of the reservations; those of the first one have a user for each use."""
+    users = [
+        holder("train-1"),
+        holder("train-2", "other/research"),
+        holder("train-3", ends="its claim ends"),
+        holder("train-4"),
+    ]
+    uses = [
+        SlotUse(
+            id=f"cr-{n}",
+            type="p5.48xlarge",
+            zone="us-east-1a",
+            state="active",
+            total=8,
+            free=3,
+            owner="team/gpus",
+            node_classes=frozenset(),
+            holders=tuple(users if n == 1 else [holder(f"batch-{n}")]),
+        )
+        for n in range(1, odcrs + 1)
+    ]
+    return slot_rows(uses, kept={"cr-1": 1}, broken={"train-4"}, price=lambda _, __: 55.04)
+
+
+def holder(claim: str, owner: str = "team/gpus", *, ends: str = "") -> SlotUser:
+    pods = (f"team/worker-of-{claim}", f"secret/helper-of-{claim}")
+    return SlotUser(
+        claim=claim, node=f"ip-{claim}", node_pool="gpu", pods=pods, owner=owner, since=AT, ends=ends
     )
 
 
