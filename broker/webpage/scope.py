@@ -10,6 +10,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.history.demand import UseLevel
 from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
@@ -137,6 +138,9 @@ class VisibleHistory:
 
     def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
         return self._store.uses(reservations, since=since) if self._scope.cluster else {}
+
+    def levels(self, *, since: int) -> list[UseLevel]:
+        return self._store.levels(since=since) if self._scope.cluster else []
 
     def _within(self, entry_filter: EntryFilter) -> EntryFilter:
         namespaces = self._scope.namespaces
