@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from broker.capacity.hindsight import DAY, DemandSpan, Rates, cheapest, days, rates, replay, split
@@ -87,6 +88,12 @@ def advise(
     since = until - int(query.days * DAY)
     recorded = curves(history.levels(since=since - HOLDS), since=since, now=until)
     return [_row(curve, query, price) for curve in recorded]
+
+
+@lru_cache(maxsize=4)
+def advice_of_minute(history: DemandReads, query: AdviceQuery, minute: int) -> tuple[AdviceRow, ...]:
+    """The rows of a page, which browsers read again with every change: computed once a minute."""
+    return tuple(advise(history, query, datetime.fromtimestamp(60 * minute, UTC)))
 
 
 def recorded_days(rows: Iterable[AdviceRow]) -> float:

@@ -11,11 +11,10 @@ from broker.history.advice import (
     LEAST_DAYS,
     AdviceQuery,
     AdviceRow,
-    DemandReads,
-    advise,
     headline,
     parse_hours,
 )
+from broker.webpage.scope import VisibleHistory
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
@@ -36,11 +35,11 @@ class CurveChart:
 
 
 def advice_values(
-    history: DemandReads, given: Mapping[str, str], now: datetime
-) -> tuple[dict[str, Any], list[AdviceRow]]:
+    history: VisibleHistory, given: Mapping[str, str], now: datetime
+) -> tuple[dict[str, Any], tuple[AdviceRow, ...]]:
     """The values of the page, and its rows."""
     query, wrong = _query(given)
-    rows = advise(history, query, now)
+    rows = history.advice(query, now)
     values = {
         "headline": headline(rows, query),
         "wrong": wrong,

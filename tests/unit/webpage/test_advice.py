@@ -42,3 +42,20 @@ def test_page_below_two_days_gives_no_number_and_names_unreadable_fields() -> No
         assert "1.0 days of record: no advice below 2 days" in shown
         assert 'data-label="Cheapest">below 2 days<' in shown and 'data-label="Saved $">unknown<' in shown
         assert "write a number of slots" in shown and "such as 8-18" in shown
+
+
+def test_advice_of_a_page_is_computed_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = recorded(3)
+    reads: list[int] = []
+    levels = store.levels
+
+    def counted(*, since: int) -> list[UseLevel]:
+        reads.append(since)
+        return levels(since=since)
+
+    monkeypatch.setattr(store, "levels", counted)
+    with page(store, state()) as url:
+        assert {get(f"{url}/advice").status for _ in range(3)} == {200}
+        assert len(reads) == 1
+        assert get(f"{url}/advice?count=1").status == 200
+        assert len(reads) == 2
