@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from broker import memory
-from broker.commands import explain_commands, oncall_commands, verb_commands
+from broker.commands import advice_commands, explain_commands, oncall_commands, verb_commands
 from broker.commands.examples import are_examples, local
 from broker.commands.explain_commands import AWS, OWNERSHIP, PLAN
 from broker.commands.help import Command, Group
@@ -288,6 +288,7 @@ def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
 
 verb_commands.register(app, _client, _cached_provider)
 oncall_commands.register(app, explain_app, _client)
+advice_commands.register(app)
 explain_commands.register(explain_app, _client, _planning_provider)
 app.callback()(verb_commands.begin)
 

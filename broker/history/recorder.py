@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from broker.apis import names
 from broker.capacity.chances import SlotTurnover, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts, odds
 from broker.capacity.model import Attempt, Outcome
+from broker.history.demand import LevelSampler, UseLevel, pulse
 from broker.history.entries import (
     Entry,
     is_shortage,
@@ -70,7 +71,7 @@ class _Use:
     odcrs: tuple[Odcr, ...]
 
 
-_Fact = Attempt | RecordedEvent | _Use
+_Fact = Attempt | RecordedEvent | _Use | UseLevel
 
 
 class HistoryRecorder:
@@ -97,6 +98,7 @@ class HistoryRecorder:
         self._works, self._tried_last = True, False
         self._maintained = float("-inf")
         self._uses: dict[str, tuple[int, int]] = {}
+        self._sampler, self._sampling = LevelSampler(), threading.Lock()
         self._forecasts: Mapping[str, PoolForecast] = {}
         self._turnovers: Mapping[str, SlotTurnover] = {}
         self._odds: Mapping[str, int] = {}
@@ -117,6 +119,13 @@ class HistoryRecorder:
         self._uses = seen
         if changed:
             self._put(_Use(self._clock.now(), changed))
+
+    def levels(self, levels: Iterable[UseLevel]) -> None:
+        """Samples the counts of all reservations and of all instances outside."""
+        at = int(self._clock.now().timestamp())
+        with self._sampling:
+            for level in self._sampler.changed((*levels, pulse(at)), at):
+                self._put(level)
 
     def forecasts(self) -> Mapping[str, PoolForecast]:
         """Reads by pool, at most a minute old; empty while the database fails."""
@@ -258,6 +267,7 @@ class HistoryRecorder:
 def batch_of(facts: list[_Fact]) -> Batch:
     """The rows of these facts."""
     entries: dict[str, Entry] = {}
+    levels: dict[tuple[int | str, ...], UseLevel] = {}
     batch = Batch()
     for fact in facts:
         match fact:
@@ -280,10 +290,12 @@ def batch_of(facts: list[_Fact]) -> Batch:
                 entries[entry.id] = entry
                 if entry.kind == "NodeClaim" and (pool_name := fact.labels.get(names.NODEPOOL)):
                     batch.claims[entry.name] = (pool_name, entry.at)
+            case UseLevel():
+                levels[fact[:5]] = fact
             case _Use():
                 for odcr in fact.odcrs:
                     batch.uses[(_slot(fact.at), odcr.id)] = (odcr.total, odcr.used)
-    return replace(batch, entries=[*entries.values()])
+    return replace(batch, entries=[*entries.values()], levels=[*levels.values()])
 
 
 def _slot(at: datetime) -> int:

@@ -6,7 +6,6 @@ statement is SQLAlchemy Core, so both databases run the same ones.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,11 +35,14 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from broker.capacity.forecast import PoolOutcomes
+from broker.history.demand import UseLevel
 from broker.history.entries import Entry
+from broker.history.sqlite_files import connect_read_only, tune
 from broker.history.tables import (
     CLAIMS,
     ENTRIES,
     LAUNCHES,
+    LEVELS,
     METADATA,
     RESERVATIONS,
     SHORTAGES,
@@ -60,9 +62,7 @@ PRUNE_SECONDS: Final = 120
 # batch.
 FULL: Final = 0.8
 PART: Final = 20
-# Bytes of SQLite's write-ahead log that stay after a checkpoint.
-JOURNAL: Final = 16 << 20
-_BY_SLOT: Final = (SHORTAGES, LAUNCHES, USES)
+_BY_TIME: Final = (SHORTAGES.c.slot, LAUNCHES.c.slot, USES.c.slot, LEVELS.c.at)
 
 
 class TableMissing(Exception):
@@ -98,11 +98,11 @@ class HistoryStore:
         if self.url.database is None:
             engine = create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         elif self._read_only:
-            return create_engine(self.url, creator=partial(_connect_read_only, Path(self.url.database)))
+            return create_engine(self.url, creator=partial(connect_read_only, Path(self.url.database)))
         else:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             engine = create_engine(self.url, connect_args={"timeout": 2})
-        event.listen(engine, "connect", partial(_tune, limit=self._bytes))
+        event.listen(engine, "connect", partial(tune, limit=self._bytes))
         return engine
 
     def open(self) -> None:
@@ -166,6 +166,13 @@ class HistoryStore:
                     for (s, r), (t, u) in batch.uses.items()
                 ]
                 connection.execute(statement, samples)
+            if batch.levels:
+                statement = insert(LEVELS)
+                statement = statement.on_conflict_do_update(
+                    index_elements=[column.name for column in LEVELS.primary_key],
+                    set_={name: statement.excluded[name] for name in ("total", "used", "waiting", "price")},
+                )
+                connection.execute(statement, [level._asdict() for level in batch.levels])
 
     def prune(self, *, before: int, rows: int) -> int:
         """Deletes entries older than `before` (microseconds), and the oldest beyond `rows` or the size.
@@ -179,13 +186,13 @@ class HistoryStore:
                 newest = select(ENTRIES.c.at).order_by(ENTRIES.c.at.desc()).offset(rows - 1).limit(1)
                 before = max(before, connection.scalar(newest) or 0)
             gone = _delete_entries(connection, before)
-            for table in _BY_SLOT:
-                _delete_before(connection, table.c.slot, before // 1_000_000 - SLOT)
+            for column in _BY_TIME:
+                _delete_before(connection, column, before // 1_000_000 - SLOT)
         while self._full():
             with self._begin() as connection:
                 gone += _delete_entries(connection, _of_oldest(connection, ENTRIES.c.at))
-                for table in _BY_SLOT:
-                    _delete_before(connection, table.c.slot, _of_oldest(connection, table.c.slot))
+                for column in _BY_TIME:
+                    _delete_before(connection, column, _of_oldest(connection, column))
         return gone
 
     def size(self) -> int:
@@ -208,7 +215,8 @@ class HistoryStore:
         if self.size() <= FULL * self._bytes:
             return False
         with self._begin() as connection:
-            return any(connection.scalar(select(table).limit(1)) for table in (ENTRIES, *_BY_SLOT))
+            columns = (ENTRIES.c.at, *_BY_TIME)
+            return any(connection.scalar(select(column).limit(1)) is not None for column in columns)
 
     def _allow_long(self, connection: Connection) -> None:
         if not self.bounded:
@@ -295,6 +303,12 @@ class HistoryStore:
                 by_reservation.setdefault(row.reservation, []).append((row.slot, row.total, row.used))
         return by_reservation
 
+    def levels(self, *, since: int) -> list[UseLevel]:
+        """The counts since a time in seconds, oldest first."""
+        statement = select(LEVELS).where(LEVELS.c.at >= since).order_by(LEVELS.c.at)
+        with self._begin() as connection:
+            return [UseLevel(*row) for row in connection.execute(statement)]
+
     # ---- how
 
     @property
@@ -356,28 +370,3 @@ def database_url(location: str) -> URL:
     if "@" in (url.host or ""):
         raise ValueError("not a URL of a database: write @ in its user or password as %40")
     return url.set(drivername="postgresql+psycopg")
-
-
-def _connect_read_only(path: Path) -> sqlite3.Connection:
-    """A reader that changes no row.
-
-    A writer has its log beside the file. Without a log the file is read as immutable: a read-only reader
-    would create a log, and could not delete it. Beside a log that a crash left, SQLite creates its index.
-    """
-    path = path.resolve()
-    journal = path.with_name(f"{path.name}-wal")
-    immutable = "" if journal.exists() else "&immutable=1"
-    uri = f"{path.as_uri()}?mode=ro{immutable}"
-    return sqlite3.connect(uri, uri=True, timeout=2, check_same_thread=False)
-
-
-def _tune(connection: Any, _record: object, *, limit: int) -> None:
-    """Readers of a file never wait for the writer. A crash of the machine loses the last few transactions.
-
-    The database cannot grow beyond the limit: a write fails before that, and is tried again after a prune.
-    """
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute(f"PRAGMA journal_size_limit={JOURNAL}")
-    (page,) = connection.execute("PRAGMA page_size").fetchone()
-    connection.execute(f"PRAGMA max_page_count={max(1, limit // page)}")

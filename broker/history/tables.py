@@ -21,6 +21,7 @@ from sqlalchemy import (
     select,
 )
 
+from broker.history.demand import UseLevel
 from broker.history.entries import Entry
 
 # Seconds of a cell of the heat map, and of a sample of use.
@@ -58,6 +59,20 @@ USES: Final = Table(
     Column("reservation", String, primary_key=True),
     Column("total", Integer, nullable=False),
     Column("used", Integer, nullable=False),
+)
+# The counts of `broker.history.demand`: a row where one changed, and all of them every few hours.
+LEVELS: Final = Table(
+    "history_levels",
+    METADATA,
+    Column("at", BigInteger, primary_key=True),
+    Column("reservation", String, primary_key=True),
+    Column("instance_type", String, primary_key=True),
+    Column("zone", String, primary_key=True),
+    Column("platform", String, primary_key=True),
+    Column("total", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+    Column("waiting", Integer, nullable=False),
+    Column("price", BigInteger, nullable=False),
 )
 # The reservations of an attempt: several for a group or an open match.
 RESERVATIONS: Final = Table(
@@ -154,3 +169,4 @@ class Batch:
     uses: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     reservations: dict[tuple[str, str], int] = field(default_factory=dict)
     claims: dict[str, tuple[str, int]] = field(default_factory=dict)
+    levels: list[UseLevel] = field(default_factory=list)

@@ -107,7 +107,7 @@ def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[W
     for claim in claims:
         gang = claim.annotations.get(names.GANG, "")
         spec, of_broker = claim.spec, is_brokers(claim)
-        own = _requirements((item.key, item.operator, item.values) for item in spec.requirements)
+        own = claim_requirements(claim)
         pool = claim.labels.get(names.NODEPOOL, "")
         reason, message = launch_state(claim)
         yield Waiter(
@@ -219,6 +219,10 @@ def _alternatives(
                 yield Alternative(requirements, both, node_class, pool)
         if not served:
             yield Alternative(requirements, requirements, unserved=bool(templates))
+
+
+def claim_requirements(claim: NodeClaim) -> Requirements:
+    return _requirements((item.key, item.operator, item.values) for item in claim.spec.requirements)
 
 
 def _requirements(written: Iterable[tuple[str, str, Iterable[str]]]) -> Requirements:

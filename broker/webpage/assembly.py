@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.app import Broker
+from broker.history.counts import levels
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
@@ -13,6 +16,7 @@ from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.live import LiveState, live_state
 from broker.webpage.server import WebPage
 from providers.base import CapacityProvider
+from providers.errors import ProviderError
 
 
 class OnCallViews:
@@ -58,6 +62,23 @@ class OnCallViews:
         broker.journal.subscribe(self.history.attempt)
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
+        inventory.on_change(partial(self._sample, broker))
+        broker.instances.on_listing(partial(self._sample, broker))
+
+    def _sample(self, broker: Broker) -> None:
+        """Samples the demand, unless EC2's counts are old: a time without them is no record."""
+        if broker is not self._broker or broker.inventory.unreadable or not broker.inventory.described:
+            return
+        try:
+            types = self._provider.instance_types()
+        except ProviderError:
+            types = {}
+        listing = broker.instances.listing
+        instances = listing.instances.values() if listing is not None else ()
+        waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
+        classes = broker.read.classes.cache.list()
+        odcrs = broker.inventory.snapshot().odcrs
+        self.history.levels(levels(odcrs, instances, waiting, classes, types))
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

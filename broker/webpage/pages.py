@@ -17,6 +17,7 @@ from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import IdleMatch, idle_matches
 from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
+from broker.webpage.advice import advice_values, chart
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -169,6 +170,12 @@ def rooms(request: PageRequest) -> Mapping[str, Any]:
     return {"title": "Rooms", "rooms": page} | pages
 
 
+def advice(request: PageRequest) -> Mapping[str, Any]:
+    values, rows = advice_values(request.store, request.query, request.now)
+    page, pages = _cut(rows, request.query)
+    return {"title": "Advice", "rows": [(row, chart(row)) for row in page]} | values | pages
+
+
 def waiting(request: PageRequest) -> Mapping[str, Any]:
     rows = request.state.waiting
     chosen = {name: request.query.get(name, "") for name in ("reason", "node_class", "node_pool")}
@@ -261,6 +268,7 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/cohorts": ("cohorts.html", cohorts),
     "/rooms": ("rooms.html", rooms),
     "/waiting": ("waiting.html", waiting),
+    "/advice": ("advice.html", advice),
     "/claims/{name}": ("claim.html", claim),
     "/classes/{name}": ("owner.html", node_class),
     "/pools/{name}": ("owner.html", node_pool),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
+from broker.history.advice import AdviceQuery, AdviceRow, advice_of_minute
 from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
@@ -157,6 +159,11 @@ class VisibleHistory:
 
     def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
         return self._store.uses(reservations, since=since) if self._scope.cluster else {}
+
+    def advice(self, query: AdviceQuery, now: datetime) -> tuple[AdviceRow, ...]:
+        """The advice of this minute."""
+        minute = int(now.timestamp()) // 60
+        return advice_of_minute(self._store, query, minute) if self._scope.cluster else ()
 
     def _within(self, entry_filter: EntryFilter) -> EntryFilter:
         namespaces = self._scope.namespaces

@@ -1,0 +1,93 @@
+"""The counts of now as the record has them: EC2's slots and instances, and the claims that wait, by pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Attempt, Outcome
+from broker.controllers.launch.report import FULL
+from broker.history.demand import CapacityPlace, UseLevel
+from broker.history.entries import is_shortage, pools
+from broker.oncall.journal import recorded
+from broker.oncall.state import launch_state
+from broker.oncall.waiters import claim_requirements
+from providers.model import Instance, InstanceType, Odcr
+
+_DEFAULT: Final = "default"
+# Reasons of a claim for which no slot is free: no attempt is made for it.
+_WITHOUT_SLOT: Final = FULL | {"AllReservationsFull"}
+_Subject = tuple[str, CapacityPlace]
+
+
+def levels(
+    odcrs: Mapping[str, Odcr],
+    instances: Iterable[Instance],
+    waiting: Iterable[NodeClaim],
+    classes: Iterable[EC2NodeClass],
+    types: Mapping[str, InstanceType],
+) -> Iterator[UseLevel]:
+    """The counts now. A reservation has no slots while it is not active. Other tenancies are left out."""
+    slots = {
+        (odcr.id, place_of(odcr)): (odcr.total, odcr.used) if odcr.active else (0, 0)
+        for odcr in odcrs.values()
+        if odcr.tenancy == _DEFAULT
+    }
+    outside = Counter(
+        ("", place_of(instance))
+        for instance in instances
+        if instance.alive and not instance.reservation_id and not instance.lifecycle
+        if instance.tenancy == _DEFAULT and instance.described
+    )
+    selected = {
+        node_class.name: [odcrs[r.id] for r in node_class.status.capacity_reservations if r.id in odcrs]
+        for node_class in classes
+    }
+    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, selected))
+    for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
+        subject = (reservation, place)
+        total, used = slots.get(subject, (0, outside[subject]))
+        yield UseLevel(0, reservation, *place, total, used, waits[subject], _price(place, types))
+
+
+def place_of(item: Odcr | Instance) -> CapacityPlace:
+    return CapacityPlace(item.instance_type, item.zone, item.platform)
+
+
+def _subjects(
+    claim: NodeClaim, odcrs: Mapping[str, Odcr], selected: Mapping[str, Sequence[Odcr]]
+) -> set[_Subject]:
+    """The reservations and pools that would serve the claim if they had room: each once, and a pool only
+    without a reservation in it."""
+    tried = {pool for attempt in recorded(claim) if _lacked_room(attempt) for pool in pools(attempt)}
+    tried = {pool for pool in tried if pool.capacity_type != "spot"}
+    named = {(odcr.id, place_of(odcr)) for pool in tried if (odcr := odcrs.get(pool.reservation))}
+    if launch_state(claim)[0] in _WITHOUT_SLOT:
+        needs = claim_requirements(claim)
+        named |= {
+            (odcr.id, place_of(odcr))
+            for odcr in selected.get(claim.spec.node_class_ref.name, ())
+            if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
+            if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
+        }
+    served = {(place.instance_type, place.zone) for _, place in named}
+    others = {
+        ("", CapacityPlace(pool.instance_type, pool.zone))
+        for pool in tried
+        if (pool.instance_type, pool.zone) not in served
+    }
+    return named | others
+
+
+def _lacked_room(attempt: Attempt) -> bool:
+    return is_shortage(attempt) or (attempt.outcome is Outcome.SKIPPED and attempt.code in FULL)
+
+
+def _price(place: CapacityPlace, types: Mapping[str, InstanceType]) -> int:
+    """Millionths of a dollar an hour; 0 if unknown."""
+    type_ = types.get(place.instance_type)
+    return round(1_000_000 * ((type_ and type_.price(place.platform, _DEFAULT)) or 0))
