@@ -25,7 +25,7 @@ from broker.apis.godel import GodelDeployment
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.attempts import Attempt, Outcome
 from broker.kube.client import Client
 from broker.memory import collect_seldom
 from broker.settings import Settings

@@ -9,7 +9,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.attempts import Attempt, Outcome
 from broker.controllers.launch.report import FULL
 from broker.history.demand import CapacityPlace, UseLevel
 from broker.history.entries import is_shortage, pools

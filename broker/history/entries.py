@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from broker.apis import names
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.kube.events import RecordedEvent
 from broker.oncall.journal import attempt_id, short_id
 

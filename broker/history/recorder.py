@@ -20,9 +20,9 @@ from prometheus_client import Counter, Gauge
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from broker.apis import names
+from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.chances import SlotTurnover, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts, odds
-from broker.capacity.model import Attempt, Outcome
 from broker.history.demand import LevelSampler, UseLevel, pulse
 from broker.history.entries import (
     Entry,

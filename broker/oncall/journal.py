@@ -18,7 +18,8 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.oncall.metrics import REGISTRY, BoundedCounter
 from broker.text import decode_json, decode_time
 from providers.errors import CLASSES

@@ -20,7 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.app import REGISTRIES
-from broker.capacity.model import Outcome
+from broker.capacity.attempts import Outcome
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.commands.output import table

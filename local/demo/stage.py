@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from broker import logs
 from broker.app import LEASE, Broker
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.commands.crds import install as crds
 from broker.kube.client import Client
 from broker.kube.clock import Clock

@@ -17,7 +17,8 @@ from rich.console import Console
 from broker.apis import names
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.commands.crds.install import install
 from broker.commands.errors import problems
 from broker.commands.errors.problems_by import GroupBy

@@ -14,7 +14,8 @@ import yaml
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope, Shortages
 from broker.commands.crds.install import install
 from broker.commands.explain import claim as explain

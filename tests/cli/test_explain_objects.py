@@ -20,7 +20,8 @@ from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands import watch
 from broker.commands.crds.install import install

@@ -15,7 +15,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity import adopt
 from broker.capacity.adopt import satisfies
-from broker.capacity.model import Claim, Outcome
+from broker.capacity.attempts import Outcome
+from broker.capacity.model import Claim
 from broker.controllers.claim_status import instance_id
 from broker.controllers.launch import launcher
 from broker.controllers.nodeclass.controller import NodeClassController

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from broker.apis import names
+from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.chances import ChanceNow, chance_now, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, forecasts
-from broker.capacity.model import Attempt, Outcome
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.errors.stored_history import opened
 from broker.commands.explain.situation import Situation, concerned, happened

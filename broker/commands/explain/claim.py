@@ -19,7 +19,8 @@ from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option, Outcome
+from broker.capacity.attempts import Outcome
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
 from broker.commands.dry_run import Entitle, current_odds
 from broker.commands.explain.decision import because
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim

@@ -16,7 +16,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.attempts import Attempt, Outcome
 from broker.commands.explain.advice import advice
 from broker.commands.explain.situation import Reservation, Situation, concerned, happened
 from broker.commands.inventory.prices import usd_hour

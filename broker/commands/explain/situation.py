@@ -21,7 +21,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.capacity.model import Attempt, Pool
+from broker.capacity.attempts import Attempt
+from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
 from broker.commands.inventory.prices import usd_hour
 from broker.controllers.launch.published import read_shortages

@@ -18,9 +18,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
+from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.future_labels import class_labels
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
-from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
+from broker.capacity.model import Option, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.claim_status import (
     missing_finalizer,

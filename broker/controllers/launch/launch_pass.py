@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.attempts import Attempt
 from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, RefusedAssignment
-from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
+from broker.capacity.model import Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.snapshot import Snapshot
 from providers.errors import ErrorClass

@@ -20,7 +20,8 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import adopt, capacity_type
 from broker.capacity.answers import answer
-from broker.capacity.model import Claim, Outcome, Pool
+from broker.capacity.attempts import Outcome
+from broker.capacity.model import Claim, Pool
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.claim_status import provider_id
 from broker.controllers.instances import LISTING_LAG

@@ -15,7 +15,8 @@ from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import ConditionUpdate, condition
-from broker.capacity.model import Attempt, Outcome, Skipped
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Skipped
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write

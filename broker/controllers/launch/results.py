@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from broker.apis import names
 from broker.capacity.answers import answer, foremost, full, learn
+from broker.capacity.attempts import Attempt
 from broker.capacity.launches import LaunchGroup, RefusedAssignment
-from broker.capacity.model import Attempt
 from broker.capacity.shortages import Shortages
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.bind import Binder

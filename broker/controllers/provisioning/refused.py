@@ -18,7 +18,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import condition
 from broker.capacity.answers import answer
-from broker.capacity.model import Outcome
+from broker.capacity.attempts import Outcome
 from broker.oncall.journal import recorded
 
 PATIENCE: Final = timedelta(minutes=5)

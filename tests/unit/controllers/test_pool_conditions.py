@@ -10,7 +10,8 @@ import pytest
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.controllers.launch.report import Reporter
 from broker.kube.cache import Cache
 from broker.kube.client import Client

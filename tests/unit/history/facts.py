@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.kube.events import RecordedEvent, Reference

@@ -9,8 +9,9 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.attempts import Attempt
 from broker.capacity.launches import distribute
-from broker.capacity.model import Attempt, NodeClass, Selection
+from broker.capacity.model import NodeClass, Selection
 from broker.controllers.launch.bind import Binder
 from broker.controllers.launch.launch_pass import FleetResult
 from broker.history.entries import of_attempt, reservations

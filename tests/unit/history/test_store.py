@@ -11,8 +11,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from broker.apis import names
+from broker.capacity.attempts import Outcome
 from broker.capacity.forecast import PoolOutcomes
-from broker.capacity.model import Outcome
 from broker.history.entries import LONGEST_TEXT, microseconds
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore, TableMissing, database_url

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.oncall.journal import ON_CLAIM, Journal, dump, recorded
 from providers.errors import ErrorClass
 

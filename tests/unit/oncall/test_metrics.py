@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.oncall.journal import Journal, forget_class, forget_pools
 from broker.oncall.metrics import REGISTRY, BoundedCounter, GaugeTable
 from local.generators import monitoring

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from broker.capacity.model import Outcome
+from broker.capacity.attempts import Outcome
 from broker.capacity.requirements import Requirements
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch

@@ -12,7 +12,8 @@ from broker.apis.coordination import Lease
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, Object
-from broker.capacity.model import Attempt, Outcome, Pool, Skipped
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool, Skipped
 from broker.controllers import claim_status
 from broker.controllers.launch.report import (
     Reporter,
