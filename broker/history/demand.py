@@ -105,15 +105,15 @@ def curves(levels: Sequence[UseLevel], *, since: int, now: int) -> list[DemandCu
     short = [("", p) for (id_, p), own in rows.items() if not id_ and any(row.waiting for row in own)]
     full = [row.at for row in levels if not row.instance_type]
 
-    def intervals(own: Sequence[UseLevel]) -> list[_Interval]:
-        return _intervals(own, full, since, now)
+    def held(own: Sequence[UseLevel]) -> list[_Interval]:
+        return intervals(own, full, since, now)
 
-    recorded = [(start, end, pulse(start)) for start, end, _ in intervals(levels)]
+    recorded = [(start, end, pulse(start)) for start, end, _ in held(levels)]
     listed: list[DemandCurve] = []
     for reservation, place in (*reservations, *(key for key in short if key[1] not in first)):
-        own = intervals(rows[(reservation, place)]) if reservation else recorded
+        own = held(rows[(reservation, place)]) if reservation else recorded
         outside = rows.get(("", place), []) if first.get(place, "") == reservation else []
-        spans = [*_spans(own, intervals(outside))]
+        spans = [*_spans(own, held(outside))]
         price = next((row.price for row in reversed([*outside, *rows[(reservation, place)]]) if row.price), 0)
         listed.append(DemandCurve(reservation, place, price, spans))
     return sorted(filter(_spans_of, listed), key=lambda curve: (curve.place, curve.reservation))
@@ -131,7 +131,7 @@ def _largest(
     return {place: reservation for reservation, place in by_size}
 
 
-def _intervals(rows: Sequence[UseLevel], full: Sequence[int], since: int, now: int) -> list[_Interval]:
+def intervals(rows: Sequence[UseLevel], full: Sequence[int], since: int, now: int) -> list[_Interval]:
     """The times of the rows. Each ends at the next full sample, which has all subjects that exist then."""
     cut: list[_Interval] = []
     for row, following in zip(rows, [*(row.at for row in rows[1:]), now], strict=False):

@@ -18,6 +18,7 @@ from broker.oncall.idle_matches import IdleMatch, idle_matches
 from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.advice import advice_values, chart
+from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -85,6 +86,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     idle = request.state.idle[:RECENT]
     group: Group = "zone" if request.query.get("by") == "zone" else "owner"
     rows = request.state.slots
+    hours = request.store.hours(request.now)
     return {
         "title": "Overview",
         "group": group,
@@ -92,6 +94,11 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "more_rows": max(0, len(rows) - MOST_ROWS),
         "most_marks": MOST_MARKS,
         "meanings": USES,
+        "recorded": any(hour.recorded for hour in hours),
+        "charts": [
+            bar_chart("Slots and instances by the hour", SLOTS, hours),
+            bar_chart("Dollars an hour", DOLLARS, hours),
+        ],
         "problems": request.store.find(EntryFilter(warning=True), limit=RECENT),
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),

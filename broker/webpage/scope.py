@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.history.advice import AdviceQuery, AdviceRow, advice_of_minute
 from broker.history.entries import Entry
+from broker.history.hours import HourOfUse, hours_of_minute
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
@@ -164,6 +165,11 @@ class VisibleHistory:
         """The advice of this minute."""
         minute = int(now.timestamp()) // 60
         return advice_of_minute(self._store, query, minute) if self._scope.cluster else ()
+
+    def hours(self, now: datetime) -> tuple[HourOfUse, ...]:
+        """The use of all reservations by the hour, up to this minute."""
+        minute = int(now.timestamp()) // 60
+        return hours_of_minute(self._store, minute) if self._scope.cluster else ()
 
     def _within(self, entry_filter: EntryFilter) -> EntryFilter:
         namespaces = self._scope.namespaces

@@ -11,8 +11,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from broker.history.demand import UseLevel, pulse
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
+from broker.history.tables import Batch
 from broker.webpage.server import WebPage
 from tests.unit.history.facts import event, fill, launch, refusal
 from tests.unit.webpage.world import CLOCK, OPEN, state
@@ -35,6 +37,13 @@ def world() -> Iterator[tuple[str, HistoryRecorder]]:
     """The address of a page with 10,000 attempts, 2,700 waiting claims and 1,000 reservations."""
     store = HistoryStore()
     fill(store, *(refusal(n) for n in range(10_000)), launch(10_001), event())
+    for age in range(24, 0, -3):
+        at = int(CLOCK.now().timestamp()) - age * 3600
+        levels = [
+            UseLevel(at, f"cr-{n}", "p5.48xlarge", "us-east-1a", "Linux/UNIX", 8, 5, 0, 55_040_000)
+            for n in range(1_000)
+        ]
+        store.write(Batch(levels=[*levels, pulse(at)]))
     recorder, live = HistoryRecorder(store, clock=CLOCK), state(claims=2_700, odcrs=1_000)
     page = WebPage(recorder, lambda: live, OPEN, clock=CLOCK, host="127.0.0.1", port=0, cluster="blue")
     page.start()
@@ -136,3 +145,21 @@ def test_a_slot_shows_its_holder_to_keyboard_and_mouse(
         assert part in tip.text
     assert page.execute_script("return document.documentElement.scrollWidth") <= size[0]
     assert {link.text for link in picture.find_elements(By.TAG_NAME, "h3")} >= {"team/gpus", "other/research"}
+
+
+@pytest.mark.covers("ONC-04")
+@pytest.mark.parametrize("size", [PHONE, (1280, 900), (1600, 900)], ids=lambda size: str(size[0]))
+def test_charts_have_axes_and_a_table(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder], size: tuple[int, int]
+) -> None:
+    page = shown(browser, world[0], size)
+    slots, dollars = page.find_elements(By.CSS_SELECTOR, "figure.chart")
+    for chart, heights in ((slots, {"0", "5000", "10000"}), (dollars, {"0", "100000", "200000"})):
+        labels = {label.text for label in chart.find_elements(By.TAG_NAME, "text")}
+        assert heights <= labels and len({label for label in labels if label.endswith(":00")}) == 4
+        assert chart.find_elements(By.CSS_SELECTOR, "rect.idle")
+        table = chart.find_element(By.TAG_NAME, "table")
+        assert not table.is_displayed()
+        chart.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+        assert table.is_displayed() and len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 24
+    assert page.execute_script("return document.documentElement.scrollWidth") <= size[0]

@@ -59,3 +59,19 @@ def test_advice_of_a_page_is_computed_once_a_minute(monkeypatch: pytest.MonkeyPa
         assert len(reads) == 1
         assert get(f"{url}/advice?count=1").status == 200
         assert len(reads) == 2
+
+
+@pytest.mark.covers("ONC-04")
+def test_overview_has_charts_of_slots_and_dollars_with_axes() -> None:
+    with page(recorded(1), state()) as url:
+        shown = get(url).data.decode()
+    slots, dollars = shown.split("<figure")[1:]
+    assert "Slots and instances by the hour (UTC)" in slots and "Dollars an hour (UTC)" in dollars
+    for chart, top in ((slots, "2"), (dollars, "2")):
+        assert f'text-anchor="end">{top}</text>' in chart and ">12:00</text>" in chart
+        # The hour that has just begun has no bar yet.
+        assert chart.count('<rect class="idle"') == 23 and chart.count('<th scope="row">') == 24
+    assert slots.count('<rect class="used"') == 23
+    assert "1.0 used slots</title>" in slots and "2.0 dollars of idle slots</title>" in dollars
+    with page(HistoryStore(), state()) as url:
+        assert "Nothing is recorded yet" in get(url).data.decode()
