@@ -32,7 +32,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help fuzz demo teams-demo room-demo rollout-demo kueue-demo karpenter-demo test real bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
+.PHONY: help fuzz demo teams-demo room-demo rollout-demo kueue-demo karpenter-demo test real bench simulate soak moto-suite screenshots release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ controlplane: ## etcd, kube-apiserver and kube-scheduler, built from Go modules
 
 peers: controlplane ## The control plane, and Karpenter as released, which the tests run the broker beside (KARPENTER=1.14: an earlier one)
 	KARPENTER=$(KARPENTER) sh tests/peers/karpenter/build.sh
+
+screenshots: $(VENV)/.installed ## The pictures of docs/operate, of the present page (it needs Chromium)
+	$(BIN)/python -m tests.browser.screenshots
 
 release: $(VENV)/.installed ## VERSION=1.2.3: changelog, tag, wheel, charts, SBOM and image; pushes nothing (DRY_RUN=1: no commit)
 	@$(BIN)/python deploy/release.py "$(VERSION)" $(if $(DRY_RUN),--dry-run)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
+
+from tests.browser.browsers import chrome
 
 AXE = "4.14.1"
 CACHE = Path(__file__).parents[2] / ".cache" / "browser"
@@ -24,16 +25,10 @@ def missing(name: str) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
-    driver = shutil.which("chromedriver")
-    if driver is None:
+    if shutil.which("chromedriver") is None:
         missing("chromedriver")
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=Service(driver))
-    yield chrome
-    chrome.quit()
+    with chrome() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

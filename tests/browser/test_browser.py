@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.webpage.server import WebPage
+from tests.browser.screenshots import IMAGES, take
+from tests.docs.blocks import ROOT
 from tests.unit.history.facts import event, fill, launch, refusal
 from tests.unit.webpage.world import CLOCK, OPEN, state
 
@@ -29,6 +33,7 @@ PATHS = (
     "/claims/train-1",
     "/odcrs/cr-1",
 )
+PAGES = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
 PHONE, WIDE = (390, 844), (1440, 900)
 
 
@@ -163,3 +168,11 @@ def test_charts_have_axes_and_a_table(
         chart.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         assert table.is_displayed() and len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 24
     assert page.execute_script("return document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.covers("ONC-11")
+def test_pictures_of_the_pages_are_made_by_one_command(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    taken = {path.name for path in take(browser, tmp_path)}
+    shown_images = {name for page in PAGES for name in re.findall(r"images/(\S+\.png)", page.read_text())}
+    assert taken == shown_images == {path.name for path in IMAGES.iterdir()}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
