@@ -20,7 +20,8 @@ def test_readme_is_short_and_leads_on() -> None:
     assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 1
     first = [block.splitlines()[0] for block in blocks(ROOT / "README.md", "console")]
     assert first[:2] == ["$ make demo ONCE=1", "$ make test"]
-    for page in ("docs/use/quickstart-eks.md", "docs/use/demos.md", "docs/operate/production.md", "CONTRIBUTING.md"):
+    pages = ("use/quickstart-eks.md", "use/demos.md", "operate/production.md")
+    for page in ("CONTRIBUTING.md", *(f"docs/{page}" for page in pages)):
         assert f"({page})" in README, page
 
 
