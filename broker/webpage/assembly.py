@@ -10,6 +10,7 @@ from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.panics import guarded
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from broker.webpage.access import AccessRules, PageAccess
@@ -62,8 +63,13 @@ class OnCallViews:
         broker.journal.subscribe(self.history.attempt)
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
-        inventory.on_change(partial(self._sample, broker))
-        broker.instances.on_listing(partial(self._sample, broker))
+        inventory.on_change(partial(self._sampled, broker))
+        broker.instances.on_listing(partial(self._sampled, broker))
+
+    def _sampled(self, broker: Broker) -> None:
+        """The loops that call it, that of launches among them, go on without a sample."""
+        with guarded("history"):
+            self._sample(broker)
 
     def _sample(self, broker: Broker) -> None:
         """Samples the demand, unless EC2's counts are old: a time without them is no record."""

@@ -57,3 +57,17 @@ def test_days_of_a_full_reservation_advise_more_slots(stack: Stack, tmp_path: Pa
         stack.until(lambda: counts() == (1, 1, 1, 0), "the end of the wait", step=20)
     finally:
         views.close()
+
+
+def test_a_fault_of_the_record_stops_no_launch(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a fault of the record")
+
+    monkeypatch.setattr("broker.webpage.assembly.levels", fails)
+    stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
+    broker = stack.start()
+    assert stack.current is not None
+    OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock).follow(broker)
+    stack.claim("c-0", capacity=(RESERVED,))
+    stack.until_ready("c-0")
+    stack.polls(2)
