@@ -34,11 +34,13 @@ class KubeScheduler(Simulated):
         self._client, self._but = client, but
 
     def step(self) -> None:
-        schedule(self._client, but=self._but)
+        schedule(self._client, but=self._but, storage=_storage(self._client))
 
 
-def schedule(client: Client, *, but: Collection[str] = ()) -> None:
-    """One look at all pods. Those of the schedulers `but` are left to them."""
+def schedule(client: Client, *, but: Collection[str] = (), storage: Storage | None = None) -> None:
+    """One look at all pods. Those of the schedulers `but` are left to them. Without `storage`, no pod has
+    volumes that decide.
+    """
     nodes = [Node.decode(item) for item in client.list(Node.KIND)[0]]
     # After the nodes: a pod is nominated before its node takes pods.
     pods = [Pod.decode(item) for item in client.list(Pod.KIND)[0]]
@@ -53,11 +55,7 @@ def schedule(client: Client, *, but: Collection[str] = ()) -> None:
         map(node_info, ready),
         [pod_info(pod) for pod in pods if takes_room(pod)],
         namespaces=spaces,
-        storage=Storage.of(
-            claims=map(PersistentVolumeClaim.decode, client.list(PersistentVolumeClaim.KIND)[0]),
-            volumes=map(PersistentVolume.decode, client.list(PersistentVolume.KIND)[0]),
-            classes=map(StorageClass.decode, client.list(StorageClass.KIND)[0]),
-        ),
+        storage=storage,
     )
     for pod in pods:
         over = pod.status.phase in ("Succeeded", "Failed")
@@ -74,6 +72,14 @@ def schedule(client: Client, *, but: Collection[str] = ()) -> None:
         known = condition(pod.status.conditions, "PodScheduled")
         if known is None or known.reason != "Unschedulable":
             _unschedulable(client, pod, message(fit))
+
+
+def _storage(client: Client) -> Storage:
+    return Storage.of(
+        claims=map(PersistentVolumeClaim.decode, client.list(PersistentVolumeClaim.KIND)[0]),
+        volumes=map(PersistentVolume.decode, client.list(PersistentVolume.KIND)[0]),
+        classes=map(StorageClass.decode, client.list(StorageClass.KIND)[0]),
+    )
 
 
 def _bind(client: Client, pod: Pod, node: str) -> None:
