@@ -4,7 +4,7 @@ The broker is the real one with its default settings, on local AWS in a process 
 API server. Played are the machines, which are Ready a minute after their launch, the controllers of the
 Deployment, and kube-scheduler. Whether EC2 counts a running instance in a slot that becomes free is a
 parameter: AWS does not document that it does. Time moves on in steps, of a second while a slot is empty or a
-pod waits, and for 15 minutes after all nodes are new.
+pod waits, and for minutes after all nodes are new.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ BOOT: Final = 60.0  # simulated seconds from launch to a Node
 STEP: Final = 5.0
 FINE: Final = 1.0
 SETTLING: Final = 60.0
-SETTLES: Final = 900.0  # simulated seconds after the last new node
+# Simulated seconds after the last new node, by whether EC2 counts instances in freed slots.
+SETTLES: Final = {True: 300.0, False: 900.0}
 LONGEST: Final = 86400.0  # simulated seconds of a rollout
 
 
@@ -99,6 +100,7 @@ class RolloutWorld:
         self._control = Control(endpoint)
         self._account = Account(cast(LocalAws, SimpleNamespace(endpoint=endpoint, control=self._control)))
         self._control.freed_slot_absorbs(absorbs)
+        self._settles = SETTLES[absorbs]
         self._clock = MovableClock()
         self._client = Client(InProcessTransport(Cluster()), field_manager="benchmark")
         self._nodes = reservations * slots
@@ -140,7 +142,7 @@ class RolloutWorld:
         return SimulatedRollout(result=result, refused=self._refused, seconds=seconds)
 
     def _settle(self) -> None:
-        ends = self._clock.monotonic() + SETTLES
+        ends = self._clock.monotonic() + self._settles
         while self._clock.monotonic() < ends:
             self._step(SETTLING if self._over() else self._next_step())
         self._watch.step()
