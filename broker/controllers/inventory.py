@@ -220,8 +220,8 @@ class InventoryCache:
     def ending(self, *, instance_id: str, odcr_id: str, alive: bool) -> None:
         """Records whether EC2 shows an ending instance alive. If it has ended, its slot is free.
 
-        A slot is credited only if no description began since the instance was last seen alive: a later one
-        may count the slot already.
+        A slot is credited only if no description began since the instance was last seen alive: one that began
+        then or later may count the slot already.
         """
         assumed = self.assumed
         with assumed.lock:
@@ -232,7 +232,7 @@ class InventoryCache:
             assumed.alive.forget((instance_id,))
             if assumed.debits.forget((instance_id,)):
                 return  # no description has shown it as taken
-            if odcr_id and last and described and last >= described:
+            if odcr_id and last and described and last > described:
                 assumed.credits.assume(instance_id, odcr_id, at=last)
 
     def full(self, odcr_id: str) -> None:

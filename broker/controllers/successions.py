@@ -54,7 +54,8 @@ class Successions:
         """Records that a pass has looked at these claims: all that end and that it decides about."""
         before = self._decided.get(decider, frozenset())
         decided = self._decided[decider] = frozenset(claim.uid for claim in ending)
-        self._asked = {uid: at for uid, at in self._asked.items() if uid not in decided}
+        asked = [*self._asked.items()]  # at once: other threads add to it
+        self._asked = {uid: at for uid, at in asked if uid not in decided}
         for claim in ending:
             if claim.uid not in before:
                 self.decided_now(claim.name)

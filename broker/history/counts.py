@@ -74,6 +74,10 @@ def _subjects(
             if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
             if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
         }
+    # In a pool, no demand counts twice.
+    named = {
+        (id_, place) for place, id_ in {place: id_ for id_, place in sorted(named, reverse=True)}.items()
+    }
     served = {(place.instance_type, place.zone) for _, place in named}
     others = {
         ("", CapacityPlace(pool.instance_type, pool.zone))

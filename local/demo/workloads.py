@@ -25,7 +25,7 @@ from broker.apis.storage import PersistentVolume, PersistentVolumeClaim
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.errors import AlreadyExists, NotFound
+from broker.kube.errors import AlreadyExists, ApiError, NotFound
 from broker.placement.storage import BIND_COMPLETED
 from local.demo.pod_status import running
 from local.demo.simulated import Simulated
@@ -71,11 +71,11 @@ class Workloads(Simulated):
             pods = _pods(self._list(Pod.KIND))
             for workload in self._list(kind):
                 if "deletionTimestamp" not in workload["metadata"]:
-                    with suppress(NotFound):  # deleted meanwhile
+                    with suppress(ApiError):  # deleted meanwhile, or its pods are refused: the others go on
                         self._report(kind, workload, keep(workload, pods))
         nodes = {node["metadata"]["name"] for node in self._list(Node.KIND)}
         for number, pod in enumerate(self._list(Pod.KIND)):
-            with suppress(NotFound):
+            with suppress(ApiError):
                 self._run_pod(pod, number, nodes)
 
     def _keepers(self) -> Mapping[Kind, Callable[[Json, Pods], Json]]:
