@@ -54,6 +54,7 @@ class PoolsWatch:
         self._limited: dict[str, list[tuple[int, float]]] = {}
         self._makers: dict[str, str] = {}  # claim -> the process that made it
         self._occupants: dict[str, set[str]] = {}  # by EC2 reservation, at the last look
+        self._seen_at: dict[str, datetime] = {}  # instance -> its first moment
 
     # ---- every write
 
@@ -226,10 +227,12 @@ class PoolsWatch:
     def _successors(self, claims: list[Json]) -> None:
         """Nothing of the broker launches into the slot that a node left for its successor.
 
-        Where others took slots as well, or the successor is so new that a launch may have begun before it,
-        nothing can be said.
+        Where others took slots as well, or a launch may have begun before the successor was there, nothing
+        can be said: EC2 counts what ran outside before in any slot that becomes free.
         """
         world, alive = self._world, {i.id for i in self._world.instances()}
+        for id_ in alive:
+            self._seen_at.setdefault(id_, world.time.now())
         held = {instance_of(c): c for c in claims if instance_of(c)}
         for odcr in world.odcrs():
             present = {*odcr.slots.occupants}
@@ -240,7 +243,9 @@ class PoolsWatch:
                 continue
             running = {identity(c) for id_, c in held.items() if id_ in alive}
             waiting = [c for c in claims if self._holds(c, odcr.id, running)]
-            others = [c for id_ in new if (c := held.get(id_)) is not None and not taken_slot(c, odcr.id)]
+            since = min((_created(c) for c in waiting), default=world.time.now()) + BEGUN
+            launched = [held[id_] for id_ in new & held.keys() if self._seen_at.get(id_, since) > since]
+            others = [c for c in launched if not taken_slot(c, odcr.id)]
             if others and odcr.total - odcr.slots.used < len(waiting):
                 text = f"{others[0]['metadata']['name']} has a slot of {odcr.id}"
                 raise Violation("successors", f"{text} that was kept for {waiting[0]['metadata']['name']}")
@@ -254,9 +259,8 @@ class PoolsWatch:
         if meta["annotations"].get(names.REPLACES, "") in running:
             return False
         now = self._world.time.now()
-        created = datetime.fromisoformat(meta["creationTimestamp"])
         over = bool(until) and datetime.fromisoformat(until) <= now
-        return not over and now - created > BEGUN
+        return not over and now - _created(claim) > BEGUN
 
     def _limits(self, claims: list[Json]) -> None:
         used: Counter[str] = Counter()
@@ -384,6 +388,10 @@ class PoolsWatch:
         ]
         of = [c for c in claims if key in c["metadata"].get("annotations", {}).get(names.PODS, "").split(",")]
         return "; ".join([*events, *(f"{c['metadata']['name']}: {conditions_text(c)}" for c in of)])
+
+
+def _created(claim: Json) -> datetime:
+    return datetime.fromisoformat(claim["metadata"]["creationTimestamp"])
 
 
 def taken_slot(claim: Json, odcr: str) -> bool:
