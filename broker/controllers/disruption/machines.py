@@ -38,7 +38,7 @@ from broker.controllers.disruption.replacements import Demand, Pair, planned
 from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
-from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
+from broker.controllers.provisioning.learned import LearnedRoom, fingerprint
 from broker.controllers.provisioning.observe import launchable
 from broker.controllers.provisioning.offers import MachineMaker
 from broker.controllers.provisioning.pools import template_labels
@@ -70,7 +70,7 @@ OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFinder:
-    """Finds the machines for replacements in one pass. `learner` is kept from pass to pass.
+    """Finds the machines for replacements in one pass.
 
     `observed`: EC2 and the reservations as the pass began.
     """
@@ -79,7 +79,6 @@ class MachineFinder:
     sources: DisruptionSources
     snapshot: DisruptionSnapshot
     observed: Snapshot
-    learner: RoomLearner
 
     @cached_property
     def waiting(self) -> Mapping[str, Claim]:
@@ -332,7 +331,7 @@ class MachineFinder:
         occupancy = self.snapshot.occupancy
         names_ = {pool.spec.template.spec.node_class_ref.name for pool in self.snapshot.pools.values()}
         classes = {name: self.sources.launch_class(name) for name in names_}
-        return self.learner.observe(
+        return self.sources.reads.learner.observe(
             occupancy.nodes,
             self.caches.claims.list(),
             occupancy.pods,

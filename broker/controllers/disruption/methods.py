@@ -53,7 +53,6 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.disruption.usable import closed_nodes, usable_nodes
-from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
@@ -99,7 +98,6 @@ class DisruptionMethods:
             self._newest_pods,
             self._clock.monotonic,
         )
-        self._learner = RoomLearner()
         self._unused = UnusedNodes(context, caches, reporter)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
@@ -114,7 +112,6 @@ class DisruptionMethods:
             sources=self._sources,
             snapshot=snapshot,
             observed=self._sources.slots.snapshot(),
-            learner=self._learner,
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         closed = closed_nodes(snapshot, self._caches)

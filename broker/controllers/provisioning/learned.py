@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -94,10 +95,11 @@ class LearnedRoom:
 
 
 class RoomLearner:
-    """Keeps the lesson of each sort of machine, also when its nodes are gone. For one thread."""
+    """Keeps the lesson of each sort of machine, also when its nodes are gone."""
 
     def __init__(self) -> None:
-        self._lessons: dict[MachineSort, RoomLesson] = {}
+        self._lessons: Mapping[MachineSort, RoomLesson] = {}
+        self._changing = Lock()
 
     def observe(
         self,
@@ -121,26 +123,28 @@ class RoomLearner:
             pool = claim.labels.get(names.NODEPOOL, "")
             if pool and claim.status.allocatable and _present(_class_of(claim), classes):
                 newest[MachineSort(pool, node.labels.get(names.INSTANCE_TYPE, ""))] = (node, claim)
-        self._lessons = {
-            sort: lesson
-            for sort, lesson in self._lessons.items()
-            if _present(lesson.node_class, classes) and now - lesson.seen < WITHOUT_NODE
-        }
         beside = _beside(pods, {node.name for node, _ in newest.values()})
-        for sort, (node, claim) in newest.items():
-            known, created = self._lessons.get(sort), node.metadata.creation_timestamp
-            if known is None or known.created is None or created is None or known.created <= created:
-                self._lessons[sort] = RoomLesson(
-                    node=node.name,
-                    node_class=_class_of(claim),
-                    seen=now,
-                    created=created,
-                    estimated=amounts(claim.status.allocatable),
-                    allocatable=amounts(node.status.allocatable),
-                    beside=beside[node.name],
-                    daemons=daemons,
-                )
-        return LearnedRoom(lessons={**self._lessons}, daemons=daemons)
+        with self._changing:
+            lessons = {
+                sort: lesson
+                for sort, lesson in self._lessons.items()
+                if _present(lesson.node_class, classes) and now - lesson.seen < WITHOUT_NODE
+            }
+            for sort, (node, claim) in newest.items():
+                known, created = lessons.get(sort), node.metadata.creation_timestamp
+                if known is None or known.created is None or created is None or known.created <= created:
+                    lessons[sort] = RoomLesson(
+                        node=node.name,
+                        node_class=_class_of(claim),
+                        seen=now,
+                        created=created,
+                        estimated=amounts(claim.status.allocatable),
+                        allocatable=amounts(node.status.allocatable),
+                        beside=beside[node.name],
+                        daemons=daemons,
+                    )
+            self._lessons = lessons
+        return LearnedRoom(lessons=lessons, daemons=daemons)
 
 
 def fingerprint(daemons: Iterable[PodInfo]) -> int:

@@ -37,7 +37,7 @@ from broker.controllers.provisioning.decide import (
 )
 from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
 from broker.controllers.provisioning.existing import read_in_flight
-from broker.controllers.provisioning.learned import RoomLearner, fingerprint
+from broker.controllers.provisioning.learned import fingerprint
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
 from broker.controllers.provisioning.pending import (
     drawing_in,
@@ -100,7 +100,6 @@ class Provisioner:
         seconds: float,
     ) -> None:
         self._lessees = LeaseHolders()
-        self._learner = RoomLearner()
         self._faults: dict[str, PoolFault] = {}  # of pools that are not served, by name
         self._absent: dict[str, str] = {}  # why no controller serves pools of other groups, by name
         self._unresolved: dict[str, float] = {}  # since when, by pool
@@ -243,7 +242,7 @@ class Provisioner:
             room.unplaced, draw, self._reads.group_size, self._reads.occupancy.guard
         )
         daemons, now = self._reads.daemons(), self._clock.now()
-        learned = self._learner.observe(
+        learned = self._reads.learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )
         decision = ProvisioningPlanner(

@@ -1,4 +1,4 @@
-"""The kinds that provisioning reads besides claims: DaemonSets, LimitRanges, pod groups, persistent volumes.
+"""What provisioning reads besides claims: DaemonSets, LimitRanges, pod groups, volumes, the learned room.
 
 Invariant: a kind that is not served delays nothing: it counts as empty.
 """
@@ -17,6 +17,7 @@ from broker.controllers.elasticquota.reading import declaration
 from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.pod_groups import PodGroupReads
 from broker.controllers.provisioning.elastic_sizes import ElasticRules
+from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -44,6 +45,7 @@ class ProvisioningReads:
         self.occupancy = occupancy
         self._nodes, self._settings = nodes, settings
         self.leases = leases
+        self.learner = RoomLearner()
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
         self.limit_ranges = Informer(client, LimitRange, clock=clock)
         self.volume_claims = Informer(client, PersistentVolumeClaim, clock=clock)

@@ -36,7 +36,6 @@ def test_node_that_ends_already_leaves_no_room_within_limits_once_more(ends: boo
         claims.apply("ADDED", {"metadata": {**meta, **more}})
     old = claims.get("old")
     assert old is not None
-    unused: Any = None
     caches: Any = SimpleNamespace(claims=claims, nodes=Cache(Node))
     sources: Any = SimpleNamespace(nodeclasses=SimpleNamespace(plan=lambda _: None))
     finder = MachineFinder(
@@ -44,6 +43,5 @@ def test_node_that_ends_already_leaves_no_room_within_limits_once_more(ends: boo
         sources=sources,
         snapshot=DisruptionSnapshot(now=NOW, pools={"web": POOL}),
         observed=SimpleNamespace(types={}),  # type: ignore[arg-type]
-        learner=unused,
     )
     assert bool(finder.over_limits([ManagedNode(claim=old, pool=POOL)])) is ends

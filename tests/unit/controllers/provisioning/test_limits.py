@@ -252,7 +252,6 @@ class World:
             ),
             snapshot=SimpleNamespace(pools={"web": self.pool}),  # type: ignore[arg-type]
             observed=SimpleNamespace(types=TYPES),  # type: ignore[arg-type]
-            learner=SimpleNamespace(),  # type: ignore[arg-type]
         )
         needed = Demand(node=ManagedNode(claim=old, pool=self.pool), pods=())
         if finder.over_limits([needed.node]):
