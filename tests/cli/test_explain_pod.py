@@ -276,6 +276,17 @@ def test_pod_that_gets_no_claim_has_the_reason_and_its_remedy(
 
 
 @pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_never_names_itself_as_the_command_that_helps(town: Town) -> None:
+    """A free slot that no NodePool may use for the pod."""
+    town.mirror()
+    town.pool("gpu")
+    town.pod("train", spec={"nodeSelector": {names.NODEPOOL: "other"}})
+    (row,) = town.explain("pod", "train", "-n", "ml")["do"]
+    assert row["command"] == "kubectl get nodepools -o yaml"
+    assert town.world.odcr in row["why"] and "no NodePool takes it" in row["why"]
+
+
+@pytest.mark.covers("ONC-01")
 def test_unknown_names_are_answered_with_the_nearest(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
     town.pool("gpu")
     town.pod("train-0", ownerReferences=[_owner("Job", "train")])

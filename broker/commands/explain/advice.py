@@ -245,14 +245,11 @@ def best_advice(
     """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
     rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(pod, rows))
     command, why = next(iter(rules), ("", ""))
-    if not command:
+    if command in ("", pod.command):  # the page that this is for names another one
         usual = ("kubectl describe pod {pod}", "its conditions and events in full")
         if pod.claim:
-            usual = (
-                "capacity-broker explain claim {claim}",
-                "every attempt, with EC2's answers",
-            )
-        command, why = _BY_REASON.get(pod.reason, usual)
-        named = f"-n {pod.namespace} {pod.name}"
+            usual = ("capacity-broker explain claim {claim}", "every attempt, with EC2's answers")
+        command, usually = _BY_REASON.get(pod.reason, usual)
+        named, why = f"-n {pod.namespace} {pod.name}", why or usually
         command = command.format(pod=named, pool=pod.node_pool, claim=pod.claim)
     return [{"command": command, "why": why}]
