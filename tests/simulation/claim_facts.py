@@ -55,3 +55,12 @@ def registered(node: Json) -> bool:
 
 def node_of(world: World, claim: Json) -> Json | None:
     return world.objects(Node.KIND).get(("", claim.get("status", {}).get("nodeName", "")))
+
+
+def created_at(claim: Json) -> datetime:
+    return datetime.fromisoformat(claim["metadata"]["creationTimestamp"])
+
+
+def identity(claim: Json) -> str:
+    """The claim as its replacement names it."""
+    return f"{claim['metadata']['name']}/{claim['metadata']['uid']}"

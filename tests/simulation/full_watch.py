@@ -17,6 +17,7 @@ from tests.simulation.broken_watch import BrokenWatch
 from tests.simulation.claim_facts import (
     cause_of,
     ends,
+    identity,
     initialized,
     move_of,
     node_of,
@@ -27,7 +28,7 @@ from tests.simulation.claim_facts import (
 from tests.simulation.full_rest import SLACK, FullRest
 from tests.simulation.missing import instance_of
 from tests.simulation.pools import pools_of
-from tests.simulation.pools_watch import PoolsWatch, identity
+from tests.simulation.pools_watch import PoolsWatch
 from tests.simulation.violation import Violation
 from tests.simulation.world import World, condition, ready
 

@@ -19,6 +19,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.apis.policy import PodDisruptionBudget
+from tests.simulation.claim_facts import created_at, identity, slot_of, until_of
 from tests.simulation.cluster_parts import rooms_of
 from tests.simulation.missing import conditions_text, instance_of
 from tests.simulation.pools import (
@@ -76,15 +77,18 @@ class PoolsWatch:
         acting = next(p for p in world.running if p.name == world.gate.acting)
         self._makers[new["metadata"]["name"]] = acting.name
         read = min(acting.revisions(NodePool.KIND), default=0)
-        limits = [limit for at, limit in self._limited.get(pool, ()) if at <= read]
-        if not limits:
+        noted = self._limited.get(pool, [])
+        seen = [limit for at, limit in noted if at <= read]
+        if not seen:
             return
+        # An answer to a conflict may show more than the watch.
+        allowed = max(seen[-1], *(limit for at, limit in noted if at > read), 0.0)
         claims = [c for c in world.claims() if c["metadata"].get("labels", {}).get(names.NODEPOOL) == pool]
         replaced = {c["metadata"].get("annotations", {}).get(names.REPLACES, "") for c in [*claims, new]}
         counted = [c for c in claims if self._counts(c, acting.name) and identity(c) not in replaced]
         cpus = self._most(new) + sum(map(self._most, counted))
-        if cpus > limits[-1]:
-            text = f"{len(counted)} others may have {cpus} CPUs beside a limit of {limits[-1]:g}"
+        if cpus > allowed:
+            text = f"{len(counted)} others may have {cpus} CPUs beside a limit of {allowed:g}"
             raise Violation("limits", f"claim {new['metadata']['name']} of NodePool {pool} and {text}")
 
     def _counts(self, claim: Json, process: str) -> bool:
@@ -243,9 +247,9 @@ class PoolsWatch:
                 continue
             running = {identity(c) for id_, c in held.items() if id_ in alive}
             waiting = [c for c in claims if self._holds(c, odcr.id, running)]
-            since = min((_created(c) for c in waiting), default=world.time.now()) + BEGUN
+            since = min((created_at(c) for c in waiting), default=world.time.now()) + BEGUN
             launched = [held[id_] for id_ in new & held.keys() if self._seen_at.get(id_, since) > since]
-            others = [c for c in launched if not taken_slot(c, odcr.id)]
+            others = [c for c in launched if slot_of(c) != odcr.id]
             if others and odcr.total - odcr.slots.used < len(waiting):
                 text = f"{others[0]['metadata']['name']} has a slot of {odcr.id}"
                 raise Violation("successors", f"{text} that was kept for {waiting[0]['metadata']['name']}")
@@ -253,14 +257,13 @@ class PoolsWatch:
     def _holds(self, claim: Json, odcr: str, running: set[str]) -> bool:
         """Whether the claim waits for a slot that is free now, and did so for a while."""
         meta = claim["metadata"]
-        _, _, until = meta.get("annotations", {}).get(names.TAKES_SLOT, "").partition("/")
-        if instance_of(claim) or meta.get("deletionTimestamp") or not taken_slot(claim, odcr):
+        if instance_of(claim) or meta.get("deletionTimestamp") or slot_of(claim) != odcr:
             return False
         if meta["annotations"].get(names.REPLACES, "") in running:
             return False
-        now = self._world.time.now()
-        over = bool(until) and datetime.fromisoformat(until) <= now
-        return not over and now - _created(claim) > BEGUN
+        now, until = self._world.time.now(), until_of(claim)
+        over = until is not None and until <= now
+        return not over and now - created_at(claim) > BEGUN
 
     def _limits(self, claims: list[Json]) -> None:
         used: Counter[str] = Counter()
@@ -388,18 +391,3 @@ class PoolsWatch:
         ]
         of = [c for c in claims if key in c["metadata"].get("annotations", {}).get(names.PODS, "").split(",")]
         return "; ".join([*events, *(f"{c['metadata']['name']}: {conditions_text(c)}" for c in of)])
-
-
-def _created(claim: Json) -> datetime:
-    return datetime.fromisoformat(claim["metadata"]["creationTimestamp"])
-
-
-def taken_slot(claim: Json, odcr: str) -> bool:
-    """Whether the claim takes over a slot of the reservation."""
-    slot: str = claim["metadata"].get("annotations", {}).get(names.TAKES_SLOT, "")
-    return slot.partition("/")[0] == odcr
-
-
-def identity(claim: Json) -> str:
-    """The claim as its replacement names it."""
-    return f"{claim['metadata']['name']}/{claim['metadata']['uid']}"
