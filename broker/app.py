@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
-from broker.oncall import state, waiting_pods
+from broker.oncall import outside, slot_marks, state, waiting_pods
 from broker.oncall.journal import Journal
 from broker.oncall.metrics import REGISTRY, clear_tables
 from broker.placement.waiting import waiting_since
@@ -29,7 +29,7 @@ from broker.wiring.launch import add_launch
 from broker.wiring.lifecycle import add_lifecycle
 from broker.wiring.nodeclass import add_nodeclass
 from broker.wiring.odcr import add_odcr
-from broker.wiring.oncall import waiting_pods_of
+from broker.wiring.oncall import outside_cost_of, slot_rows_of, waiting_pods_of
 from broker.wiring.provisioning import add_occupancy, add_provisioning
 from broker.wiring.reservations import add_annotations, add_reservations
 from broker.wiring.slots import add_slots
@@ -77,6 +77,7 @@ class Broker:
         self.occupancy = add_occupancy(term)
         pods, failures = add_provisioning(term, self.slots, self.launcher, self.occupancy)
         self.waiting_pods = waiting_pods_of(term, self.mirrors, failures)
+        self.slot_rows = slot_rows_of(term, self.mirrors)
         add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
         add_advisor(term)
@@ -87,6 +88,8 @@ class Broker:
         since = partial(waiting_since, pod=self._term.caches.pods.find)
         state.follow(lambda: self.launcher.shortages, self._owned_claims, since, self._term.clock.now)
         waiting_pods.follow(self.waiting_pods)
+        slot_marks.follow(self.slot_rows)
+        outside.follow(partial(outside_cost_of, self._term))
         self._manager.start()
 
     def stop(self) -> None:

@@ -528,6 +528,14 @@ class Settings:
         ),
         rules.receiver,
     ] = ""
+    runbooks: Annotated[
+        str,
+        _option(
+            "URL of the folder of runbooks, for links in alerts; empty: on the web page of this machine.",
+            about=NOTIFY,
+        ),
+        rules.url,
+    ] = ""
     log_level: Annotated[
         str,
         _option("debug, info, warning or error.", about=LOG),

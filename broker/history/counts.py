@@ -14,6 +14,7 @@ from broker.controllers.launch.report import FULL
 from broker.history.demand import CapacityPlace, UseLevel
 from broker.history.entries import is_shortage, pools
 from broker.oncall.journal import recorded
+from broker.oncall.outside import runs_outside
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import claim_requirements
 from providers.model import Instance, InstanceType, Odcr
@@ -40,8 +41,7 @@ def levels(
     outside = Counter(
         ("", place_of(instance))
         for instance in instances
-        if instance.alive and not instance.reservation_id and not instance.lifecycle
-        if instance.tenancy == _DEFAULT and instance.described
+        if runs_outside(instance) and instance.tenancy == _DEFAULT
     )
     selected = {
         node_class.name: [odcrs[r.id] for r in node_class.status.capacity_reservations if r.id in odcrs]

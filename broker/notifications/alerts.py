@@ -27,8 +27,10 @@ BLOCK_ENDING: Final = timedelta(hours=2)
 # The wait of a pod, as in the rule CapacityBrokerPodsWaiting.
 PODS_WAIT: Final = timedelta(minutes=15)
 CAP: Final = "SpendingCapReached"
-# The chart replaces this folder of the repository by the value prometheusRule.runbooks.
-RUNBOOKS: Final = "docs/runbooks"
+# The page behind `kubectl port-forward`; the chart replaces it by its value web.url.
+PAGE: Final = "http://127.0.0.1:8081"
+# The page serves the runbooks; the chart replaces this by its value prometheusRule.runbooks.
+RUNBOOKS: Final = f"{PAGE}/docs/runbooks"
 # The summaries of the alerts that are also sent without Prometheus, by name. Each is a warning.
 SUMMARIES: Final[Mapping[str, str]] = {
     "CapacityBrokerSpendingCapReached": "A spending cap stops the purchase of reservations",
@@ -55,16 +57,18 @@ class FiringAlert:
     def id(self) -> str:
         return short_id(*(f"{key}={value}" for key, value in sorted(self.labels.items())))
 
-    def body(self, now: datetime, ends: datetime | None = None) -> dict[str, Any]:
+    def body(self, now: datetime, ends: datetime | None = None, *, runbooks: str = "") -> dict[str, Any]:
         """The alert as Alertmanager's API takes it (https://github.com/prometheus/alertmanager/blob/main/api/
-        v2/openapi.yaml, postableAlert). `ends` is its end, or until when it holds without another message."""
+        v2/openapi.yaml, postableAlert). `ends` is its end, or until when it holds without another message.
+        `runbooks`: the URL of their folder; empty for none.
+        """
         name = self.labels["alertname"]
         return {
             "labels": dict(self.labels),
             "annotations": {
                 "summary": SUMMARIES[name],
                 "description": self.description,
-                "runbook_url": f"{RUNBOOKS}/{runbook_page(name)}",
+                **({"runbook_url": f"{runbooks}/{runbook_page(name)}"} if runbooks else {}),
             },
             "startsAt": timestamp(min(self.since, now)),
             **({"endsAt": timestamp(ends)} if ends else {}),

@@ -52,7 +52,7 @@ class Notifier:
         self, settings: Settings, live: Live, client: Callable[[], Client | None], *, clock: Clock
     ) -> None:
         self._live, self._client, self._clock = live, client, clock
-        self._cluster = settings.cluster_name
+        self._cluster, self._runbooks = settings.cluster_name, runbooks_url(settings)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._alertmanager = self._receiver(alerts_url(settings.notify_alertmanager))
@@ -134,7 +134,10 @@ class Notifier:
         """All alerts in one message; those that are over end now."""
         if self._alertmanager is None or not self._firing:
             return
-        bodies = [alert.body(now, now if id_ in over else now + LASTS) for id_, alert in self._firing.items()]
+        bodies = [
+            alert.body(now, now if id_ in over else now + LASTS, runbooks=self._runbooks)
+            for id_, alert in self._firing.items()
+        ]
         self._send(ALERTMANAGER, self._alertmanager, bodies)
 
     def _send_changes(self, over: set[str], now: datetime) -> None:
@@ -145,7 +148,9 @@ class Notifier:
         begun = [id_ for id_ in self._firing if id_ not in over and id_ not in sent]
         for id_ in [*begun, *(over & sent.keys())]:
             alert, ends = self._firing[id_], now if id_ in over else None
-            if not self._send(WEBHOOK, self._webhook, message(alert, now, ends=ends)):
+            if not self._send(
+                WEBHOOK, self._webhook, message(alert, now, ends=ends, runbooks=self._runbooks)
+            ):
                 break
             if ends:
                 del sent[id_]
@@ -182,11 +187,19 @@ def alerts_url(url: str) -> str:
     return url.rstrip("/") + PATH
 
 
-def message(alert: FiringAlert, now: datetime, *, ends: datetime | None = None) -> Mapping[str, object]:
+def runbooks_url(settings: Settings) -> str:
+    """The URL of the runbooks' folder: that of the settings, else on the web page; empty without a page."""
+    page = f"http://127.0.0.1:{settings.web_port}/docs/runbooks" if settings.web else ""
+    return settings.runbooks.rstrip("/") or page
+
+
+def message(
+    alert: FiringAlert, now: datetime, *, ends: datetime | None = None, runbooks: str = ""
+) -> Mapping[str, object]:
     """The webhook's JSON: the form of Alertmanager's own webhook messages (https://prometheus.io/docs/alerting/
     latest/configuration/#webhook_config), with one alert."""
     status = "resolved" if ends else "firing"
-    body = alert.body(now, ends)
+    body = alert.body(now, ends, runbooks=runbooks)
     alerts: Sequence[Mapping[str, object]] = [{"status": status, "fingerprint": alert.id, **body}]
     return {
         "version": "4",

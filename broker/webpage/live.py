@@ -5,7 +5,7 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,8 +22,7 @@ from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
-from broker.oncall.slot_holders import slot_uses
-from broker.oncall.slot_marks import SlotRow, slot_rows
+from broker.oncall.slot_marks import SlotRow
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
     KARPENTERS,
@@ -35,7 +34,6 @@ from broker.oncall.waiters import (
     waiting_pods,
 )
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
-from broker.placement.claims import kept_slots
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -203,7 +201,6 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         now,
         price=partial(_price, types, inventory.odcrs),
     )
-    pods, rights = broker.read.pods.cache.list(), snapshot.rights
     return LiveState(
         now=now,
         described=inventory.described,
@@ -220,12 +217,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         waiting_pods=broker.waiting_pods(),
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
         broken=broken,
-        slots=slot_rows(
-            slot_uses(broker.mirrors.list(), owners, claims, pods, rights.of_claim).values(),
-            kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
-            broken={node.claim for node in broken},
-            price=lambda type_, _: types[type_].on_demand_price if type_ in types else None,
-        ),
+        slots=broker.slot_rows(),
     )
 
 

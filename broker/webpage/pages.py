@@ -19,6 +19,7 @@ from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
+from broker.webpage.documentation import document
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -260,6 +261,14 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     return values | _uses(request, [view.odcr.id for view in shown])
 
 
+def documentation(request: PageRequest) -> Mapping[str, Any]:
+    """A page of the documentation, such as the runbook of an alert. Raises PageNotFound."""
+    shown = document(request.match["path"])
+    if shown is None:
+        raise PageNotFound(f"The documentation has no page {request.path}.")
+    return shown
+
+
 def no_page(request: PageRequest) -> Mapping[str, Any]:
     """Raises NotThere for a path without a page."""
     raise PageNotFound(f"This server has no page {request.path}.")
@@ -280,6 +289,7 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/classes/{name}": ("owner.html", node_class),
     "/pools/{name}": ("owner.html", node_pool),
     "/odcrs/{name}": ("odcr.html", odcr),
+    "/docs/{path:.*}": ("document.html", documentation),
 }
 
 

@@ -23,6 +23,7 @@ from broker.kube.clock import Clock
 from broker.web import WebServer
 from broker.webpage import pages
 from broker.webpage.access import AccessDenied, PageAccess, Person
+from broker.webpage.documentation import picture
 from broker.webpage.live import Live, LiveState
 from broker.webpage.pages import PageNotFound, PageRequest
 from broker.webpage.render import environment
@@ -73,7 +74,8 @@ class WebPage:
         self._templates = environment()
         static = files("broker.webpage") / "static"
         self._static = {name: (static / name).read_bytes() for name in STATIC}
-        routes: list[web.AbstractRouteDef] = [
+        routes: list[web.AbstractRouteDef] = [web.get(r"/docs/{path:.+\.png}", self._picture)]
+        routes += [
             web.get(path, self._page(template, build)) for path, (template, build) in pages.PAGES.items()
         ]
         routes += [web.get("/static/{name}", self._file), web.get("/changes", self._changes)]
@@ -156,6 +158,12 @@ class WebPage:
             raise web.HTTPNotFound(headers=HEADERS)
         headers = {**HEADERS, "Cache-Control": "public, max-age=3600"}
         return web.Response(body=self._static[name], content_type=STATIC[name], headers=headers)
+
+    async def _picture(self, request: web.Request) -> web.Response:
+        body = picture(request.match_info["path"])
+        if body is None:
+            raise web.HTTPNotFound(headers=HEADERS)
+        return web.Response(body=body, content_type="image/png", headers=HEADERS)
 
     async def _changes(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: one after each change of the history, and now and then without."""

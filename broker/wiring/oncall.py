@@ -1,12 +1,16 @@
-"""The pods that wait, from the caches of a leading broker, for its page, metrics and notifications."""
+"""What the page, the metrics and the notifications show of a leading broker's caches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.kube.cache import Cache
+from broker.oncall.broken import broken_nodes
+from broker.oncall.outside import Dollars, outside_cost
 from broker.oncall.slot_holders import slot_uses
+from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.oncall.waiters import gang_members
 from broker.oncall.waiting_pods import (
     PodSurroundings,
@@ -15,9 +19,12 @@ from broker.oncall.waiting_pods import (
     may_fit,
     waiting_rows,
 )
+from broker.placement.claims import kept_slots
 from broker.placement.pool_room import TypeRoom
 from broker.wiring.provisioning import Failures
 from broker.wiring.term import Term
+from providers.errors import ProviderError
+from providers.model import InstanceType
 
 
 def waiting_pods_of(
@@ -43,3 +50,41 @@ def waiting_pods_of(
         return waiting_rows(pods, around, term.clock.now())
 
     return waiting
+
+
+def slot_rows_of(term: Term, mirrors: Cache[OnDemandCapacityReservation]) -> Callable[[], list[SlotRow]]:
+    """Returns the picture of capacity, each time anew; no row before the caches are complete."""
+
+    def rows() -> list[SlotRow]:
+        if not term.synced():
+            return []
+        read, snapshot, now = term.read, term.reads.snapshot(), term.clock.now()
+        pods, claims, inventory = read.pods.cache.list(), read.claims.cache.list(), term.inventory.snapshot()
+        owners, types = snapshot.odcrs.owned.owner, _types(term)
+        broken = broken_nodes(
+            claims, read.nodes.cache.list(), read.pools.cache.list(), now, price=lambda _: None
+        )
+        return slot_rows(
+            slot_uses(mirrors.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
+            kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
+            broken={node.claim for node in broken},
+            price=lambda type_, _: types[type_].on_demand_price if type_ in types else None,
+        )
+
+    return rows
+
+
+def outside_cost_of(term: Term) -> Dollars:
+    """Nothing before EC2's first description of the instances."""
+    listing = term.ec2.view.listing
+    if listing is None:
+        return {}
+    return outside_cost(term.inventory.snapshot().odcrs.values(), listing.instances.values(), _types(term))
+
+
+def _types(term: Term) -> Mapping[str, InstanceType]:
+    """EC2's instance types; none, and so no price, if EC2 cannot be read."""
+    try:
+        return term.provider.instance_types()
+    except ProviderError:
+        return {}

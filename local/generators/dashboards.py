@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.notifications.alerts import PAGE, RUNBOOKS, runbook_page
 from local.generators.metric_catalog import Catalog, Definition
 from local.generators.rules import check_query
 
@@ -28,6 +29,9 @@ class Panel:
     where: str = ""
     expr: str = ""
     unit: str = ""
+    stacked: bool = False
+    page: str = ""  # path of the broker's page with the objects behind the figures
+    alert: str = ""  # with the runbook that the panel links to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,44 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 metric="capacity_broker_pods_waiting",
                 title="Pods without a node",
                 by=("nodepool", "reason"),
+                page="/waiting",
+                alert="CapacityBrokerPodsWaiting",
             ),
             Panel(
                 metric="capacity_broker_claims_waiting",
                 title="Claims without an instance",
                 by=("nodeclass", "reason"),
+                page="/waiting",
+                alert="CapacityBrokerClaimsWaiting",
+            ),
+            Panel(
+                metric="capacity_broker_slots",
+                title="Slots by use",
+                by=("use",),
+                where='use!="borrowed"',
+                stacked=True,
+                page="/",
+            ),
+            Panel(
+                metric="capacity_broker_slots",
+                title="Borrowed slots by borrower",
+                by=("owner",),
+                where='use="borrowed"',
+                page="/cohorts",
+            ),
+            Panel(
+                metric="capacity_broker_outside_cost_dollars_per_hour",
+                title="Dollars an hour outside reservations",
+                by=("instance_type", "zone"),
+                stacked=True,
+                page="/advice",
+            ),
+            Panel(
+                metric="capacity_broker_idle_cost_dollars_per_hour",
+                title="Dollars an hour of idle slots",
+                by=("instance_type", "zone"),
+                stacked=True,
+                page="/reservations",
             ),
             Panel(
                 metric="capacity_broker_claims_waiting_since_timestamp_seconds",
@@ -66,7 +103,13 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 "(capacity_broker_claims_waiting_since_timestamp_seconds)",
                 unit="s",
             ),
-            Panel(metric="capacity_broker_shortages", title="Remembered shortages", by=("kind", "class")),
+            Panel(
+                metric="capacity_broker_shortages",
+                title="Remembered shortages",
+                by=("kind", "class"),
+                page="/shortages",
+                alert="CapacityBrokerShortage",
+            ),
             Panel(metric="capacity_broker_shortage_repeats", title="Repeated refusals", by=("kind", "scope")),
             Panel(
                 metric="capacity_broker_shortage_next_try_timestamp_seconds",
@@ -92,7 +135,11 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 title="Fallbacks",
                 by=("from", "to", "reason"),
             ),
-            Panel(metric="capacity_broker_inventory_unreadable", title="EC2's reservations unreadable"),
+            Panel(
+                metric="capacity_broker_inventory_unreadable",
+                title="EC2's reservations unreadable",
+                alert="CapacityBrokerReservationsNotDescribed",
+            ),
             Panel(
                 metric="capacity_broker_inventory_described_timestamp_seconds",
                 title="Age of the last description",
@@ -103,6 +150,8 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 metric="capacity_broker_odcr_end_seconds",
                 title="Reservations that end",
                 by=("odcr", "reservation_type"),
+                page="/reservations",
+                alert="CapacityBrokerReservationEnding",
             ),
         ),
     ),
@@ -183,6 +232,8 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 metric="capacity_reservation_allocated",
                 title="Utilization",
                 by=("reservation", "flavor", "resource"),
+                page="/reservations",
+                alert="CapacityReservationUtilizationHigh",
                 expr=f"capacity_reservation_allocated{{{_TEAM}}} / "
                 f"(capacity_reservation_total{{{_TEAM}}} > 0)",
                 unit="percentunit",
@@ -191,6 +242,8 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
                 metric="capacity_reservation_lifecycle_state",
                 title="State",
                 by=("reservation", "state"),
+                page="/reservations",
+                alert="CapacityReservationFailed",
                 expr=f"max by (reservation, state) (capacity_reservation_lifecycle_state{{{_TEAM}}}) == 1",
             ),
         ),
@@ -218,6 +271,7 @@ def model(dashboard: Dashboard, catalog: Catalog) -> Mapping[str, Any]:
         "refresh": "1m",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {"list": [*_variables(dashboard)]},
+        "links": [_link("Web page", PAGE), _link("Runbooks", f"{RUNBOOKS}/")],
         "panels": [_panel(n, panel, catalog) for n, panel in enumerate(dashboard.panels)],
     }
 
@@ -257,8 +311,9 @@ def _panel(number: int, panel: Panel, catalog: Catalog) -> Mapping[str, Any]:
             "w": _WIDTH,
             "h": _HEIGHT,
         },
+        "links": [*_links(panel)],
         "fieldConfig": {
-            "defaults": {"unit": panel.unit or _unit(defined), "min": 0, "custom": {"fillOpacity": 10}},
+            "defaults": {"unit": panel.unit or _unit(defined), "min": 0, "custom": _drawn(panel)},
             "overrides": [],
         },
         "options": {
@@ -273,6 +328,21 @@ def _panel(number: int, panel: Panel, catalog: Catalog) -> Mapping[str, Any]:
             }
         ],
     }
+
+
+def _drawn(panel: Panel) -> Mapping[str, Any]:
+    return {"fillOpacity": 10} | ({"stacking": {"mode": "normal"}} if panel.stacked else {})
+
+
+def _links(panel: Panel) -> Iterable[Mapping[str, Any]]:
+    if panel.page:
+        yield _link("Web page", f"{PAGE}{panel.page}")
+    if panel.alert:
+        yield _link("Runbook", f"{RUNBOOKS}/{runbook_page(panel.alert)}")
+
+
+def _link(title: str, url: str) -> Mapping[str, Any]:
+    return {"title": title, "type": "link", "url": url, "targetBlank": True}
 
 
 def _unit(defined: Definition) -> str:

@@ -166,7 +166,7 @@ def a_team(stack: Stack) -> None:
     reserve(stack, "training", quotas={GPU: "8"})
 
 
-@pytest.mark.covers("CAP-14", "CAP-15")
+@pytest.mark.covers("CAP-14", "CAP-15", "ONC-08")
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 @pytest.mark.both_servers
 def test_dashboards_show_data_and_alerts_fire(

@@ -138,8 +138,4 @@ def test_chart_has_the_alerts_if_the_prometheus_rule_is_enabled() -> None:
     values = {**helm.GIVEN, "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}
     rule = helm.only(helm.render(values), "PrometheusRule")
     assert rule["spec"] == RULES
-    moved = {**values, "prometheusRule": {"enabled": True, "runbooks": "https://wiki.example/runbooks/"}}
-    first = helm.only(helm.render(moved), "PrometheusRule")["spec"]["groups"][0]["rules"][0]
-    url = "https://wiki.example/runbooks/capacity-reservation-utilization-high.md"
-    assert first["annotations"]["runbook_url"] == url
     assert rule["metadata"]["labels"]["release"] == "prometheus"

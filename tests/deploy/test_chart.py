@@ -73,6 +73,7 @@ def test_unset_value_is_the_default_of_the_option() -> None:
         "CLUSTER_CA_BUNDLE",
         "BROKER_WEBHOOK_PORT",
         "BROKER_WEB",
+        "BROKER_RUNBOOKS",  # as in the rules, which link to the page's address
         "BROKER_HISTORY",
     }
     defaults = variables()

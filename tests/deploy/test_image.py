@@ -98,7 +98,7 @@ def copied() -> list[str]:
 
 def test_everything_that_is_copied_is_there_and_reaches_the_build() -> None:
     sources = copied()
-    assert {"broker", "providers", "crds", "requirements.lock"} <= set(sources)
+    assert {"broker", "providers", "crds", "docs", "requirements.lock"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         allowed = [pattern.removeprefix("!") for pattern in IGNORED if pattern.startswith("!")]

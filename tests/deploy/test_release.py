@@ -117,6 +117,7 @@ def test_one_command_makes_the_release_and_the_wheel_runs_the_demo(clone: Path) 
     with zipfile.ZipFile(dist / f"capacity_broker-{VERSION}-py3-none-any.whl") as wheel:
         packed = {*wheel.namelist()}
     assert {"broker/cli.py", "broker/crds/karpenter.sh_nodeclaims.yaml"} <= packed
+    assert "broker/docs/runbooks/capacity-broker-panic.md" in packed
     assert not [name for name in packed if name.startswith("local/")]
     with zipfile.ZipFile(dist / f"capacity_broker_local-{VERSION}-py3-none-any.whl") as wheel:
         assert {"local/demo/command.py", "local/aws/server.py", "local/kube/cluster.py"} <= {

@@ -45,6 +45,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
         owns=lambda _: True,
         waiting_pods=list,
+        slot_rows=list,
     )
     provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
     return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)

@@ -26,6 +26,26 @@ yes
 {{- end }}
 {{- end }}
 
+{{- /* Where people open the web page: web.url, else as `kubectl port-forward` serves it. Empty without the page. */ -}}
+{{- define "capacity-broker.page" -}}
+{{- if .Values.web.enabled }}{{ trimSuffix "/" .Values.web.url | default (printf "http://127.0.0.1:%v" .Values.web.port) }}{{ end -}}
+{{- end }}
+
+{{- /* Where people open the runbooks: prometheusRule.runbooks, else on the web page. Empty without both. */ -}}
+{{- define "capacity-broker.runbooks" -}}
+{{- $page := include "capacity-broker.page" . -}}
+{{- trimSuffix "/" .Values.prometheusRule.runbooks | default (empty $page | ternary "" (print $page "/docs/runbooks")) -}}
+{{- end }}
+
+{{- /* A dashboard with links to the page and the runbooks as they are here; without a page, with none. */ -}}
+{{- define "capacity-broker.dashboard" -}}
+{{- $page := include "capacity-broker.page" .root }}
+{{- $runbooks := include "capacity-broker.runbooks" .root }}
+{{- $text := .text }}
+{{- if not $page }}{{ $text = regexReplaceAll "\"links\": \\[[^\\]]*\\]" $text "\"links\": []" }}{{ end }}
+{{- $text | replace "http://127.0.0.1:8081/docs/runbooks" $runbooks | replace "http://127.0.0.1:8081" $page }}
+{{- end }}
+
 {{- /* The scheduler in pods of its own: another name, so that no selector of the broker's meets it. */ -}}
 {{- define "capacity-broker.scheduler" -}}
 {{ include "capacity-broker.name" . }}-scheduler
