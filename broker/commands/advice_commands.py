@@ -102,6 +102,7 @@ def register(app: typer.Typer) -> None:
             )
         query = AdviceQuery(days=days, count=count, hours=window, discount=discount, short_cost=short_cost)
         with opened(settings.history) as history:
+            history.check_levels()
             every = advise(history, query, SystemClock().now(), price=usd_hour)
         rows = [*chosen(every, reservation)]
         if output is not Format.TABLE:

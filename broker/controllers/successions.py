@@ -60,6 +60,11 @@ class Successions:
             if claim.uid not in before:
                 self.decided_now(claim.name)
 
+    def observe(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        """Forgets a claim that is gone, whose end may have waited in vain for a decision."""
+        if old is not None and new is None:
+            self._asked.pop(old.uid, None)
+
     def undecided(self, claim: NodeClaim, now: datetime) -> bool:
         """Whether the end of a claim in a reservation has to wait for the decision."""
         if not claim.deleting or not held_odcr(claim):

@@ -6,15 +6,17 @@ number.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from broker.capacity.hindsight import DAY, DemandSpan, Rates, cheapest, days, rates, replay, split
 from broker.history.demand import HOLDS, DemandCurve, UseLevel, curves
+from broker.history.store import HistoryStore
 
 LEAST_DAYS: Final = 2
 DAYS: Final = 14.0
@@ -84,16 +86,26 @@ def advise(
 ) -> list[AdviceRow]:
     """One row a reservation, and one a pool without one that was short. `price` is for a pool without a
     recorded one."""
-    until = int(now.timestamp())
-    since = until - int(query.days * DAY)
-    recorded = curves(history.levels(since=since - HOLDS), since=since, now=until)
-    return [_row(curve, query, price) for curve in recorded]
+    return [_row(curve, query, price) for curve in _curves(history, query.days, int(now.timestamp()))]
+
+
+def _curves(history: DemandReads, days_: float, until: int) -> list[DemandCurve]:
+    since = until - int(days_ * DAY)
+    return curves(history.levels(since=since - HOLDS), since=since, now=until)
+
+
+_ONE_BUILDS: Final = threading.Lock()
+_curves_of_minute: Final = lru_cache(maxsize=2)(_curves)
 
 
 @lru_cache(maxsize=4)
-def advice_of_minute(history: DemandReads, query: AdviceQuery, minute: int) -> tuple[AdviceRow, ...]:
-    """The rows of a page, which browsers read again with every change: computed once a minute."""
-    return tuple(advise(history, query, datetime.fromtimestamp(60 * minute, UTC)))
+def advice_of_minute(history: HistoryStore, query: AdviceQuery, minute: int) -> tuple[AdviceRow, ...]:
+    """The rows of a page, which browsers read again with every change. The record is read once a minute,
+    whatever the queries, and parallel requests wait for that one read.
+    """
+    with _ONE_BUILDS:
+        recorded = _curves_of_minute(history, query.days, 60 * minute)
+    return tuple(_row(curve, query, None) for curve in recorded)
 
 
 def recorded_days(rows: Iterable[AdviceRow]) -> float:

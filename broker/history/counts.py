@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.class_catalog import image_for
+from broker.capacity.model import NodeClass
 from broker.controllers.launch.report import FULL
-from broker.history.demand import CapacityPlace, UseLevel
+from broker.history.demand import LINUX, CapacityPlace, UseLevel
 from broker.history.entries import is_shortage, pools
 from broker.oncall.journal import recorded
 from broker.oncall.outside import runs_outside
@@ -31,8 +33,12 @@ def levels(
     waiting: Iterable[NodeClaim],
     classes: Iterable[EC2NodeClass],
     types: Mapping[str, InstanceType],
+    node_class: Callable[[str], NodeClass | None],
 ) -> Iterator[UseLevel]:
-    """The counts now. A reservation has no slots while it is not active. Other tenancies are left out."""
+    """The counts now. A reservation has no slots while it is not active. Other tenancies are left out.
+
+    `node_class`: a class with its images, by name; None while it is not resolved.
+    """
     slots = {
         (odcr.id, place_of(odcr)): (odcr.total, odcr.used) if odcr.active else (0, 0)
         for odcr in odcrs.values()
@@ -44,10 +50,16 @@ def levels(
         if runs_outside(instance) and instance.tenancy == _DEFAULT
     )
     selected = {
-        node_class.name: [odcrs[r.id] for r in node_class.status.capacity_reservations if r.id in odcrs]
-        for node_class in classes
+        class_.name: [odcrs[r.id] for r in class_.status.capacity_reservations if r.id in odcrs]
+        for class_ in classes
     }
-    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, selected))
+
+    def platform(claim: NodeClaim, instance_type: str) -> str:
+        resolved, type_ = node_class(claim.spec.node_class_ref.name), types.get(instance_type)
+        image = image_for(resolved, type_) if resolved is not None and type_ is not None else None
+        return image.platform if image is not None else LINUX
+
+    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, selected, platform))
     for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
         subject = (reservation, place)
         total, used = slots.get(subject, (0, outside[subject]))
@@ -59,7 +71,10 @@ def place_of(item: Odcr | Instance) -> CapacityPlace:
 
 
 def _subjects(
-    claim: NodeClaim, odcrs: Mapping[str, Odcr], selected: Mapping[str, Sequence[Odcr]]
+    claim: NodeClaim,
+    odcrs: Mapping[str, Odcr],
+    selected: Mapping[str, Sequence[Odcr]],
+    platform: Callable[[NodeClaim, str], str],
 ) -> set[_Subject]:
     """The reservations and pools that would serve the claim if they had room: each once, and a pool only
     without a reservation in it."""
@@ -80,7 +95,7 @@ def _subjects(
     }
     served = {(place.instance_type, place.zone) for _, place in named}
     others = {
-        ("", CapacityPlace(pool.instance_type, pool.zone))
+        ("", CapacityPlace(pool.instance_type, pool.zone, platform(claim, pool.instance_type)))
         for pool in tried
         if (pool.instance_type, pool.zone) not in served
     }

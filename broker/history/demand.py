@@ -3,7 +3,7 @@
 Invariants: a count holds until the next one, and at most `HOLDS`, so a time without a broker is no record.
 Every count is written anew each `EVERY`, so a prune never takes the last one. Only one reservation of a pool,
 the largest, gets the instances outside and the claims that wait for none by name: in a pool, no demand counts
-twice.
+twice. Once it has ended, the pool has a curve of its own.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class DemandCurve(NamedTuple):
 
 
 _Interval = tuple[int, int, UseLevel]
+_Key = tuple[str, CapacityPlace]  # reservation and pool
 
 
 class LevelSampler:
@@ -100,35 +101,53 @@ def curves(levels: Sequence[UseLevel], *, since: int, now: int) -> list[DemandCu
     rows: dict[tuple[str, CapacityPlace], list[UseLevel]] = defaultdict(list)
     for level in levels:
         rows[(level.reservation, level.place)].append(level)
-    reservations = {key: own for key, own in rows.items() if key[0] and any(row.total for row in own)}
-    first = _largest(reservations)
-    short = [("", p) for (id_, p), own in rows.items() if not id_ and any(row.waiting for row in own)]
     full = [row.at for row in levels if not row.instance_type]
+    reservations = {key: own for key, own in rows.items() if key[0] and any(row.total for row in own)}
+    ends = {key: _end(own, full) for key, own in reservations.items()}
+    first = _largest(reservations, ends)
+    ended = {place: end for place, id_ in first.items() if (end := ends[(id_, place)]) is not None}
+    short = [p for (id_, p), own in rows.items() if not id_ and any(row.waiting for row in own)]
 
-    def held(own: Sequence[UseLevel]) -> list[_Interval]:
+    def held(own: Sequence[UseLevel], since: int = since, now: int = now) -> list[_Interval]:
         return intervals(own, full, since, now)
 
-    recorded = [(start, end, pulse(start)) for start, end, _ in held(levels)]
-    listed: list[DemandCurve] = []
-    for reservation, place in (*reservations, *(key for key in short if key[1] not in first)):
-        own = held(rows[(reservation, place)]) if reservation else recorded
-        outside = rows.get(("", place), []) if first.get(place, "") == reservation else []
-        spans = [*_spans(own, held(outside))]
-        price = next((row.price for row in reversed([*outside, *rows[(reservation, place)]]) if row.price), 0)
-        listed.append(DemandCurve(reservation, place, price, spans))
-    return sorted(filter(_spans_of, listed), key=lambda curve: (curve.place, curve.reservation))
+    def curve(reservation: str, place: CapacityPlace) -> DemandCurve:
+        own, outside, last = rows[(reservation, place)], list[UseLevel](), now
+        begin = since
+        if not reservation:  # from the end of the last reservation on
+            begin = max(since, ended.get(place, since))
+            own, outside = [pulse(row.at) for row in levels], own
+        elif first[place] == reservation:
+            outside, last = rows.get(("", place), []), ended.get(place, now)
+        spans = _spans(held(own, begin), held(outside, begin, last))
+        price = next((row.price for row in reversed([*outside, *own]) if row.price), 0)
+        return DemandCurve(reservation, place, price, [*spans])
 
-
-def _spans_of(curve: DemandCurve) -> Sequence[DemandSpan]:
-    return curve.spans
+    unreserved = [("", place) for place in short if place not in first or place in ended]
+    listed = [curve(*key) for key in (*reservations, *unreserved)]
+    shown = [curve for curve in listed if curve.spans and (curve.reservation or curve.was_short)]
+    return sorted(shown, key=lambda curve: (curve.place, curve.reservation))
 
 
 def _largest(
-    reservations: Mapping[tuple[str, CapacityPlace], Sequence[UseLevel]],
+    reservations: Mapping[_Key, Sequence[UseLevel]], ends: Mapping[_Key, int | None]
 ) -> dict[CapacityPlace, str]:
-    """The reservation of each pool with the most slots now."""
-    by_size = sorted(reservations, key=lambda key: (reservations[key][-1].total, key[0]))
-    return {place: reservation for reservation, place in by_size}
+    """The reservation of each pool with the most slots now; without any, the reservation that ended last."""
+
+    def size(key: _Key) -> tuple[bool, int, str]:
+        end = ends[key]
+        return end is None, reservations[key][-1].total if end is None else end, key[0]
+
+    return {place: reservation for reservation, place in sorted(reservations, key=size)}
+
+
+def _end(own: Sequence[UseLevel], full: Sequence[int]) -> int | None:
+    """Since when a reservation has no slots, by a count or a full sample without it; None if it has some."""
+    last = next(index for index in reversed(range(len(own))) if own[index].total)
+    if last + 1 < len(own):
+        return own[last + 1].at
+    sample = bisect_right(full, own[last].at)
+    return full[sample] if sample < len(full) else None
 
 
 def intervals(rows: Sequence[UseLevel], full: Sequence[int], since: int, now: int) -> list[_Interval]:

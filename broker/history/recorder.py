@@ -122,10 +122,16 @@ class HistoryRecorder:
 
     def levels(self, levels: Iterable[UseLevel]) -> None:
         """Samples the counts of all reservations and of all instances outside."""
-        at = int(self._clock.now().timestamp())
         with self._sampling:
-            for level in self._sampler.changed((*levels, pulse(at)), at):
-                self._put(level)
+            at = int(self._clock.now().timestamp())
+            changed = self._sampler.changed((*levels, pulse(at)), at)
+            if not all(self._put(level) for level in changed):
+                self._sampler = LevelSampler()
+
+    def sample_anew(self) -> None:
+        """Makes the next sample a full one: the last one was lost, or another process wrote meanwhile."""
+        with self._sampling:
+            self._sampler = LevelSampler()
 
     def forecasts(self) -> Mapping[str, PoolForecast]:
         """Reads by pool, at most a minute old; empty while the database fails."""
@@ -166,13 +172,15 @@ class HistoryRecorder:
 
     # ---- how
 
-    def _put(self, fact: _Fact) -> None:
+    def _put(self, fact: _Fact) -> bool:
+        """False if the queue is full and the record is lost."""
         with self._changed:
             if len(self._facts) >= self._size:
                 LOST.labels("full").inc()
-                return
+                return False
             self._facts.append(fact)
             self._changed.notify_all()
+            return True
 
     def _run(self) -> None:
         while not self._finished():
@@ -239,6 +247,7 @@ class HistoryRecorder:
     def _lose_batch(self) -> None:
         LOST.labels("bad").inc(len(self._batch))
         self._batch = []
+        self.sample_anew()
 
     def _failed(self, error: Exception) -> None:
         if self._works:

@@ -69,6 +69,10 @@ class TableMissing(Exception):
     """The database is readable and has no history."""
 
 
+class LevelsMissing(TableMissing):
+    """The database has a history without the counts that advice is made from."""
+
+
 class HistoryStore:
     """The statements. Each raises SQLAlchemyError while the database cannot be used."""
 
@@ -117,12 +121,19 @@ class HistoryStore:
         with self._begin() as connection:
             inspector = inspect(connection)
             for table in METADATA.sorted_tables:
-                if not inspector.has_table(table.name):
+                # An older broker wrote no levels, which the advice alone reads.
+                if table is not LEVELS and not inspector.has_table(table.name):
                     raise TableMissing(f"it has no table {table.name}")
 
     def close(self) -> None:
         if "_engine" in vars(self):
             self._engine.dispose()
+
+    def check_levels(self) -> None:
+        """Raises LevelsMissing if an older broker wrote the database."""
+        with self._begin() as connection:
+            if not inspect(connection).has_table(LEVELS.name):
+                raise LevelsMissing(f"it has no table {LEVELS.name}: the broker that writes it is older")
 
     # ---- writing
 
@@ -177,15 +188,16 @@ class HistoryStore:
     def prune(self, *, before: int, rows: int) -> int:
         """Deletes entries older than `before` (microseconds), and the oldest beyond `rows` or the size.
 
-        Returns the number of deleted entries.
+        Counts are no entries: `rows` does not limit them. Returns the number of deleted entries.
         """
         with self._begin() as connection:
             self._allow_long(connection)
             count: int = connection.scalar(select(func.count()).select_from(ENTRIES)) or 0
+            kept_from = before
             if count > rows:
                 newest = select(ENTRIES.c.at).order_by(ENTRIES.c.at.desc()).offset(rows - 1).limit(1)
-                before = max(before, connection.scalar(newest) or 0)
-            gone = _delete_entries(connection, before)
+                kept_from = max(before, connection.scalar(newest) or 0)
+            gone = _delete_entries(connection, kept_from)
             for column in _BY_TIME:
                 _delete_before(connection, column, before // 1_000_000 - SLOT)
         while self._full():

@@ -58,6 +58,7 @@ class OnCallViews:
         self._broker = broker
         if broker is None:
             return
+        self.history.sample_anew()  # another leader may have written since this process led
         inventory = broker.inventory
         inventory.odds = self.history.odds
         broker.journal.subscribe(self.history.attempt)
@@ -84,7 +85,7 @@ class OnCallViews:
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
-        self.history.levels(levels(odcrs, instances, waiting, classes, types))
+        self.history.levels(levels(odcrs, instances, waiting, classes, types, broker.node_class))
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

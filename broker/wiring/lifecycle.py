@@ -82,6 +82,7 @@ def _watch_claims(
             terminations.forget(instance_id(old))
 
     read.claims.on_change(forget)
+    read.claims.on_change(term.successions.observe)
     left = LeftSlots(caches, term.inventory.assumed, released=signals.replan)
     read.claims.on_change(left.observe)
     # `terminations` enqueues its own instances: those that its callers look up or end.

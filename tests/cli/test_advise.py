@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,6 +83,18 @@ def test_below_two_days_there_is_no_advice(tmp_path: Path) -> None:
     empty.close()
     result = run("advise", "--history", str(tmp_path / "empty.db"))
     assert (result.exit_code, result.stdout) == (0, "0.0 days of record: no advice below 2 days\n")
+
+
+def test_database_of_an_older_broker_has_no_advice_and_serves_the_other_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record(tmp_path / "history.db", days=2)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE history_levels")
+    assert main("advise", "--history", path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it has no table history_levels: the broker that writes it is older: upgrade the broker" in line
+    assert main("errors", "--history", path) == 0
 
 
 def test_unknown_reservation_and_unreadable_options_are_one_line(

@@ -59,6 +59,30 @@ def test_days_of_a_full_reservation_advise_more_slots(stack: Stack, tmp_path: Pa
         views.close()
 
 
+def test_a_new_term_of_leadership_begins_with_a_full_sample(stack: Stack) -> None:
+    """Another leader may have written since the last one."""
+    stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
+    broker = stack.start()
+    assert stack.current is not None
+    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock)
+    views.follow(broker)
+    views.start()
+
+    def full_samples() -> int:
+        levels = views.history.store.levels(since=0) if views.history.version else []
+        return sum(not level.instance_type for level in levels)
+
+    try:
+        stack.until(lambda: full_samples() == 1, "the first sample", step=20)
+        views.follow(None)
+        views.follow(broker)
+        begun = stack.clock.now()
+        stack.until(lambda: full_samples() == 2, "a full sample of the new term", step=20)
+        assert (stack.clock.now() - begun).total_seconds() < EVERY
+    finally:
+        views.close()
+
+
 def test_a_fault_of_the_record_stops_no_launch(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("a fault of the record")

@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from broker.history.store import HistoryStore, TableMissing
+from broker.history.store import HistoryStore, LevelsMissing, TableMissing
 from broker.options import called
 from broker.text import shortened
 
@@ -23,6 +23,7 @@ _OTHER_DATABASE: Final = f"name the database that the broker writes, {_OR_CLUSTE
 _WHERE: Final = f"run this where the file is, such as in the broker's pod, {_OR_CLUSTER}"
 _SERVER: Final = f"check that it is up and that its user may read it, {_OR_CLUSTER}"
 _OTHER: Final = f"write the path of a file or postgresql://USER:PASSWORD@HOST/DATABASE, {_OR_CLUSTER}"
+_OLDER: Final = "upgrade the broker, and try again after two days of record"
 _HIDDEN: Final = "***"
 
 
@@ -42,6 +43,8 @@ def opened(location: str) -> Iterator[HistoryStore]:
             raise _unreadable(history, "there is no such file", _WHERE)
         history.open()
         yield history
+    except LevelsMissing as error:
+        raise _unreadable(history, str(error), _OLDER) from error
     except TableMissing as error:
         raise _unreadable(history, str(error), _OTHER_DATABASE) from error
     except (SQLAlchemyError, OSError) as error:

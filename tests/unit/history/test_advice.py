@@ -11,7 +11,7 @@ from broker.history.advice import AdviceQuery, AdviceRow, advise, headline, pars
 from broker.history.demand import EVERY, CapacityPlace, LevelSampler, UseLevel, pulse
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
-from tests.unit.history.facts import AT
+from tests.unit.history.facts import AT, fill, refusal
 
 HOUR = 3600
 P5 = CapacityPlace("p5.48xlarge", "us-east-1a")
@@ -150,3 +150,24 @@ def test_reservation_that_ended_while_no_broker_ran_ends_with_the_next_full_samp
 def test_hours_that_cannot_be_read_have_a_way_out(text: str) -> None:
     with pytest.raises(ValueError, match="write hours of the day in UTC such as 8-18"):
         parse_hours(text)
+
+
+@pytest.mark.parametrize("seen_to_end", [True, False])
+def test_demand_after_the_end_of_a_reservation_is_of_its_pool(store: HistoryStore, seen_to_end: bool) -> None:
+    """Also if no broker ran when it ended, so that no count of zero is in the record."""
+    middle = BEGIN + 2 * 86400
+    for at in range(BEGIN, BEGIN + DAYS * 86400, EVERY):
+        own = [slots(at, 2, 2)] if at < middle else [slots(at, 0, 0)] * (seen_to_end and at == middle)
+        store.write(Batch(levels=[*own, outside(at, 1, 3 if at >= middle else 0), pulse(at)]))
+    pool, reservation = advise(store, AdviceQuery(), END)
+    assert (pool.name, pool.days, pool.slots, pool.peak) == ("p5.48xlarge in us-east-1a", 2.0, 0, 4)
+    assert pool.was_short and pool.short_hours == 2 * 24 * 3
+    assert (reservation.name, reservation.peak, reservation.short_hours) == ("cr-1", 3, 0.0)
+
+
+def test_the_limit_of_entries_deletes_no_counts(store: HistoryStore) -> None:
+    write(store)
+    fill(store, *(refusal(number) for number in range(5)))
+    before = store.levels(since=0)
+    assert store.prune(before=0, rows=1) == 4
+    assert store.levels(since=0) == before and store.refusals(since=0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 
 from broker.apis import names
+from broker.history.demand import LINUX, UseLevel
 from broker.history.recorder import LOST, WRITABLE, HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch, EntryFilter
@@ -181,3 +182,32 @@ def test_a_full_file_deletes_old_entries_for_new_ones(tmp_path: Path) -> None:
     until(lambda: recorder.version and recorder.store.find(newest))
     recorder.close()
     assert lost("full") == before and (tmp_path / "h.db").stat().st_size <= 8 << 20
+
+
+def test_after_a_lost_sample_the_next_one_is_complete() -> None:
+    recorder = HistoryRecorder(HistoryStore(), clock=SystemClock(), size=2)
+    before = lost("full")
+    counts = [UseLevel(0, name, "p5.48xlarge", "us-east-1a", LINUX, 2, 1) for name in ("cr-1", "")]
+    recorder.levels(counts)  # with the mark of a full sample, which the queue has no room for
+    assert lost("full") - before == 1
+    recorder.start()
+    until(lambda: recorder.version)
+    full = [UseLevel(0, "", "p5.48xlarge", "us-east-1a", LINUX, 0, 1)]
+    recorder.levels(full)
+    until(lambda: any(not level.instance_type for level in recorder.store.levels(since=0)))
+    recorder.close()
+
+
+def test_a_sample_has_the_time_of_its_turn() -> None:
+    """Two threads that sample at once write in the order of their times."""
+    recorder = HistoryRecorder(HistoryStore(), clock=SystemClock())
+    asked: list[bool] = []
+
+    class Turned(SystemClock):
+        def now(self) -> datetime:
+            asked.append(recorder._sampling.locked())
+            return super().now()
+
+    recorder._clock = Turned()
+    recorder.levels([])
+    assert asked == [True]

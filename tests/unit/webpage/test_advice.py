@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from broker.history.advice import AdviceQuery, advice_of_minute
 from broker.history.demand import UseLevel, pulse
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
@@ -58,7 +62,27 @@ def test_advice_of_a_page_is_computed_once_a_minute(monkeypatch: pytest.MonkeyPa
         assert {get(f"{url}/advice").status for _ in range(3)} == {200}
         assert len(reads) == 1
         assert get(f"{url}/advice?count=1").status == 200
-        assert len(reads) == 2
+        assert len(reads) == 1
+
+
+def test_parallel_requests_read_the_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = recorded(3)
+    reads: list[int] = []
+    second, levels = threading.Event(), store.levels
+
+    def counted(*, since: int) -> list[UseLevel]:
+        reads.append(since)
+        if len(reads) > 1:
+            second.set()
+        second.wait(0.5)  # a second read would begin meanwhile
+        return levels(since=since)
+
+    monkeypatch.setattr(store, "levels", counted)
+    queries = [AdviceQuery(count=count) for count in (1, 2, 2)]
+    with ThreadPoolExecutor(len(queries)) as threads:
+        minute = int(NOW.timestamp()) // 60
+        answers = [*threads.map(lambda query: advice_of_minute(store, query, minute), queries)]
+    assert [rows[0].count for rows in answers] == [1, 2, 2] and len(reads) == 1
 
 
 @pytest.mark.covers("ONC-04")
