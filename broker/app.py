@@ -78,6 +78,7 @@ class Broker:
         pods, failures = add_provisioning(term, self.slots, self.launcher, self.occupancy)
         self.waiting_pods = waiting_pods_of(term, self.mirrors, failures)
         self.slot_rows = slot_rows_of(term, self.mirrors)
+        self.nodeclasses, self.pod_reports = term.nodeclasses, failures
         add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
         add_advisor(term)

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from broker import files, logs, memory
 from broker.app import LEASE, REGISTRIES, Broker
+from broker.commands.explain.live import LIVE
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError
@@ -89,7 +90,7 @@ def serve(
         raise BadOptions(wrong)
     stop = _prepared(settings)
     leading: list[Broker | None] = [None]
-    views = OnCallViews(settings, provider, client, clock=SystemClock())
+    views = OnCallViews(settings, provider, client, clock=SystemClock(), explainer=LIVE)
 
     def running(broker: Broker | None) -> None:
         leading[0] = broker

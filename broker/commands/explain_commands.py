@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -102,7 +102,8 @@ def register(
         settings: Settings, name: Deployment, namespace: Namespace = "default", output: Output = Format.TABLE
     ) -> None:
         """Show the pods of a Deployment as `explain pod` does, equal ones together."""
-        _workload("deployment", _explainer(settings, namespace, client, provider), namespace, name, output)
+        explainer = _explainer(settings, namespace, client, provider)
+        _workload("deployment", explainer, partial(client, settings), namespace, name, output)
 
     @explain_app.command("job", cls=Command)
     @options(*_NEEDS)
@@ -110,13 +111,21 @@ def register(
         settings: Settings, name: Job, namespace: Namespace = "default", output: Output = Format.TABLE
     ) -> None:
         """Show the pods of a Job as `explain pod` does, equal ones together."""
-        _workload("job", _explainer(settings, namespace, client, provider), namespace, name, output)
+        explainer = _explainer(settings, namespace, client, provider)
+        _workload("job", explainer, partial(client, settings), namespace, name, output)
 
 
-def _workload(kind: str, explainer: PodExplainer, namespace: str, name: str, output: Format) -> None:
+def _workload(
+    kind: str,
+    explainer: PodExplainer,
+    connect: Callable[[], Client],
+    namespace: str,
+    name: str,
+    output: Format,
+) -> None:
     from broker.commands.explain.workload import KINDS, explain_workload
 
-    _print(explain_workload(explainer, KINDS[kind], namespace, name), output)
+    _print(explain_workload(explainer, connect, KINDS[kind], namespace, name), output)
 
 
 def _print(pages: list[Explanation], output: Format) -> None:

@@ -14,6 +14,7 @@ from broker.kube.panics import guarded
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from broker.webpage.access import AccessRules, PageAccess
+from broker.webpage.details import NO_DETAILS, Details, Explainer, live_details
 from broker.webpage.live import LiveState, live_state
 from broker.webpage.server import WebPage
 from providers.base import CapacityProvider
@@ -24,10 +25,16 @@ class OnCallViews:
     """`follow` each broker that begins to lead. The history stays between them."""
 
     def __init__(
-        self, settings: Settings, provider: CapacityProvider, client: Client, *, clock: Clock
+        self,
+        settings: Settings,
+        provider: CapacityProvider,
+        client: Client,
+        *,
+        clock: Clock,
+        explainer: Explainer,
     ) -> None:
-        """`client` makes the reviews of rights; a standby needs it, too."""
-        self._provider, self._clock = provider, clock
+        """`client` makes the reviews of rights; a standby needs it, too. `explainer`: that of `explain`."""
+        self._provider, self._clock, self._explainer = provider, clock, explainer
         self._broker: Broker | None = None
         self._started = False
         self.history = HistoryRecorder(
@@ -46,6 +53,7 @@ class OnCallViews:
                 host=settings.web_host,
                 port=settings.web_port,
                 cluster=settings.cluster_name,
+                details=self.details,
             )
 
     @property
@@ -110,3 +118,10 @@ class OnCallViews:
         """The present state; None while no broker leads here."""
         broker = self._broker
         return live_state(broker, self._provider, self._clock.now()) if broker is not None else None
+
+    def details(self) -> Details:
+        """What single pages show; nothing while no broker leads here."""
+        broker = self._broker
+        if broker is None:
+            return NO_DETAILS
+        return live_details(broker, self._provider, self._explainer, self._clock.now())

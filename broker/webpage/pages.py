@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from heapq import merge
@@ -19,11 +19,14 @@ from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
+from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.documentation import document
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
+from broker.webpage.nodes import total_fills
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
 from broker.webpage.scope import VisibleHistory, VisibleScope, shown_names
+from broker.webpage.teams import team
 
 RECENT: Final = 10
 CLAIMS_OF_POOL: Final = 200
@@ -41,7 +44,7 @@ class PageNotFound(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request. `live`, `store` and `forecasts` contain the part that `scope` admits.
+    """A request. `live`, `details`, `store` and `forecasts` contain the part that `scope` admits.
 
     `live` is None on a standby.
     """
@@ -55,6 +58,7 @@ class PageRequest:
     forecasts: Mapping[str, PoolForecast]  # by the key of a pool
     turnovers: Mapping[str, SlotTurnover]  # by the id of an EC2 reservation
     now: datetime
+    details: Details = NO_DETAILS
 
     @property
     def state(self) -> LiveState:
@@ -212,7 +216,52 @@ def claim(request: PageRequest) -> Mapping[str, Any]:
     row = _named(request.state.claims, name)
     rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
     broken = [item for item in request.state.broken if item.claim == name]
-    return _object(request, "NodeClaim", name, row, rows) | {"claim": row, "broken": broken}
+    shown = {"claim": row, "broken": broken, "explained": request.details.claim(name) if row else None}
+    return _object(request, "NodeClaim", name, row, rows) | shown
+
+
+def nodes(request: PageRequest) -> Mapping[str, Any]:
+    """The nodes, those with the dearest unused part first."""
+    chosen = request.query.get("node_pool", "")
+    rows = [row for row in request.details.nodes() if chosen in ("", row.node_pool)]
+    page, pages = _cut(rows, request.query)
+    return {
+        "title": "Nodes",
+        "nodes": page,
+        "node_pool": chosen,
+        "fills": total_fills(rows),
+        "pod_count": sum(row.pods for row in rows),
+        "usd_hour": sum(row.usd_hour or 0.0 for row in rows),
+        "reserved": sum(bool(row.reservation) for row in rows),
+    } | pages
+
+
+def pod(request: PageRequest) -> Mapping[str, Any]:
+    namespace, name = request.match["namespace"], request.match["name"]
+    key = f"{namespace}/{name}"
+    if not request.scope.admits(namespace):
+        raise PageNotFound(f"No Pod {key} is among the objects that you may read.")
+    explained = request.details.pod(key)
+    rows = _timeline(request, EntryFilter(kind="Pod", namespace=namespace, name=name))
+    values = _object(request, "Pod", key, explained, rows)
+    return values | {"explained": explained, "namespace": namespace, "name": name}
+
+
+def namespace(request: PageRequest) -> Mapping[str, Any]:
+    """A namespace as a team: its pods, the loans of its reservations, and the cost of its pods."""
+    name = request.match["name"]
+    pods = request.details.pods(name, "")
+    own = [row for row in request.state.reservations if row.namespace == name]
+    rows = _timeline(request, EntryFilter(namespace=name))
+    values = _object(request, "Namespace", name, pods or own or None, rows)
+    held = {id_ for row in own for id_ in row.odcrs}
+    idle = sum(view.cost or 0.0 for view in request.state.odcrs if view.odcr.id in held)
+    shown = team(pods, request.state.loans, [row.key for row in own], idle=_idle(request, idle))
+    return values | {"own": own} | shown
+
+
+def _idle(request: PageRequest, idle: float) -> float | None:
+    return idle if request.scope.cluster else None
 
 
 def node_class(request: PageRequest) -> Mapping[str, Any]:
@@ -243,7 +292,8 @@ def odcr(request: PageRequest) -> Mapping[str, Any]:
     )
     chance = request.chances.get(row.pool) if row else None
     broken = [item for item in request.state.broken if item.reservation == id_]
-    shown = {"odcr": row, "chance": chance, "broken": broken}
+    slots = next((slots for slots in request.state.slots if slots.id == id_), None)
+    shown = {"odcr": row, "chance": chance, "broken": broken, "slots": slots}
     return _object(request, "EC2 reservation", id_, row, rows) | _uses(request, [id_]) | shown
 
 
@@ -258,7 +308,10 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     shown = [view for view in state.odcrs if row and view.odcr.id in row.odcrs]
     rows = _timeline(request, own, *of_odcrs)
     values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
-    return values | _uses(request, [view.odcr.id for view in shown])
+    pods = request.details.pods("", title) if row else ()
+    idle = _idle(request, sum(view.cost or 0.0 for view in shown))
+    team_values = team(pods, state.loans, [title] if row else [], idle=idle)
+    return values | _uses(request, [view.odcr.id for view in shown]) | team_values
 
 
 def documentation(request: PageRequest) -> Mapping[str, Any]:
@@ -267,30 +320,6 @@ def documentation(request: PageRequest) -> Mapping[str, Any]:
     if shown is None:
         raise PageNotFound(f"The documentation has no page {request.path}.")
     return shown
-
-
-def no_page(request: PageRequest) -> Mapping[str, Any]:
-    """Raises NotThere for a path without a page."""
-    raise PageNotFound(f"This server has no page {request.path}.")
-
-
-# By path: the template, and the function of its values.
-PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]]] = {
-    "/": ("overview.html", overview),
-    "/record": ("record.html", record),
-    "/shortages": ("shortages.html", shortages),
-    "/reservations": ("reservations.html", reservations),
-    "/reservations/{namespace}/{name}": ("reservation.html", reservation),
-    "/cohorts": ("cohorts.html", cohorts),
-    "/rooms": ("rooms.html", rooms),
-    "/waiting": ("waiting.html", waiting),
-    "/advice": ("advice.html", advice),
-    "/claims/{name}": ("claim.html", claim),
-    "/classes/{name}": ("owner.html", node_class),
-    "/pools/{name}": ("owner.html", node_pool),
-    "/odcrs/{name}": ("odcr.html", odcr),
-    "/docs/{path:.*}": ("document.html", documentation),
-}
 
 
 def _named(rows: Iterable[_Row], name: str) -> _Row | None:

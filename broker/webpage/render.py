@@ -13,14 +13,22 @@ from broker.history.entries import Entry
 from broker.quota.usage import ReservationKey
 from broker.text import group_name, plain
 
+# The owner of a reservation in a namespace that the reader may not see.
+ELSEWHERE: Final = "another namespace"
 # The page of an object of this kind.
 _PAGES: Final[Mapping[str, str]] = {
     "NodeClaim": "/claims",
     "EC2NodeClass": "/classes",
     "NodePool": "/pools",
     "OnDemandCapacityReservation": "/odcrs",
+    "Namespace": "/namespaces",
 }
-_RESERVATIONS: Final = frozenset({"CapacityReservation", "ClusterCapacityReservation"})
+# The kinds whose pages are in a namespace. `-` stands for no namespace of a reservation.
+_NAMESPACED: Final[Mapping[str, str]] = {
+    "CapacityReservation": "/reservations",
+    "ClusterCapacityReservation": "/reservations",
+    "Pod": "/pods",
+}
 
 
 def environment() -> Environment:
@@ -40,7 +48,12 @@ def environment() -> Environment:
         "group_name": group_name,
         "plain": plain,
     }
-    env.globals |= {"object_url": object_url, "entry_url": entry_url, "owner_url": owner_url}
+    env.globals |= {
+        "object_url": object_url,
+        "entry_url": entry_url,
+        "owner_url": owner_url,
+        "pod_url": pod_url,
+    }
     return env
 
 
@@ -66,9 +79,9 @@ def dollars(value: float | None) -> str:
 
 
 def object_url(kind: str, name: str, namespace: str = "") -> str:
-    """The page of an object; empty for a kind without one. `-` stands for no namespace of a reservation."""
-    if kind in _RESERVATIONS:
-        return f"/reservations/{quote(namespace or '-', safe='')}/{quote(name, safe='')}"
+    """The page of an object; empty for a kind without one."""
+    if kind in _NAMESPACED:
+        return f"{_NAMESPACED[kind]}/{quote(namespace or '-', safe='')}/{quote(name, safe='')}"
     return f"{_PAGES[kind]}/{quote(name, safe='')}" if kind in _PAGES else ""
 
 
@@ -77,7 +90,14 @@ def reservation_url(reserved: ReservationKey) -> str:
 
 
 def owner_url(owner: str) -> str:
-    return reservation_url(ReservationKey.parse(owner))
+    """The page of a reservation by its key; empty for one that the reader may not see."""
+    return "" if owner in ("", ELSEWHERE) else reservation_url(ReservationKey.parse(owner))
+
+
+def pod_url(key: str) -> str:
+    """The page of a pod by its key."""
+    namespace, _, name = key.partition("/")
+    return object_url("Pod", name, namespace)
 
 
 def entry_url(entry: Entry) -> str:

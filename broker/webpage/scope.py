@@ -24,8 +24,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import LiveState
-
-ELSEWHERE: Final = "another namespace"
+from broker.webpage.render import ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

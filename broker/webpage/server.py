@@ -21,12 +21,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from broker.history.recorder import HistoryRecorder
 from broker.kube.clock import Clock
 from broker.web import WebServer
-from broker.webpage import pages
 from broker.webpage.access import AccessDenied, PageAccess, Person
+from broker.webpage.details import NO_DETAILS, Details, visible_details
 from broker.webpage.documentation import picture
 from broker.webpage.live import Live, LiveState
 from broker.webpage.pages import PageNotFound, PageRequest
 from broker.webpage.render import environment
+from broker.webpage.routes import PAGES, no_page
 from broker.webpage.scope import NOTHING, VisibleHistory, visible
 
 STATIC: Final[Mapping[str, str]] = {
@@ -68,18 +69,17 @@ class WebPage:
         host: str,
         port: int,
         cluster: str = "",
+        details: Callable[[], Details] = lambda: NO_DETAILS,
     ) -> None:
         self._history, self._live, self._access, self._clock = history, live, access, clock
-        self._cluster, self._closing = cluster, False
+        self._cluster, self._details, self._closing = cluster, details, False
         self._templates = environment()
         static = files("broker.webpage") / "static"
         self._static = {name: (static / name).read_bytes() for name in STATIC}
         routes: list[web.AbstractRouteDef] = [web.get(r"/docs/{path:.+\.png}", self._picture)]
-        routes += [
-            web.get(path, self._page(template, build)) for path, (template, build) in pages.PAGES.items()
-        ]
+        routes += [web.get(path, self._page(template, build)) for path, (template, build) in PAGES.items()]
         routes += [web.get("/static/{name}", self._file), web.get("/changes", self._changes)]
-        routes.append(web.get("/{path:.*}", self._page("message.html", pages.no_page)))  # after all others
+        routes.append(web.get("/{path:.*}", self._page("message.html", no_page)))  # after all others
         self._server = WebServer(routes, host=host, port=port, name="web")
 
     @property
@@ -127,6 +127,7 @@ class WebPage:
                 forecasts=self._history.forecasts() if scope.cluster else {},
                 turnovers=self._history.turnovers() if scope.cluster else {},
                 now=now,
+                details=visible_details(self._details(), scope),
             )
             values = dict(build(page_request))
         except PageNotFound as error:

@@ -23,6 +23,7 @@ from broker.app import REGISTRIES
 from broker.capacity.attempts import Outcome
 from broker.commands import manifests
 from broker.commands.examples import examples
+from broker.commands.explain.live import LIVE
 from broker.commands.output import table
 from broker.commands.plan.pod_manifests import pods_of
 from broker.controllers.claim_status import instance_id
@@ -63,7 +64,7 @@ def demo(settings: Settings, *, once: bool) -> int:
             registries=(*REGISTRIES, scene.registry),
         )
         page = replace(settings, web=True, web_port=0)
-        views = OnCallViews(page, stage.provider, stage.client, clock=clock)
+        views = OnCallViews(page, stage.provider, stage.client, clock=clock, explainer=LIVE)
         views.follow(stage.broker)
         views.record(stage.scheduler)
         documents = manifests.read([str(examples() / "pods")], fill=stage.ids.fill)

@@ -21,6 +21,7 @@ from broker.webpage.server import WebPage
 from tests.browser.screenshots import IMAGES, take
 from tests.docs.blocks import ROOT
 from tests.unit.history.facts import event, fill, launch, refusal
+from tests.unit.webpage.samples import DETAILS
 from tests.unit.webpage.world import CLOCK, OPEN, state
 
 PATHS = (
@@ -32,6 +33,12 @@ PATHS = (
     "/shortages",
     "/claims/train-1",
     "/odcrs/cr-1",
+    "/advice",
+    "/nodes",
+    "/pods/team/worker-0",
+    "/pods/team/waits-0",
+    "/reservations/team/gpus",
+    "/namespaces/team",
 )
 PAGES = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
 PHONE, WIDE = (390, 844), (1440, 900)
@@ -50,7 +57,16 @@ def world() -> Iterator[tuple[str, HistoryRecorder]]:
         ]
         store.write(Batch(levels=[*levels, pulse(at)]))
     recorder, live = HistoryRecorder(store, clock=CLOCK), state(claims=2_700, odcrs=1_000)
-    page = WebPage(recorder, lambda: live, OPEN, clock=CLOCK, host="127.0.0.1", port=0, cluster="blue")
+    page = WebPage(
+        recorder,
+        lambda: live,
+        OPEN,
+        clock=CLOCK,
+        host="127.0.0.1",
+        port=0,
+        cluster="blue",
+        details=lambda: DETAILS,
+    )
     page.start()
     yield page.url, recorder
     page.close()

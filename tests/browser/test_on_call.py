@@ -11,6 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from broker.commands.explain.live import LIVE
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews
 from local.in_process import InProcessTransport
@@ -35,7 +36,7 @@ def refused() -> Iterator[tuple[str, str]]:
         broker = stack.start()
         assert stack.current is not None
         settings = replace(SETTINGS, web=True, web_port=0)
-        views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock())
+        views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
         views.follow(broker)
         views.start()
         try:

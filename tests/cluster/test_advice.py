@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.apis.karpenter import NodeClaim
+from broker.commands.explain.live import LIVE
 from broker.history.advice import AdviceQuery, AdviceRow, advise
 from broker.history.demand import EVERY
 from broker.webpage.assembly import OnCallViews
@@ -21,7 +22,7 @@ def test_days_of_a_full_reservation_advise_more_slots(stack: Stack, tmp_path: Pa
     stack.node_class(id_=odcr, zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock)
+    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
     views.follow(broker)
     views.start()
 
@@ -91,7 +92,7 @@ def test_a_fault_of_the_record_stops_no_launch(stack: Stack, monkeypatch: pytest
     stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock).follow(broker)
+    OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE).follow(broker)
     stack.claim("c-0", capacity=(RESERVED,))
     stack.until_ready("c-0")
     stack.polls(2)

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain import claim as explain
+from broker.commands.explain.live import LIVE
 from broker.history.tables import EntryFilter
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews
@@ -27,7 +28,7 @@ def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stac
     broker = stack.start()
     assert stack.current is not None
     settings = replace(SETTINGS, web=True, web_port=0)
-    views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock())
+    views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
     views.follow(broker)
     views.start()
     try:

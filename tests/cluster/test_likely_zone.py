@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import ZONE
+from broker.commands.explain.live import LIVE
 from broker.controllers.launch.published import read_odds
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews
@@ -23,7 +24,7 @@ def test_a_zone_that_refused_lately_comes_after_an_equal_one(stack: Stack) -> No
     stack.node_class(zones=(A, B))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=SystemClock())
+    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
     now = SystemClock().now()
     pools = {zone: replace(OTHER, instance_type="m5.large", zone=zone) for zone in (A, B)}
     fill(

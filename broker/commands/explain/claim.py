@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from broker.apis import names
 from broker.apis.core import Event, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.attempts import Outcome
@@ -119,6 +119,14 @@ def _attempts_of_karpenter(
         }
 
 
+class Forecasts(Protocol):
+    """Plans claims: `of` one that waits, None for any other; `among` these, one that waits or that would."""
+
+    def of(self, claim: NodeClaim) -> ClaimForecast | None: ...
+
+    def among(self, claim: NodeClaim, claims: Sequence[NodeClaim]) -> ClaimForecast: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecaster:
     """Plans a claim with present data. `provider` connects to EC2 when it is needed."""
@@ -205,6 +213,8 @@ def document(
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
         "reservation": claim.labels.get(names.RESERVATION_ID, ""),
         "usd_hour": _usd_hour(claim),
+        "pods": pods_of(claim),
+        "requirements": [requirement.wire() for requirement in claim.spec.requirements],
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
             for type_ in BROKER_CONDITIONS

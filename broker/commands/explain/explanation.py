@@ -283,6 +283,7 @@ def pod_waits(pod: WaitingPod, now: datetime) -> dict[str, Any]:
         "for": age(now - (pod.since or now)),
         "reason": pod.reason,
         "message": pod.message,
+        "own_message": pod.own_message,
     }
 
 

@@ -19,6 +19,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.names import ZONE
+from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import (
@@ -33,11 +34,12 @@ from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
+from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import ways
 from broker.commands.dry_run import Entitle
 from broker.commands.explain.decision import Decision, decided, unplanned
-from broker.commands.plan.claims import PlanInputs, considered
+from broker.commands.plan.claims import considered
 from broker.placement.claims import in_gangs
 from broker.text import counted, format_time
 from providers.base import CapacityProvider
@@ -106,7 +108,20 @@ def forecast_claim(
         now=now,
         entitlements=entitlements,
     )
-    result = plan(inputs.waiting, supply, launched=in_gangs(every))
+    return forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(every))
+
+
+def forecast_planned(
+    planned: Claim,
+    waiting: Sequence[Claim],
+    supply: LaunchSupply,
+    *,
+    launched: LaunchedGangs,
+    seconds: float = SECONDS,
+    timer: Callable[[], float] = float,
+) -> ClaimForecast:
+    """The forecast of one of these claims, planned together."""
+    result = plan(waiting, supply, launched=launched, seconds=seconds, timer=timer)
     decision = decided(result, planned.uid)
     catalog = OptionCatalog(supply)
     options = catalog.candidates(planned).options
@@ -115,10 +130,10 @@ def forecast_claim(
     return ClaimForecast(
         decision=decision.sentence,
         rows=[
-            *_rows(planned, inputs, catalog, decision, _lent(planned, supply, catalog)),
-            *_later(planned, inputs, catalog),
+            *_rows(planned, supply.inventory, catalog, decision, _lent(planned, supply, catalog)),
+            *_later(planned, supply.inventory, catalog),
         ],
-        shortages=blocking(published, options, now=now, node_class=planned.node_class),
+        shortages=blocking(supply.shortages, options, now=supply.now, node_class=planned.node_class),
         waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
 
@@ -131,7 +146,7 @@ def _lent(claim: Claim, supply: LaunchSupply, catalog: OptionCatalog) -> Counter
     return lent
 
 
-def _later(claim: Claim, inputs: PlanInputs, catalog: OptionCatalog) -> Iterator[dict[str, Any]]:
+def _later(claim: Claim, inventory: Inventory, catalog: OptionCatalog) -> Iterator[dict[str, Any]]:
     """The reservations of the class that begin later, of types and zones that the claim accepts."""
     known, candidates = catalog.known(claim), catalog.candidates(claim)
     types = {candidate.type.name for candidate in candidates.suitable_types}
@@ -148,7 +163,7 @@ def _later(claim: Claim, inputs: PlanInputs, catalog: OptionCatalog) -> Iterator
             when = f" at {format_time(odcr.start)}" if odcr.start else ""
             begins = f"{counted(odcr.total, 'slot begins', 'slots begin')}{when}"
             skipped = Option(pool=pool, odcr_ids=(odcr.id,)).skipped(odcr.state, begins)
-            yield _row(Option(pool=pool), inputs.inventory, verdict="later", skipped=skipped)
+            yield _row(Option(pool=pool), inventory, verdict="later", skipped=skipped)
 
 
 def blocking(
@@ -162,7 +177,7 @@ def blocking(
 
 def _rows(
     claim: Claim,
-    inputs: PlanInputs,
+    inventory: Inventory,
     catalog: OptionCatalog,
     decision: Decision,
     lent: Counter[Option],
@@ -175,7 +190,7 @@ def _rows(
         outbid = skipped is None and number < place
         yield _row(
             option,
-            inputs.inventory,
+            inventory,
             verdict="next" if option == chosen else "skipped" if skipped or outbid else "then",
             skipped=skipped,
             reason="OutbidInPlan" if outbid else "",
@@ -183,7 +198,7 @@ def _rows(
         )
     unfit = misfits(claim, candidates.suitable_types, catalog.known(claim))
     for skipped in chain(candidates.withheld, unfit):
-        yield _row(Option(pool=skipped.pool), inputs.inventory, verdict="unfit", skipped=skipped)
+        yield _row(Option(pool=skipped.pool), inventory, verdict="unfit", skipped=skipped)
 
 
 def _row(

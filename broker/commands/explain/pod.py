@@ -19,7 +19,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.advice import best_advice
-from broker.commands.explain.claim import Forecaster, format_options
+from broker.commands.explain.claim import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
@@ -86,15 +86,19 @@ def room_of(provider: Callable[[], CapacityProvider]) -> HasRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class PodExplainer:
-    """`forecaster` plans claims; `has_room`: whether a pod fits the types of a NodePool."""
+    """`forecaster` plans claims; `has_room`: whether a pod fits the types of a NodePool. `reports`: the
+    broker's last report on a pod, by its uid; None: those of the events.
+    """
 
     situation: Situation
-    forecaster: Forecaster
+    forecaster: Forecasts
     has_room: HasRoom
+    reports: Mapping[str, str] | None = None
 
     @cached_property
     def _around(self) -> PodSurroundings:
-        return replace(self.situation.around, has_room=self.has_room)
+        around = replace(self.situation.around, has_room=self.has_room)
+        return around if self.reports is None else replace(around, reports=self.reports)
 
     def rows(self, pods: Iterable[Pod]) -> list[WaitingPod]:
         """The pods of these that wait, with their reasons."""

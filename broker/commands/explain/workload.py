@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.apis.core import Pod
@@ -24,7 +24,9 @@ KINDS: Final = {
 MOST_GROUPS: Final = 3  # of unequal waiting pods, each with its options
 
 
-def explain_workload(explainer: PodExplainer, kind: Kind, namespace: str, name: str) -> list[Explanation]:
+def explain_workload(
+    explainer: PodExplainer, connect: Callable[[], Client], kind: Kind, namespace: str, name: str
+) -> list[Explanation]:
     """A page with the pods that run, then one for each group of equal pods that wait. Raises ValueError for a
     name that no workload has, and ApiError.
     """
@@ -35,7 +37,7 @@ def explain_workload(explainer: PodExplainer, kind: Kind, namespace: str, name: 
         if pod.namespace == namespace and owner_of(pod) == f"{kind.kind} {name}"
     ]
     if not pods:
-        _check(explainer.forecaster.client, situation, kind, namespace, name)
+        _check(connect(), situation, kind, namespace, name)
     waiting = [pod for pod in pods if waits(pod)]
     groups = grouped(explainer.rows(waiting))
     by_key = {pod.key: pod for pod in waiting}

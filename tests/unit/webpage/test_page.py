@@ -20,8 +20,8 @@ from broker.oncall.waiters import Alternative, Waiter, pod_command
 from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
-from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
+from broker.webpage.routes import PAGES
 from broker.webpage.scope import ELSEWHERE, VisibleScope, shown_names, visible
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
 from tests.unit.webpage.world import NOW, get, loan, odcr, page, state

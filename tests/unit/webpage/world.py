@@ -15,6 +15,7 @@ from broker.oncall.slot_holders import SlotUse, SlotUser
 from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.access import AccessRules, PageAccess
+from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, ShortageRow
 from broker.webpage.rooms import RoomRow
@@ -151,12 +152,19 @@ def loan(owner: str, borrower: str, claims: tuple[str, ...], *, ending: int = 0)
 
 
 @contextmanager
-def page(store: HistoryStore, live: LiveState | None = None, access: PageAccess = OPEN) -> Iterator[str]:
+def page(
+    store: HistoryStore,
+    live: LiveState | None = None,
+    access: PageAccess = OPEN,
+    details: Details = NO_DETAILS,
+) -> Iterator[str]:
     """The address of a page over this history and state."""
     store.open()
     recorder = HistoryRecorder(store, clock=CLOCK)
     recorder.forecast()
-    web_page = WebPage(recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0)
+    web_page = WebPage(
+        recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0, details=lambda: details
+    )
     web_page.start()
     try:
         yield web_page.url

@@ -1,0 +1,147 @@
+"""The values of `explain claim` and `explain pod` for the web page, from the caches of a leading broker.
+
+Invariant: no call to Kubernetes or EC2 is made. The classes, slots and shortages are those of the launch
+loop, so the options and verdicts are the broker's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from time import monotonic
+from typing import Any, Final
+
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.app import Broker
+from broker.capacity.model import Claim
+from broker.capacity.supply import LaunchSupply
+from broker.commands.explain import claim as claims
+from broker.commands.explain.decision import unplanned
+from broker.commands.explain.options import ClaimForecast, forecast_planned
+from broker.commands.explain.pod import PodExplainer
+from broker.commands.explain.situation import Situation
+from broker.controllers.snapshot import Snapshot
+from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
+from broker.oncall.waiting_pods import may_fit
+from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
+from broker.placement.pool_room import TypeRoom
+from broker.placement.waiting import waiting_since
+from broker.webpage.details import Explainer
+
+# A page is a glance: a plan of many claims may end before it considered all of them.
+SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveForecaster:
+    """Plans claims with what the launch loop knows now."""
+
+    broker: Broker
+    now: datetime
+
+    def of(self, claim: NodeClaim) -> ClaimForecast | None:
+        if not (claim.waits and is_brokers(claim)):
+            return None
+        return self.among(claim, self.broker.read.claims.cache.list())
+
+    def among(self, claim: NodeClaim, claims: Sequence[NodeClaim]) -> ClaimForecast:
+        if not self.broker.inventory.described:
+            return ClaimForecast(decision="unknown, because EC2 is not described yet")
+        snapshot = self.broker.slots.snapshot()
+        waiting = {other.uid: other for other in claims if other.waits and is_brokers(other)}
+        objects, plans, refused = self._readable(waiting)
+        if (subject := plans.get(claim.uid)) is None:
+            return ClaimForecast(decision=unplanned(refused.get(claim.uid, "it is being deleted")).sentence)
+        supply = self._supply(snapshot, objects, plans, claims)
+        if subject.node_class not in supply.classes:
+            why = f"class {subject.node_class} is not ready"
+            return ClaimForecast(decision=unplanned(why).sentence)
+        known = [plan for plan in plans.values() if plan.node_class in supply.classes]
+        return forecast_planned(
+            subject, known, supply, launched=in_gangs(claims), seconds=SECONDS, timer=monotonic
+        )
+
+    def _readable(
+        self, waiting: Mapping[str, NodeClaim]
+    ) -> tuple[dict[str, NodeClaim], dict[str, Claim], dict[str, str]]:
+        """By uid: the claims that a plan can read, as objects and as plans; and why not the others."""
+        objects: dict[str, NodeClaim] = {}
+        plans: dict[str, Claim] = {}
+        refused: dict[str, str] = {}
+        for uid, claim in waiting.items():
+            try:
+                plan = planned(claim, since=waiting_since(claim, self.broker.read.pods.cache.find))
+            except BadClaim as error:
+                refused[uid] = f"{error.reason}: {error.message}"
+                continue
+            objects[uid], plans[uid] = claim, plan if plan.created else replace(plan, created=self.now)
+        return objects, plans, refused
+
+    def _supply(
+        self,
+        snapshot: Snapshot,
+        objects: Mapping[str, NodeClaim],
+        plans: Mapping[str, Claim],
+        claims: Sequence[NodeClaim],
+    ) -> LaunchSupply:
+        """As the launch loop has it."""
+        classes = {
+            name: self.broker.nodeclasses.plan(name) for name in {p.node_class for p in plans.values()}
+        }
+        left = Counter(snapshot.inventory.left) + kept_slots(claims, plans, self.now)
+        return LaunchSupply(
+            classes={name: ready for name, ready in classes.items() if ready is not None},
+            types=snapshot.types,
+            inventory=replace(snapshot.inventory, left=left),
+            shortages=self.broker.launcher.shortages,
+            now=self.now,
+            entitlements=self.broker.slots.entitlements(objects, snapshot),
+        )
+
+
+def situation(broker: Broker, now: datetime) -> Situation:
+    """The cluster as the broker's caches have it; the events are in the history."""
+    every, pods = broker.read.claims.cache.list(), broker.read.pods.cache.list()
+    return Situation(
+        now=now,
+        claims=every,
+        pods=waiting_pods(pods, every, now),
+        every_pod=pods,
+        members=gang_members(pods),
+        pools=broker.read.pools.cache.list(),
+        nodes=broker.read.nodes.cache.list(),
+        classes=broker.read.classes.cache.list(),
+        reservations=[*broker.reads.snapshot().reservations.values()],
+        namespaces=broker.reads.namespaces.cache.list(),
+        mirrors=broker.mirrors.list(),
+        shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
+    )
+
+
+def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | None:
+    """The document of `explain claim`; None without such a claim."""
+    claim = broker.read.claims.cache.find(name)
+    if claim is None:
+        return None
+    return claims.document(claim, LiveForecaster(broker=broker, now=now).of(claim))
+
+
+def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:
+    """The document of `explain pod`; None without such a pod."""
+    pod: Pod | None = broker.read.pods.cache.find(key)
+    if pod is None:
+        return None
+    types = broker.reads.snapshot().types
+    explainer = PodExplainer(
+        situation=situation(broker, now),
+        forecaster=LiveForecaster(broker=broker, now=now),
+        has_room=TypeRoom(lambda: types) if types else may_fit,
+        reports=broker.pod_reports(),
+    )
+    return explainer.page(pod).document()
+
+
+LIVE: Final = Explainer(claim=explain_claim, pod=explain_pod)

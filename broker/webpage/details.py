@@ -1,0 +1,141 @@
+"""What one page alone shows: the nodes, the pods, and the explanation of a claim or of a pod.
+
+Invariant: it is read when a page needs it, so the other pages do not pay for it. `visible_details` leaves the
+part that a person may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from broker.app import Broker
+from broker.quota.usage import ReservationKey
+from broker.webpage.nodes import NodeRow, PodRow, node_rows, pod_rows
+from broker.webpage.render import ELSEWHERE
+from broker.webpage.scope import VisibleScope
+from providers.base import AccountFacts
+from providers.errors import ProviderError
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explainer:
+    """The documents of `explain claim NAME` and `explain pod NAMESPACE/NAME`; None without such an object."""
+
+    claim: Callable[[Broker, str, datetime], Document | None]
+    pod: Callable[[Broker, str, datetime], Document | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """Each is computed when it is called. `pods`: of a namespace, or that draw from an owner."""
+
+    nodes: Callable[[], Sequence[NodeRow]] = tuple
+    pods: Callable[[str, str], Sequence[PodRow]] = lambda _namespace, _owner: ()
+    claim: Callable[[str], Document | None] = lambda _: None
+    pod: Callable[[str], Document | None] = lambda _: None
+
+
+NO_DETAILS = Details()
+
+
+def live_details(broker: Broker, provider: AccountFacts, explainer: Explainer, now: datetime) -> Details:
+    """From the caches of a leading broker."""
+
+    def price(type_: str) -> float | None:
+        try:
+            known = provider.instance_types().get(type_)
+        except ProviderError:
+            return None
+        return known.on_demand_price if known is not None else None
+
+    def nodes() -> list[NodeRow]:
+        read, owners = broker.read, broker.reads.snapshot().odcrs.owned.owner
+        return node_rows(
+            read.nodes.cache.list(), read.claims.cache.list(), read.pods.cache.list(), owners, price
+        )
+
+    def pods(namespace: str, owner: str) -> list[PodRow]:
+        return pod_rows(
+            broker.read.nodes.cache.list(),
+            broker.read.claims.cache.list(),
+            broker.read.pods.cache.list(),
+            broker.reads.snapshot().rights,
+            price,
+            namespace=namespace,
+            owner=owner,
+        )
+
+    return Details(
+        nodes=nodes,
+        pods=pods,
+        claim=lambda name: explainer.claim(broker, name, now),
+        pod=lambda key: explainer.pod(broker, key, now),
+    )
+
+
+def visible_details(details: Details, scope: VisibleScope) -> Details:
+    """The part within the scope. Without the cluster there are no nodes, claims and reservations."""
+    if scope.whole:
+        return details
+
+    def pods(namespace: str, owner: str) -> list[PodRow]:
+        rows = (row for row in details.pods(namespace, owner) if scope.admits(row.namespace))
+        return [(row if scope.cluster else row.without_cluster()).masked(name) for row in rows]
+
+    def name(owner: str) -> str:
+        return _owner(owner, scope)
+
+    def pod(key: str) -> Document | None:
+        if not scope.admits(key.partition("/")[0]):
+            return None
+        document = details.pod(key)
+        return _visible_pod(document, scope) if document is not None else None
+
+    def claim(name: str) -> Document | None:
+        document = details.claim(name) if scope.cluster else None
+        return _visible_claim(document, scope) if document is not None else None
+
+    return Details(nodes=details.nodes if scope.cluster else tuple, pods=pods, claim=claim, pod=pod)
+
+
+def _owner(owner: str, scope: VisibleScope) -> str:
+    if not owner:
+        return owner
+    return owner if scope.admits(ReservationKey.parse(owner).namespace) else ELSEWHERE
+
+
+def _pods(keys: Sequence[str], scope: VisibleScope) -> list[str]:
+    return [key for key in keys if scope.admits(key.partition("/")[0])]
+
+
+def _visible_claim(document: Document, scope: VisibleScope) -> Document:
+    options = [{**row, "message": ""} for row in document.get("options", ())]
+    return {**document, "pods": _pods(document["pods"], scope), "options": options}
+
+
+def _visible_pod(document: Document, scope: VisibleScope) -> Document:
+    """Sentences may name what is of others: for a part of the cluster, they are left out."""
+    why = [{**row, "message": row["own_message"], "alike": []} for row in document.get("why", ())]
+    if not scope.cluster:
+        why = [{**row, "nodepool": "", "claim": ""} for row in why]
+        head = {"subject": document["subject"], "headline": "", "why": why}
+        return head | dict.fromkeys(("placed", "nodepools", "options", "slots", "do", "next"), ())
+    return {
+        **document,
+        "why": why,
+        "options": [{**row, "message": ""} for row in document.get("options", ())],
+        "slots": [_slot(row, scope) for row in document.get("slots", ())],
+        "placed": [_slot(row, scope) for row in document.get("placed", ())],
+        "do": (),
+        "next": (),
+    }
+
+
+def _slot(row: Document, scope: VisibleScope) -> Document:
+    named = {key: _owner(row.get(key) or "", scope) for key in ("owner", "draws_from")}
+    return {**row, **named, "pods": _pods(row.get("pods", ()), scope), "why_until": ""}

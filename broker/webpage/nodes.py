@@ -1,0 +1,243 @@
+"""The nodes with their fill by resource, and the pods with their share of the price of their node.
+
+Invariant: each pod is read once, whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.oncall.slot_holders import is_workload
+from broker.oncall.waiters import drawn_by_pod
+from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
+from broker.quota.resolve import UnresolvedName
+from broker.quota.usage import ReservationKey
+from broker.reservations.drawing import DrawRights
+from broker.reservations.sizing import ACCELERATORS
+
+Price = Callable[[str], float | None]
+# The resources that a node shows, each with its name and its unit in the amounts of a pod.
+SHOWN: Final[Mapping[str, tuple[str, int]]] = {
+    CPU: ("CPU", 1000),
+    MEMORY: ("memory GiB", 2**30),
+    **{resource: (resource.rpartition("/")[2].upper(), 1) for resource in ACCELERATORS},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """One resource of a node: requested by its pods, and allocatable."""
+
+    resource: str
+    requested: int
+    allocatable: int
+
+    @property
+    def name(self) -> str:
+        return SHOWN[self.resource][0]
+
+    @property
+    def share(self) -> float:
+        return self.requested / self.allocatable if self.allocatable else 0.0
+
+    @property
+    def text(self) -> str:
+        """Requested and allocatable amounts, as `1.5/8`."""
+        return f"{self._amount(self.requested)}/{self._amount(self.allocatable)}"
+
+    def _amount(self, amount: int) -> str:
+        return f"{round(amount / SHOWN[self.resource][1], 1):g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """`usd_hour`: its On-Demand price; None for a spot node, and if it is not known. `owner`: of its slot."""
+
+    name: str
+    claim: str
+    node_pool: str
+    instance_type: str
+    zone: str
+    capacity_type: str
+    reservation: str
+    owner: str
+    created: datetime | None
+    state: str
+    pods: int
+    fills: tuple[Fill, ...]
+    usd_hour: float | None
+
+    @property
+    def unused(self) -> float:
+        """Dollars an hour of the part that no pod requests, by the fullest resource."""
+        share = max((fill.share for fill in self.fills), default=0.0)
+        return (self.usd_hour or 0.0) * (1 - min(1.0, share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRow:
+    """A pod that has not ended. `owner`: the reservation that its claim draws from; `usd_hour`: its share of
+    the price of its node, by the resource of which it requests most.
+    """
+
+    namespace: str
+    name: str
+    node: str
+    claim: str
+    reservation: str
+    owner: str
+    since: datetime | None
+    state: str
+    usd_hour: float | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def masked(self, name: Callable[[str], str]) -> PodRow:
+        return replace(self, owner=name(self.owner))
+
+    def without_cluster(self) -> PodRow:
+        """Without the claim and its node, for a person who may not read them."""
+        return replace(self, node="", claim="", reservation="")
+
+
+def node_rows(
+    nodes: Iterable[Node],
+    claims: Iterable[NodeClaim],
+    pods: Iterable[Pod],
+    owners: Mapping[str, ReservationKey],
+    price: Price,
+) -> list[NodeRow]:
+    """The nodes, those with the dearest unused part first."""
+    by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
+    used: dict[str, Counter[str]] = defaultdict(Counter)
+    count = Counter[str]()
+    for pod in pods:
+        if pod.spec.node_name and not pod.ended:
+            used[pod.spec.node_name].update(_shown(pod))
+            count[pod.spec.node_name] += is_workload(pod)
+    rows = (
+        _node(node, by_node.get(node.name), used[node.name], count[node.name], owners, price)
+        for node in nodes
+    )
+    return sorted(rows, key=lambda row: (-row.unused, row.name))
+
+
+def pod_rows(
+    nodes: Iterable[Node],
+    claims: Sequence[NodeClaim],
+    pods: Iterable[Pod],
+    rights: DrawRights,
+    price: Price,
+    *,
+    namespace: str = "",
+    owner: str = "",
+) -> list[PodRow]:
+    """The pods of the namespace, or that draw from the owner, by name; neither those that have ended nor
+    those of DaemonSets.
+    """
+    by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
+    room = {node.name: (node, amounts(node.status.allocatable)) for node in nodes}
+    drawn = {name: _key(rights.of_claim(claim)) for name, claim in by_node.items()}
+    rows = []
+    for pod in pods:
+        if (namespace and pod.namespace != namespace) or not is_workload(pod):
+            continue
+        node = pod.spec.node_name
+        draws = drawn[node] if node in drawn else _key(drawn_by_pod(rights, pod))
+        if not owner or draws == owner:
+            rows.append(_pod(pod, by_node.get(node), draws, _share(pod, room, price)))
+    return sorted(rows, key=lambda row: (row.namespace, row.name))
+
+
+def total_fills(rows: Iterable[NodeRow]) -> list[Fill]:
+    """The fill of all nodes together."""
+    requested, allocatable = Counter[str](), Counter[str]()
+    for fill in (fill for row in rows for fill in row.fills):
+        requested[fill.resource] += fill.requested
+        allocatable[fill.resource] += fill.allocatable
+    return [
+        Fill(resource=name, requested=requested[name], allocatable=allocatable[name]) for name in allocatable
+    ]
+
+
+def _key(drawn: ReservationKey | UnresolvedName | None) -> str:
+    return str(drawn) if isinstance(drawn, ReservationKey) else ""
+
+
+def _shown(pod: Pod) -> dict[str, int]:
+    return {name: amount for name, amount in pod_requests(pod).items() if name in SHOWN}
+
+
+def _node(
+    node: Node,
+    claim: NodeClaim | None,
+    used: Mapping[str, int],
+    pods: int,
+    owners: Mapping[str, ReservationKey],
+    price: Price,
+) -> NodeRow:
+    labels, room = node.labels, amounts(node.status.allocatable)
+    reservation = labels.get(names.RESERVATION_ID, "") or (
+        claim.labels.get(names.RESERVATION_ID, "") if claim is not None else ""
+    )
+    type_ = labels.get(names.INSTANCE_TYPE, "")
+    kind = labels.get(names.CAPACITY_TYPE, "")
+    return NodeRow(
+        name=node.name,
+        claim=claim.name if claim is not None else "",
+        node_pool=labels.get(names.NODEPOOL, ""),
+        instance_type=type_,
+        zone=labels.get(names.ZONE, ""),
+        capacity_type=kind,
+        reservation=reservation,
+        owner=str(owners.get(reservation, "")),
+        created=node.metadata.creation_timestamp,
+        state="" if node.ready else "not Ready",
+        pods=pods,
+        fills=tuple(
+            Fill(resource=name, requested=used.get(name, 0), allocatable=room[name])
+            for name in SHOWN
+            if room.get(name)
+        ),
+        usd_hour=price(type_) if kind != "spot" else None,
+    )
+
+
+def _pod(pod: Pod, claim: NodeClaim | None, drawn: str, usd_hour: float | None) -> PodRow:
+    return PodRow(
+        namespace=pod.namespace,
+        name=pod.name,
+        node=pod.spec.node_name,
+        claim=claim.name if claim is not None else "",
+        reservation=claim.labels.get(names.RESERVATION_ID, "") if claim is not None else "",
+        owner=drawn,
+        since=pod.status.start_time or pod.metadata.creation_timestamp,
+        state="ends" if pod.deleting else (pod.status.phase or "bound") if pod.spec.node_name else "waits",
+        usd_hour=usd_hour,
+    )
+
+
+def _share(pod: Pod, room: Mapping[str, tuple[Node, Mapping[str, int]]], price: Price) -> float | None:
+    if pod.spec.node_name not in room:
+        return 0.0 if not pod.spec.node_name else None
+    node, allocatable = room[pod.spec.node_name]
+    if node.labels.get(names.CAPACITY_TYPE) == "spot":
+        return None
+    usd_hour = price(node.labels.get(names.INSTANCE_TYPE, ""))
+    shares = _shares(pod, allocatable)
+    return None if usd_hour is None else usd_hour * min(1.0, max(shares, default=0.0))
+
+
+def _shares(pod: Pod, allocatable: Mapping[str, int]) -> Iterator[float]:
+    for name, amount in _shown(pod).items():
+        if room := allocatable.get(name):
+            yield amount / room

@@ -1,0 +1,135 @@
+"""The pages of nodes, slots, claims, pods and teams, and their part that a person may read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from broker.history.store import HistoryStore
+from broker.webpage.details import visible_details
+from broker.webpage.scope import VisibleScope
+from tests.unit.webpage.rights import CLUSTER, TEAM, Reviews
+from tests.unit.webpage.samples import DETAILS
+from tests.unit.webpage.test_access import SECRET, signed_in, two_namespaces
+from tests.unit.webpage.world import get, page, state
+
+
+def text_of(path: str) -> str:
+    """The text of a page, and the targets of its links."""
+    with page(HistoryStore(), state(claims=3), details=DETAILS) as url:
+        answer = get(url + path)
+        assert answer.status == 200, answer.data
+        return answer.data.decode()
+
+
+def words(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def row_of(html: str, part: str) -> str:
+    return words(next(row for row in re.findall(r"<tr.*?</tr>", html, re.DOTALL) if part in row))
+
+
+@pytest.mark.covers("ONC-05")
+def test_nodes_show_fill_pods_price_reservation_pool_and_age() -> None:
+    html = text_of("/nodes")
+    row = row_of(html, "ip-train-1")
+    for part in ("CPU 48.5/192", "memory GiB 512/2048", "GPU 6/8", " 2 ", "55.04", "cr-1", "team/gpus", "1h"):
+        assert part in row, part
+    assert 'value="0.750"' in html and 'href="/odcrs/cr-1"' in html and 'href="/pools/gpu"' in html
+    assert "no, on-demand" in row_of(html, "ip-web-1")
+    assert 'href="/nodes"' in text_of("/")
+    assert "ip-train-1" not in text_of("/nodes?node_pool=web")
+
+
+@pytest.mark.covers("ONC-05")
+def test_reservation_shows_the_holder_of_each_slot() -> None:
+    html = text_of("/odcrs/cr-1")
+    row = row_of(html, 'href="/claims/train-2"')
+    for part in ("lent", "train-2", "team/worker-of-train-2", "other/research", "1h", "55.04"):
+        assert part in row, part
+    assert 'href="/pods/team/worker-of-train-2"' in html
+    assert "of no claim of this cluster" in row_of(html, "of another account")
+
+
+@pytest.mark.covers("ONC-05")
+def test_claim_shows_pods_requirements_and_options_with_verdicts() -> None:
+    html = text_of("/claims/train-1")
+    shown = words(html)
+    assert "karpenter.sh/capacity-type In reserved, on-demand" in shown
+    assert "is launched next into on-demand p5.48xlarge in us-east-1a" in shown
+    assert 'href="/pods/team/worker-0"' in html
+    skipped, taken = row_of(html, ">skipped<"), row_of(html, ">next<")
+    assert "SlotsTaken" in skipped and "cr-1" in skipped and "paid" in skipped
+    assert "on-demand p5.48xlarge" in taken and "55.04" in taken
+
+
+@pytest.mark.covers("ONC-05")
+def test_pod_shows_its_slot_or_why_it_waits() -> None:
+    html = text_of("/pods/team/worker-0")
+    shown = words(html)
+    for part in ("running on node ip-train-1", "reserved, 55.04 $/h", "cr-1", "of team/gpus", "p5.48xlarge"):
+        assert part in shown, part
+    assert 'href="/odcrs/cr-1"' in html and 'href="/claims/train-1"' in html
+    waits = text_of("/pods/team/waits-0")
+    assert "RESERVATIONS_FULL" in waits and "SlotsTaken" in row_of(waits, ">skipped<")
+    assert "train-2" in row_of(waits, "waits for")
+
+
+@pytest.mark.covers("ONC-05")
+@pytest.mark.parametrize("path", ["/reservations/team/gpus", "/namespaces/team"])
+def test_team_shows_pods_loans_and_cost(path: str) -> None:
+    html = text_of(path)
+    assert "41.28" in row_of(html, "/pods/team/worker-0") and "waits" in row_of(html, "/pods/team/waits-0")
+    assert "other/research" in row_of(html, 'href="/claims/train-8"')
+    cost = "82.56" if path.startswith("/reservations") else "41.28"  # a pod of another namespace draws, too
+    assert f"Cost of its pods {cost} $/h" in words(html)
+    assert "Cost of idle slots 165.12 $/h" in words(html)
+
+
+@pytest.mark.covers("ONC-05")
+@pytest.mark.parametrize("rights", [{TEAM}, {TEAM, *CLUSTER}], ids=["namespace", "cluster"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/nodes",
+        "/claims/train-1",
+        "/odcrs/cr-1",
+        "/odcrs/cr-2",
+        "/reservations",
+        "/reservations/team/gpus",
+        "/namespaces/team",
+        "/pods/team/worker-0",
+        "/pods/team/waits-0",
+        f"/pods/{SECRET}/hush-0",
+        f"/namespaces/{SECRET}",
+    ],
+)
+def test_person_sees_no_names_of_other_namespaces(path: str, rights: set[tuple[str, str]]) -> None:
+    access, headers = signed_in(Reviews({"ana": rights}))
+    with page(HistoryStore(), two_namespaces(), access, DETAILS) as url:
+        answer = get(url + path, **headers)
+    html = answer.data.decode().replace(path, "").replace(path.lstrip("/").partition("/")[2], "")
+    assert "hush" not in html and "another%20namespace" not in html
+    assert "secret/helper" not in html
+    if SECRET in path:
+        assert answer.status == 404
+    if path == "/odcrs/cr-2" and len(rights) > 1:
+        assert "another namespace" in html
+
+
+@pytest.mark.covers("ONC-05")
+def test_person_without_the_cluster_sees_no_chart_and_no_node() -> None:
+    access, headers = signed_in(Reviews({"ana": {TEAM}}))
+    with page(HistoryStore(), two_namespaces(), access, DETAILS) as url:
+        html = get(url, **headers).data.decode()
+        assert "The last 24 hours" not in html and "Nothing is recorded yet" not in html
+        assert "ip-train-1" not in get(f"{url}/nodes", **headers).data.decode()
+        pod = get(f"{url}/pods/team/waits-0", **headers).data.decode()
+    assert "0/1 nodes are available" in pod and "cr-1" not in pod and "train-1" not in pod
+
+
+def test_details_of_the_whole_cluster_are_as_they_are() -> None:
+    assert visible_details(DETAILS, VisibleScope(cluster=True, namespaces=None)) is DETAILS
