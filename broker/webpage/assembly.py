@@ -16,6 +16,7 @@ from broker.settings import Settings
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.details import NO_DETAILS, Details, Explainer, live_details
 from broker.webpage.live import LiveState, live_state
+from broker.webpage.nodes import PodAmounts
 from broker.webpage.server import WebPage
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
@@ -35,6 +36,7 @@ class OnCallViews:
     ) -> None:
         """`client` makes the reviews of rights; a standby needs it, too. `explainer`: that of `explain`."""
         self._provider, self._clock, self._explainer = provider, clock, explainer
+        self._requests = PodAmounts()
         self._broker: Broker | None = None
         self._started = False
         self.history = HistoryRecorder(
@@ -124,4 +126,4 @@ class OnCallViews:
         broker = self._broker
         if broker is None:
             return NO_DETAILS
-        return live_details(broker, self._provider, self._explainer, self._clock.now())
+        return live_details(broker, self._provider, self._explainer, self._clock.now(), self._requests)

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.app import Broker
 from broker.quota.usage import ReservationKey
-from broker.webpage.nodes import NodeRow, PodRow, node_rows, pod_rows
+from broker.webpage.nodes import NodeRow, PodAmounts, PodRow, node_rows, pod_rows
 from broker.webpage.render import ELSEWHERE
 from broker.webpage.scope import VisibleScope
 from providers.base import AccountFacts
@@ -43,8 +43,10 @@ class Details:
 NO_DETAILS = Details()
 
 
-def live_details(broker: Broker, provider: AccountFacts, explainer: Explainer, now: datetime) -> Details:
-    """From the caches of a leading broker."""
+def live_details(
+    broker: Broker, provider: AccountFacts, explainer: Explainer, now: datetime, requests: PodAmounts
+) -> Details:
+    """From the caches of a leading broker. `requests` are kept from one page to the next."""
 
     def price(type_: str) -> float | None:
         try:
@@ -56,7 +58,7 @@ def live_details(broker: Broker, provider: AccountFacts, explainer: Explainer, n
     def nodes() -> list[NodeRow]:
         read, owners = broker.read, broker.reads.snapshot().odcrs.owned.owner
         return node_rows(
-            read.nodes.cache.list(), read.claims.cache.list(), read.pods.cache.list(), owners, price
+            read.nodes.cache.list(), read.claims.cache.list(), read.pods.cache.list(), owners, price, requests
         )
 
     def pods(namespace: str, owner: str) -> list[PodRow]:
@@ -66,6 +68,7 @@ def live_details(broker: Broker, provider: AccountFacts, explainer: Explainer, n
             broker.read.pods.cache.list(),
             broker.reads.snapshot().rights,
             price,
+            requests,
             namespace=namespace,
             owner=owner,
         )

@@ -6,8 +6,8 @@ Invariant: each pod is read once, whatever the number of nodes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -22,6 +22,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.sizing import ACCELERATORS
 
+MOST_KNOWN: Final = 50_000  # pods whose requests are in memory
 Price = Callable[[str], float | None]
 # The resources that a node shows, each with its name and its unit in the amounts of a pod.
 SHOWN: Final[Mapping[str, tuple[str, int]]] = {
@@ -109,21 +110,43 @@ class PodRow:
         return replace(self, node="", claim="", reservation="")
 
 
+@dataclass(slots=True)
+class PodAmounts:
+    """The shown requests of pods, computed once for each version of a pod."""
+
+    known: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+
+    def of(self, pod: Pod) -> Mapping[str, int]:
+        version = pod.metadata.resource_version
+        known = self.known.get(pod.uid)
+        if known is not None and known[0] == version:
+            return known[1]
+        if len(self.known) > MOST_KNOWN:
+            self.known.clear()
+        amounts_ = {name: amount for name, amount in pod_requests(pod).items() if name in SHOWN}
+        self.known[pod.uid] = version, amounts_
+        return amounts_
+
+
 def node_rows(
     nodes: Iterable[Node],
     claims: Iterable[NodeClaim],
     pods: Iterable[Pod],
     owners: Mapping[str, ReservationKey],
     price: Price,
+    requests: PodAmounts,
 ) -> list[NodeRow]:
     """The nodes, those with the dearest unused part first."""
     by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
-    used: dict[str, Counter[str]] = defaultdict(Counter)
+    used: dict[str, dict[str, int]] = defaultdict(dict)
     count = Counter[str]()
     for pod in pods:
-        if pod.spec.node_name and not pod.ended:
-            used[pod.spec.node_name].update(_shown(pod))
-            count[pod.spec.node_name] += is_workload(pod)
+        if not (name := pod.spec.node_name) or pod.ended:
+            continue
+        count[name] += is_workload(pod)
+        total = used[name]
+        for resource, amount in requests.of(pod).items():
+            total[resource] = total.get(resource, 0) + amount
     rows = (
         _node(node, by_node.get(node.name), used[node.name], count[node.name], owners, price)
         for node in nodes
@@ -137,6 +160,7 @@ def pod_rows(
     pods: Iterable[Pod],
     rights: DrawRights,
     price: Price,
+    requests: PodAmounts,
     *,
     namespace: str = "",
     owner: str = "",
@@ -154,7 +178,7 @@ def pod_rows(
         node = pod.spec.node_name
         draws = drawn[node] if node in drawn else _key(drawn_by_pod(rights, pod))
         if not owner or draws == owner:
-            rows.append(_pod(pod, by_node.get(node), draws, _share(pod, room, price)))
+            rows.append(_pod(pod, by_node.get(node), draws, _share(pod, room, price, requests)))
     return sorted(rows, key=lambda row: (row.namespace, row.name))
 
 
@@ -171,10 +195,6 @@ def total_fills(rows: Iterable[NodeRow]) -> list[Fill]:
 
 def _key(drawn: ReservationKey | UnresolvedName | None) -> str:
     return str(drawn) if isinstance(drawn, ReservationKey) else ""
-
-
-def _shown(pod: Pod) -> dict[str, int]:
-    return {name: amount for name, amount in pod_requests(pod).items() if name in SHOWN}
 
 
 def _node(
@@ -226,18 +246,16 @@ def _pod(pod: Pod, claim: NodeClaim | None, drawn: str, usd_hour: float | None) 
     )
 
 
-def _share(pod: Pod, room: Mapping[str, tuple[Node, Mapping[str, int]]], price: Price) -> float | None:
+def _share(
+    pod: Pod, room: Mapping[str, tuple[Node, Mapping[str, int]]], price: Price, requests: PodAmounts
+) -> float | None:
     if pod.spec.node_name not in room:
         return 0.0 if not pod.spec.node_name else None
     node, allocatable = room[pod.spec.node_name]
     if node.labels.get(names.CAPACITY_TYPE) == "spot":
         return None
     usd_hour = price(node.labels.get(names.INSTANCE_TYPE, ""))
-    shares = _shares(pod, allocatable)
+    shares = (
+        amount / allocatable[name] for name, amount in requests.of(pod).items() if allocatable.get(name)
+    )
     return None if usd_hour is None else usd_hour * min(1.0, max(shares, default=0.0))
-
-
-def _shares(pod: Pod, allocatable: Mapping[str, int]) -> Iterator[float]:
-    for name, amount in _shown(pod).items():
-        if room := allocatable.get(name):
-            yield amount / room

@@ -13,6 +13,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Final
 
+from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
@@ -25,7 +26,7 @@ from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
-from broker.oncall.waiting_pods import may_fit
+from broker.oncall.waiting_pods import may_fit, waits
 from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
 from broker.placement.pool_room import TypeRoom
 from broker.placement.waiting import waiting_since
@@ -121,6 +122,23 @@ def situation(broker: Broker, now: datetime) -> Situation:
     )
 
 
+def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
+    """The part of the cluster that a pod with a node shows: the node, its claim, slot and pods."""
+    node = pod.spec.node_name
+    on_node = [claim for claim in broker.read.claims.cache.list() if node and claim.status.node_name == node]
+    slots = {claim.labels.get(names.RESERVATION_ID, "") for claim in on_node}
+    return Situation(
+        now=now,
+        claims=on_node,
+        every_pod=[other for other in broker.read.pods.cache.list() if other.spec.node_name == node],
+        pools=broker.read.pools.cache.list(),
+        nodes=[item for item in broker.read.nodes.cache.list() if item.name == node],
+        reservations=[*broker.reads.snapshot().reservations.values()],
+        namespaces=broker.reads.namespaces.cache.list(),
+        mirrors=[mirror for mirror in broker.mirrors.list() if mirror.name in slots],
+    )
+
+
 def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | None:
     """The document of `explain claim`; None without such a claim."""
     claim = broker.read.claims.cache.find(name)
@@ -136,7 +154,7 @@ def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | Non
         return None
     types = broker.reads.snapshot().types
     explainer = PodExplainer(
-        situation=situation(broker, now),
+        situation=situation(broker, now) if waits(pod) else beside(broker, pod, now),
         forecaster=LiveForecaster(broker=broker, now=now),
         has_room=TypeRoom(lambda: types) if types else may_fit,
         reports=broker.pod_reports(),

@@ -21,12 +21,20 @@ from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
 from broker.webpage.queries import PAGE
+from broker.webpage.render import ELSEWHERE
 from broker.webpage.routes import PAGES
-from broker.webpage.scope import ELSEWHERE, VisibleScope, shown_names, visible
+from broker.webpage.scope import VisibleScope, shown_names, visible
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
 from tests.unit.webpage.world import NOW, get, loan, odcr, page, state
 
-OBJECTS = ("/claims/train-1", "/classes/gpu", "/pools/gpu", "/odcrs/cr-1", "/reservations/team/gpus")
+OBJECTS = (
+    "/claims/train-1",
+    "/namespaces/team",
+    "/classes/gpu",
+    "/pools/gpu",
+    "/odcrs/cr-1",
+    "/reservations/team/gpus",
+)
 PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS]
 
 

@@ -1,0 +1,90 @@
+"""The pages of nodes, claims and pods beside the commands, on one cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.commands.dry_run import DryRun
+from broker.commands.explain import claim as explain
+from broker.commands.explain.live import LIVE
+from broker.commands.explain.pod import PodExplainer, find, room_of
+from broker.commands.explain.situation import read
+from broker.webpage.details import Details, live_details
+from broker.webpage.nodes import PodAmounts
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+EC2_CALLS = ("DescribeCapacityReservations", "DescribeSubnets", "DescribeInstances", "DescribeImages")
+
+
+def details(stack: Stack) -> Details:
+    assert stack.broker is not None and stack.current is not None
+    return live_details(stack.broker, stack.current, LIVE, stack.clock.now(), PodAmounts())
+
+
+def forecaster(stack: Stack) -> explain.Forecaster:
+    return explain.Forecaster(
+        client=stack.client,
+        provider=stack.provider,
+        now=stack.clock.now(),
+        entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
+    )
+
+
+def by_command(stack: Stack, key: str) -> dict[str, Any]:
+    """The document of `explain pod`, without the events: the page has its timeline."""
+    planner = forecaster(stack)
+    situation = read(stack.client, stack.clock.now())
+    explainer = PodExplainer(situation=situation, forecaster=planner, has_room=room_of(planner.provider))
+    document = explainer.page(find(situation, *key.split("/"))).document()
+    return {part: rows for part, rows in document.items() if part != "events"}
+
+
+@pytest.mark.covers("ONC-05")
+def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.node_class(id_=odcr)
+    stack.node_pool()
+    stack.start()
+    resources = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+    stack.claim("c-0", capacity=(RESERVED, ON_DEMAND))
+    stack.until_ready("c-0")
+    node = stack.get(NodeClaim, "c-0").status.node_name
+    stack.pod("runs", node=node, containers=[{"name": "main", "image": "pause", "resources": resources}])
+    stack.claim("c-1", annotations={names.PODS: "default/runs"})
+    stack.until_waiting("c-1")
+
+    def seen() -> bool:
+        page = details(stack)
+        launched = page.claim("c-0")
+        placed = launched is not None and launched["reservation"] == odcr
+        return placed and page.pod("default/runs") is not None and page.nodes()[0].pods == 1
+
+    stack.until(seen, "the caches have the pod and its slot", step=0.5)
+    calls = [stack.calls(action) for action in EC2_CALLS]
+    page = details(stack)
+    runs, waits, pod = page.claim("c-0"), page.claim("c-1"), page.pod("default/runs")
+    (row,) = page.nodes()
+    (team_pod,) = page.pods("default", "")
+    assert [stack.calls(action) for action in EC2_CALLS] == calls
+    assert runs is not None and waits is not None and pod is not None
+
+    for document in (runs, waits):
+        claim = stack.get(NodeClaim, document["claim"])
+        assert dict(document) | {"events": []} == explain.document(claim, forecaster(stack).of(claim))
+    assert (runs["reservation"], runs["capacity_type"]) == (odcr, "reserved")
+    assert waits["pods"] == ["default/runs"] and waits["claim"] == "c-1"
+    assert [option["reservation"] for option in waits["options"]] == [odcr]
+    assert {part: rows for part, rows in pod.items() if part != "events"} == by_command(stack, "default/runs")
+    assert pod["placed"][0]["reservation"] == odcr
+    assert (row.name, row.claim, row.reservation, row.pods) == (node, "c-0", odcr, 1)
+    cpu = row.fills[0]
+    assert (cpu.name, cpu.requested) == ("CPU", 500) and cpu.allocatable > 1000
+    assert row.usd_hour is not None and team_pod.usd_hour is not None
+    assert 0 < team_pod.usd_hour < row.usd_hour and team_pod.reservation == odcr
+    assert page.claim("none") is None and page.pod("default/none") is None
