@@ -21,6 +21,7 @@ from broker.webpage.live import LiveState
 from providers.model import Odcr
 from tests.browser.browsers import chrome
 from tests.unit.history.facts import event, fill, launch, refusal
+from tests.unit.webpage.samples import DETAILS
 from tests.unit.webpage.world import NOW, holder, page, state
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "operate" / "images"
@@ -29,6 +30,7 @@ PICTURES: Final = {
     "overview.png": ("/", 1000),
     "shortages.png": ("/shortages", 420),
     "advice.png": ("/advice", 620),
+    "nodes.png": ("/nodes", 560),
 }
 WIDTH: Final = 1280
 _SLOTS: Final = 24
@@ -61,7 +63,7 @@ def filled() -> Iterator[str]:
         used, beyond = min(wanted, _SLOTS), max(0, wanted - _SLOTS)
         levels = [_level(at, "cr-0f1e2d3c4b5a69788", _SLOTS, used), _level(at, "", 0, beyond, beyond // 2)]
         store.write(Batch(levels=[*levels, pulse(at)]))
-    with page(store, night()) as url:
+    with page(store, night(), details=DETAILS) as url:
         yield url
 
 

@@ -8,23 +8,34 @@ from broker.webpage.details import Details
 from broker.webpage.nodes import Fill, NodeRow, PodRow
 from tests.unit.history.facts import AT
 
+GPU_NODE = (
+    Fill(resource="cpu", requested=48_500, allocatable=192_000),
+    Fill(resource="memory", requested=512 * 2**30, allocatable=2048 * 2**30),
+    Fill(resource="nvidia.com/gpu", requested=6, allocatable=8),
+)
+WEB_NODE = (
+    Fill(resource="cpu", requested=3_000, allocatable=4_000),
+    Fill(resource="memory", requested=6 * 2**30, allocatable=16 * 2**30),
+)
+
 
 def node(name: str = "ip-train-1", *, reservation: str = "cr-1", **more: Any) -> NodeRow:
-    given: dict[str, Any] = {"node_pool": "gpu", "state": "", "pods": 2, "usd_hour": 55.04} | more
+    given: dict[str, Any] = {
+        "claim": "train-1",
+        "instance_type": "p5.48xlarge",
+        "node_pool": "gpu",
+        "state": "",
+        "pods": 2,
+        "usd_hour": 55.04,
+        "fills": GPU_NODE,
+    } | more
     return NodeRow(
         name=name,
-        claim="train-1",
-        instance_type="p5.48xlarge",
         zone="us-east-1a",
         capacity_type="reserved" if reservation else "on-demand",
         reservation=reservation,
         owner="team/gpus" if reservation else "",
         created=AT,
-        fills=(
-            Fill(resource="cpu", requested=48_500, allocatable=192_000),
-            Fill(resource="memory", requested=512 * 2**30, allocatable=2048 * 2**30),
-            Fill(resource="nvidia.com/gpu", requested=6, allocatable=8),
-        ),
         **given,
     )
 
@@ -138,7 +149,19 @@ def pods(namespace: str, owner: str) -> list[PodRow]:
 
 
 DETAILS = Details(
-    nodes=lambda: [node(), node("ip-web-1", reservation="", usd_hour=4.6, node_pool="web")],
+    nodes=lambda: [
+        node(),
+        node(
+            "ip-web-1",
+            reservation="",
+            claim="web-1",
+            instance_type="m7i.xlarge",
+            node_pool="web",
+            pods=6,
+            usd_hour=0.2,
+            fills=WEB_NODE,
+        ),
+    ],
     pods=pods,
     claim=claim_document,
     pod=pod_document,

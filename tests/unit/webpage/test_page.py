@@ -35,7 +35,7 @@ OBJECTS = (
     "/odcrs/cr-1",
     "/reservations/team/gpus",
 )
-PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS]
+PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS, "/namespaces/team"]
 
 
 def filled(*facts: object) -> HistoryStore:
