@@ -7,7 +7,7 @@ part that a person may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -86,6 +86,9 @@ def visible_details(details: Details, scope: VisibleScope) -> Details:
     if scope.whole:
         return details
 
+    def nodes() -> list[NodeRow]:
+        return [replace(row, owner=name(row.owner)) for row in details.nodes()]
+
     def pods(namespace: str, owner: str) -> list[PodRow]:
         rows = (row for row in details.pods(namespace, owner) if scope.admits(row.namespace))
         return [(row if scope.cluster else row.without_cluster()).masked(name) for row in rows]
@@ -103,7 +106,7 @@ def visible_details(details: Details, scope: VisibleScope) -> Details:
         document = details.claim(name) if scope.cluster else None
         return _visible_claim(document, scope) if document is not None else None
 
-    return Details(nodes=details.nodes if scope.cluster else tuple, pods=pods, claim=claim, pod=pod)
+    return Details(nodes=nodes if scope.cluster else tuple, pods=pods, claim=claim, pod=pod)
 
 
 def _owner(owner: str, scope: VisibleScope) -> str:
@@ -117,8 +120,9 @@ def _pods(keys: Sequence[str], scope: VisibleScope) -> list[str]:
 
 
 def _visible_claim(document: Document, scope: VisibleScope) -> Document:
+    """Without the sentences of a plan, which may name what is of others."""
     options = [{**row, "message": ""} for row in document.get("options", ())]
-    return {**document, "pods": _pods(document["pods"], scope), "options": options}
+    return {**document, "pods": _pods(document["pods"], scope), "options": options, "decision": ""}
 
 
 def _visible_pod(document: Document, scope: VisibleScope) -> Document:

@@ -65,7 +65,7 @@ def test_a_new_term_of_leadership_begins_with_a_full_sample(stack: Stack) -> Non
     stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock)
+    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
     views.follow(broker)
     views.start()
 

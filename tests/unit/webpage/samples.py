@@ -27,6 +27,7 @@ def node(name: str = "ip-train-1", *, reservation: str = "cr-1", **more: Any) ->
         "state": "",
         "pods": 2,
         "usd_hour": 55.04,
+        "owner": "team/gpus" if reservation else "",
         "fills": GPU_NODE,
     } | more
     return NodeRow(
@@ -34,7 +35,6 @@ def node(name: str = "ip-train-1", *, reservation: str = "cr-1", **more: Any) ->
         zone="us-east-1a",
         capacity_type="reserved" if reservation else "on-demand",
         reservation=reservation,
-        owner="team/gpus" if reservation else "",
         created=AT,
         **given,
     )
@@ -99,7 +99,7 @@ def claim_document(name: str) -> dict[str, Any] | None:
         "requirements": [
             {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["reserved", "on-demand"]}
         ],
-        "decision": "is launched next into on-demand p5.48xlarge in us-east-1a",
+        "decision": "is launched next into on-demand p5.48xlarge in us-east-1a, after secret-project/hush",
         "options": OPTIONS,
     }
 
@@ -151,6 +151,7 @@ def pods(namespace: str, owner: str) -> list[PodRow]:
 DETAILS = Details(
     nodes=lambda: [
         node(),
+        node("ip-train-2", claim="train-2", reservation="cr-2", owner="secret-project/hush"),
         node(
             "ip-web-1",
             reservation="",
