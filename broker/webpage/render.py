@@ -23,7 +23,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "OnDemandCapacityReservation": "/odcrs",
     "Namespace": "/namespaces",
 }
-# The kinds whose pages are in a namespace. `-` stands for no namespace of a reservation.
+# The kinds with pages in a namespace. `-` stands for no namespace of a reservation.
 _NAMESPACED: Final[Mapping[str, str]] = {
     "CapacityReservation": "/reservations",
     "ClusterCapacityReservation": "/reservations",

@@ -14,7 +14,7 @@ MOST_PODS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamCost:
-    """Dollars an hour. `unpriced`: the pods on nodes whose price is not known."""
+    """Dollars an hour. `unpriced`: the pods on nodes without a known price."""
 
     pods: float
     unpriced: int
@@ -24,7 +24,7 @@ class TeamCost:
 def team(
     pods: Sequence[PodRow], loans: Iterable[LoanRow], reservations: Iterable[str], *, idle: float | None
 ) -> dict[str, Any]:
-    """The values of a team. `reservations`: those whose loans are the team's."""
+    """The values of a team. `reservations`: those with the team's loans."""
     names = {*reservations}
     return {
         "team_pods": pods[:MOST_PODS],
