@@ -1,4 +1,4 @@
-"""The pages of nodes, slots, claims, pods and teams in a real Chromium: what a person looks for."""
+"""The pages of nodes, slots, claims, pods and teams in a real Chromium."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_person_finds_who_holds_a_slot_and_the_pods_in_it(
 ) -> None:
     opened = shown(browser, f"{url}/odcrs/cr-1", size)
     holder = row_with(opened, "Holders of its slots", "train-2")
-    found = cells(holder)
-    assert "lent" in found["Slot"] and found["Draws from"] == "other/research"
-    assert (found["Since"], found["$/h"]) == ("1h", "55.04")
+    slot_cells = cells(holder)
+    assert "lent" in slot_cells["Slot"] and slot_cells["Draws from"] == "other/research"
+    assert (slot_cells["Since"], slot_cells["$/h"]) == ("1h", "55.04")
     assert holder.find_element(By.LINK_TEXT, "team/worker-of-train-2").is_displayed()
     assert row_with(opened, "Holders of its slots", "of no claim of this cluster")
     holder.find_element(By.LINK_TEXT, "train-2").send_keys(Keys.ENTER)
