@@ -9,7 +9,7 @@ WORKERS ?= 3
 SECONDS ?= 180
 SEEDS   ?= 2000
 B       ?= launch plan placement storm steady restart startup quota reservations returning absorb rollout overlap starve page \
-           forecast scheduler
+           oncall forecast scheduler
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
 export PYTHONDONTWRITEBYTECODE :=

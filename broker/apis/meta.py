@@ -90,6 +90,10 @@ class Model(BaseModel):
         for name in cls.model_fields:
             object.__setattr__(first, name, None)
 
+    def __deepcopy__(self, _: object) -> Self:
+        """Returns itself, since it is frozen: pydantic copies a default for each object without the field."""
+        return self
+
     def wire(self) -> dict[str, Any]:
         """The JSON of the fields that were set: no defaults, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)

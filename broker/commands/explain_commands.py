@@ -139,7 +139,7 @@ def _print(pages: list[Explanation], output: Format) -> None:
         return
     console = page()
     for place, explanation in enumerate(pages):
-        console.print(*([""] if place else []), rendered(explanation, parts=PARTS), sep="\n")
+        console.print(*([""] if place else []), rendered(explanation, parts=PARTS), sep="\n", crop=False)
 
 
 def _explainer(

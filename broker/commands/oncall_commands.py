@@ -135,6 +135,6 @@ def _explained(part: Situation, subject: Object | None, output: Format) -> None:
 
     explanation = explain(part, subject)
     if output is Format.TABLE:
-        page().print(rendered(explanation))
+        page().print(rendered(explanation), crop=False)  # a long command stays whole
     else:
         show_one(explanation.document(), format_=output)

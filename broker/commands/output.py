@@ -13,12 +13,12 @@ import orjson
 import yaml
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
+from rich.text import Text, TextType
 
 from broker.capacity.shortages import Shortage
 from broker.kube.conditions import timestamp
+from broker.oncall.wording import scope_name
 from broker.text import plain
-from broker.webpage.wording import scope_name
 
 # Keys of words that people search for and copy: other columns give way first.
 UNBROKEN: Final = frozenset({"id", "pool", "code"})
@@ -36,13 +36,14 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 240, highlight=False, soft_wrap=False)
 
 
-def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, str]) -> Table:
-    """`columns` maps a row's key to its heading."""
+def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, TextType]) -> Table:
+    """`columns` maps a row's key to its heading, which stays on one line if it is a Text."""
     drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for key, heading in columns.items():
         number = any(_MONEY.fullmatch(str(row.get(key))) or isinstance(row.get(key), int) for row in rows)
         justify: Literal["right", "left"] = "right" if number else "left"
-        drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=key in UNBROKEN)
+        least = len(heading) if isinstance(heading, Text) else None
+        drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=key in UNBROKEN, min_width=least)
     for row in rows:
         # Text, since a string's [brackets] would be read as markup and vanish.
         drawn.add_row(*(Text("" if row.get(key) is None else str(row[key])) for key in columns))

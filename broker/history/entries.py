@@ -97,6 +97,10 @@ class Entry:
         return _EPOCH + self.at * _MICROSECOND
 
     @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
     def pool(self) -> str:
         """The pool as logs and conditions write it, with `reservation`; empty for an entry about none."""
         if not self.instance_type:

@@ -263,7 +263,13 @@ def _without_pool(
         return None
     if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
         return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
-    refused = [f"NodePool {verdict.pool.name}: {verdict.rejection}" for verdict in verdicts]
+    named: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        named.setdefault(verdict.rejection, []).append(verdict.pool.name)
+    refused = [
+        f"NodePool{'s' if len(pools) > 1 else ''} {abridged(pools, MOST_NAMED)}: {rejection}"
+        for rejection, pools in named.items()
+    ]
     if not refused:
         return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
     return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"

@@ -40,6 +40,11 @@ class OdcrView:
         )
         return str(pool)
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Its instance type, its zone, and the key of its pool."""
+        return self.odcr.instance_type, self.odcr.zone, self.pool
+
 
 def view_of(
     odcr: Odcr,

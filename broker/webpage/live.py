@@ -17,11 +17,12 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
-from broker.capacity.shortages import Scope
 from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
+from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
+from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
 from broker.oncall.slot_marks import SlotRow
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
@@ -39,7 +40,6 @@ from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
-from broker.webpage.wording import scope_name, way_out
 from providers.base import AccountFacts
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
@@ -101,28 +101,6 @@ class ReservationRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortageRow:
-    """`scope` is the resource that refused, in words; `key` names it for good. `way_out` is the remedy that a
-    person has.
-
-    `failed_retries`: the number of refusals after the end of an earlier shortage. `pool` is the key of its
-    pool, if it is about one alone.
-    """
-
-    scope: str
-    key: str
-    way_out: str
-    code: str
-    error_class: str
-    message: str
-    since: datetime
-    last: datetime
-    until: datetime
-    failed_retries: int = 0
-    pool: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRow:
     """An EC2NodeClass or a NodePool."""
 
@@ -152,6 +130,11 @@ class LiveState:
     slots: Sequence[SlotRow] = ()
 
     @property
+    def short_pools(self) -> list[ShortageRow]:
+        """The shortages, those of several zones and one cause as one row."""
+        return short_pools(self.shortages)
+
+    @property
     def pod_groups(self) -> list[WaitingGroup]:
         """The pods that wait, equal ones of one owner together, the oldest first."""
         return grouped(self.waiting_pods)
@@ -166,6 +149,14 @@ class LiveState:
         """The broker's claims without an instance, the oldest first."""
         waiting = [claim for claim in self.claims if claim.waits]
         return sorted(waiting, key=lambda claim: (claim.created or self.now, claim.name))
+
+    @property
+    def claim_groups(self) -> list[EqualRows[ClaimRow]]:
+        """The broker's claims without an instance, those of one pool and cause together."""
+        return equal_rows(
+            self.waiting,
+            cause=lambda claim: (claim.node_class, claim.node_pool, claim.reason, claim.message),
+        )
 
     @property
     def idle(self) -> list[OdcrView]:
@@ -201,6 +192,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         now,
         price=partial(_price, types, inventory.odcrs),
     )
+    places = {view.odcr.id: view.place for view in odcrs}
     return LiveState(
         now=now,
         described=inventory.described,
@@ -208,7 +200,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         claims=[_claim(claim, types, inventory.odcrs, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
-        shortages=[*_shortages(broker, {view.odcr.id: view for view in odcrs}, now)],
+        shortages=[shortage_row(shortage, places) for shortage in broker.launcher.shortages.lasting(now)],
         classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
@@ -298,38 +290,6 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
             conditions=tuple(reservation.status.conditions),
             problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),
         )
-
-
-def _shortages(broker: Broker, odcrs: Mapping[str, OdcrView], now: datetime) -> Iterator[ShortageRow]:
-    for shortage in sorted(broker.launcher.shortages.lasting(now), key=lambda s: s.since):
-        yield ShortageRow(
-            scope=_where(shortage.scope, odcrs),
-            key=str(shortage.scope),
-            way_out=way_out(shortage.class_),
-            code=shortage.code,
-            error_class=shortage.class_,
-            message=shortage.message,
-            since=shortage.since,
-            last=shortage.last,
-            until=shortage.next_try,
-            failed_retries=shortage.step,
-            pool=_pool(shortage.scope, odcrs),
-        )
-
-
-def _where(scope: Scope, odcrs: Mapping[str, OdcrView]) -> str:
-    """The resource; a reservation with its type and zone."""
-    view = odcrs.get(scope.key)
-    place = f": {view.odcr.instance_type} in {view.odcr.zone}" if view is not None else ""
-    return scope_name(scope.kind, scope.key) + place
-
-
-def _pool(scope: Scope, odcrs: Mapping[str, OdcrView]) -> str:
-    """The key of the pool that is short; empty if a quota, a subnet or a placement group is."""
-    kind, key = scope.kind, scope.key
-    if kind == "reservation" and key in odcrs:
-        return odcrs[key].pool
-    return {"pool": key, "class": key.partition(":")[2]}.get(kind, "")
 
 
 def _owner(owner: EC2NodeClass | NodePool) -> OwnerRow:

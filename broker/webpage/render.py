@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from broker.capacity.chances import ChanceNow
 from broker.history.entries import Entry
+from broker.oncall.equal_rows import equal_rows, zone_names
 from broker.quota.usage import ReservationKey
 from broker.text import group_name, plain
 
@@ -29,6 +34,9 @@ _NAMESPACED: Final[Mapping[str, str]] = {
     "ClusterCapacityReservation": "/reservations",
     "Pod": "/pods",
 }
+# Of a Kubernetes label, and so of a claim, a pool and a node as they are usually named.
+LONGEST_NAME: Final = 63
+_WORDS: Final = re.compile(r"(\s+)")
 
 
 def environment() -> Environment:
@@ -43,6 +51,10 @@ def environment() -> Environment:
     env.filters |= {
         "format_time": format_time,
         "age": age,
+        "ago": ago,
+        "chance_text": chance_text,
+        "has": has,
+        "unbroken": unbroken,
         "dollars": dollars,
         "query_of": query_of,
         "group_name": group_name,
@@ -72,6 +84,41 @@ def age(at: datetime | None, now: datetime) -> str:
             rest = seconds % length // part
             return f"{seconds // length}{unit}{f' {rest}{smaller}' if rest else ''}"
     return f"{seconds}s"
+
+
+def ago(at: datetime | None, now: datetime) -> Markup:
+    """`3m ago` or `in 3m`, with the time in UTC at hand."""
+    if at is None:
+        return Markup("unknown")
+    text = f"in {age(at, now)}" if at > now else f"{age(at, now)} ago"
+    stamp = f"{format_time(at)} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), stamp, text)
+
+
+def has(rows: Iterable[object], name: str) -> bool:
+    """Whether any row has a value there: a column without one is dropped. Dots name values of values."""
+    return any(attrgetter(name)(row) not in (None, "", (), 0) for row in rows)
+
+
+def chance_text(pools: Iterable[str], chances: Mapping[str, ChanceNow]) -> str:
+    """The chance of pools that differ by zone; with the zones where they differ."""
+    known = [(pool, chances[pool].text) for pool in pools if pool in chances]
+    groups = equal_rows(known, cause=lambda row: row[1], zone=lambda row: row[0].split(":")[2])
+    if len(groups) == 1:
+        return groups[0].first[1]
+    return "; ".join(f"{zone_names(group.zones)}: {group.first[1]}" for group in groups)
+
+
+def unbroken(text: str) -> Markup:
+    """The text with its ids and names kept on one line. Only what is longer than any name breaks."""
+    return Markup("").join(map(_unbroken, _WORDS.split(text)))
+
+
+def _unbroken(word: str) -> str | Markup:
+    if word.isalnum() or word.isspace():
+        return word
+    kind = "id" if len(word) <= LONGEST_NAME else "long"
+    return Markup('<span class="{}">{}</span>').format(kind, word)
 
 
 def dollars(value: float | None) -> str:

@@ -38,6 +38,7 @@ TOLD = {
     "placement": {"pods without a node", "oversubscribed nodes"},
     "startup": {"inventory: CPU time"},
     "forecast": {"Brier score"},
+    "oncall": {"explain cluster", "overview"},
     "page": {"recording an attempt, CPU time of the caller"},
 }
 

@@ -63,11 +63,11 @@ def filled() -> Iterator[str]:
         used, beyond = min(wanted, _SLOTS), max(0, wanted - _SLOTS)
         levels = [_level(at, "cr-0f1e2d3c4b5a69788", _SLOTS, used), _level(at, "", 0, beyond, beyond // 2)]
         store.write(Batch(levels=[*levels, pulse(at)]))
-    with page(store, night(), details=DETAILS) as url:
+    with page(store, two_teams(), details=DETAILS) as url:
         yield url
 
 
-def night() -> LiveState:
+def two_teams() -> LiveState:
     """Two teams share accelerators; one node is broken, one ends, and one slot is kept."""
     rows = _rows()
     return replace(state(claims=3), slots=rows, odcrs=[*map(_view, rows)])

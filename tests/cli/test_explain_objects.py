@@ -278,7 +278,7 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
         assert "arn:" not in page
     assert "group h100 (p5.48xlarge, us-east-1a)" in shown[0]
     # Both whole, so that they can be searched and copied.
-    assert re.search(rf"^  {ODCR} +ReservationCapacityExceeded ", shown[0], re.MULTILINE)
+    assert re.search(rf"^{ODCR} \({P5}, us-east-1a\) +ReservationCapacityExceeded ", shown[0], re.MULTILINE)
     assert len({line.index("Refused") for line in shown[0].splitlines() if "  Refused  " in line}) == 1
 
 

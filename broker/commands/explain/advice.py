@@ -37,19 +37,22 @@ def advice(situation: Situation, subject: Object | None = None) -> list[dict[str
         name = f" -n {subject.namespace}" if subject.namespace else ""
         kind = subject.KIND.plural.removesuffix("es" if subject.KIND.plural.endswith("sses") else "s")
         rows.append((f"kubectl describe {kind}{name} {subject.name}", "its conditions and events in full"))
-    return [{"command": command, "why": why} for command, why in dict.fromkeys(rows)]
+    reasons: dict[str, dict[str, None]] = {}
+    for command, why in rows:
+        reasons.setdefault(command, {})[why] = None
+    return [{"command": command, "why": "; ".join(why)} for command, why in reasons.items()]
 
 
 def _broken_nodes(situation: Situation) -> Iterator[tuple[str, str]]:
     for row in situation.broken[:MOST_NAMED]:
-        yield f"kubectl describe node {row.node}", f"it is broken ({row.sign}): its conditions and events"
+        yield f"kubectl describe node {row.node}", "it is broken: its conditions and events"
 
 
 def _oldest(situation: Situation) -> Iterator[tuple[str, str]]:
     if waiting := situation.waiting:
         yield (
             f"capacity-broker explain claim {waiting[0].name}",
-            "every option of the claim that waits longest, and why it is not taken",
+            "each option of the oldest claim, and why not taken",
         )
 
 
@@ -103,7 +106,7 @@ _RECLAIM: Final[Mapping[str, str]] = {
 def _pods(situation: Situation) -> Iterator[tuple[str, str]]:
     if pods := situation.waiting_pods:
         count = counted(len(pods), "pod waits", "pods wait")
-        yield pods[0].command, f"{count}: every option of the one that waits longest, and its slot"
+        yield pods[0].command, f"{count}: the options of the oldest, and its slot"
 
 
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:
@@ -136,7 +139,7 @@ def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
         if shortage.scope.kind == "quota":
             yield (
                 "aws service-quotas list-service-quotas --service-code ec2",
-                f"the account's limit for {shortage.scope.key} is reached: request a higher one",
+                f"its limit is reached: raise {shortage.scope.key}",
             )
 
 
@@ -169,7 +172,7 @@ def _full(situation: Situation) -> Iterator[tuple[str, str]]:
         if shortage.scope.kind == "reservation" and shortage.class_.policy.full and situation.waiting:
             yield (
                 "capacity-broker inventory",
-                f"{plain(shortage.scope.key)} is full: the reservations with their owners and free slots",
+                f"{plain(shortage.scope.key)} is full: all owners and free slots",
             )
             return
 

@@ -18,8 +18,9 @@ from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.attempts import Attempt, Outcome
 from broker.commands.explain.advice import advice
+from broker.commands.explain.costs import costs
+from broker.commands.explain.shown_rows import relative, shown_rows, situation_pools
 from broker.commands.explain.situation import Reservation, Situation, concerned, happened
-from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
@@ -84,7 +85,6 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "events": {"at": "WHEN", "reason": "REASON", "message": "MESSAGE"},
     "costs": {"what": "WHAT", "count": "COUNT", "usd_hour": "$/H"},
-    "do": {"command": "COMMAND", "why": "WHY"},
 }
 HEADINGS: Final[Mapping[str, str]] = {
     "state": "State",
@@ -115,7 +115,8 @@ NOTHING: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """`next` are sentences, the other parts rows; `headline` has the numbers in a line. `shown`: the rows of
-    a part for a person, if they are others than for a machine.
+    a part for a person, if they are others than for a machine. `now`: the time that ages count to, if a
+    person's times are relative.
     """
 
     subject: str
@@ -124,6 +125,7 @@ class Explanation:
     next: Sequence[str]
     unread: Sequence[str] = ()
     shown: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    now: datetime | None = None
 
     def document(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -150,7 +152,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         "waiting": [_waits(claim, situation.now) for claim in situation.waiting_claims],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),
-        "costs": list(_costs(situation)),
+        "costs": list(costs(situation)),
     }
     parts["do"] = advice(situation, subject)
     return Explanation(
@@ -159,10 +161,12 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         parts=parts,
         next=list(_next(situation)),
         unread=situation.unread,
+        shown=shown_rows(situation, parts, brief=subject is None),
+        now=situation.now,
     )
 
 
-def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
+def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
     waiting, short = situation.waiting, list(situation.shortages)
     waits = counted(len(waiting), "claim waits", "claims wait")
     if waiting:
@@ -170,7 +174,7 @@ def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
     if pods := situation.waiting_pods:
         waits = f"{counted(len(pods), 'pod waits', 'pods wait')}; {waits}"
     since = f", since {timestamp(short[0].since)}" if short else ""
-    prices = [row["usd_hour"] for row in costs]
+    prices = [row["usd_hour"] for row in rows]
     unpriced = " and unknown prices" if None in prices else ""
     total = sum(price or 0 for price in prices)
     cost = f"{total:.2f} $/h{unpriced} idle or outside reservations"
@@ -238,7 +242,7 @@ def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
 def _broken(row: BrokenNode, now: datetime) -> dict[str, Any]:
     """A broken node: what is broken, what is next and when, and what its slot costs meanwhile."""
     at = row.next_at and timestamp(row.next_at)
-    when = f" ({at.replace('T', ' ')})" if at else ""
+    when = f" ({relative(row.next_at, now)})" if row.next_at else ""
     sign = f"{row.sign}: {row.message}" if row.message else row.sign
     return {
         "claim": row.claim,
@@ -264,6 +268,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
+        "nodepool": claim.labels.get(names.NODEPOOL, ""),
         "pods": pods_of(claim),
         "since": claim.metadata.creation_timestamp and timestamp(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
@@ -313,6 +318,7 @@ def _tried(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "pool": pool,
+                "zone": last.pool.zone,
                 "outcome": outcome,
                 "code": code,
                 "class": str(last.class_ or ""),
@@ -344,39 +350,10 @@ def _events(situation: Situation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _costs(situation: Situation) -> Iterator[dict[str, Any]]:
-    """Free slots by reservation, then instances outside reservations by type; the dearest first."""
-    idle: list[dict[str, Any]] = []
-    for mirror in situation.mirrors:
-        status = mirror.status
-        if status.idle:
-            cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
-            description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
-            idle.append({"what": description, "count": status.idle, "usd_hour": cost})
-    outside: dict[str, list[NodeClaim]] = {}
-    for claim in situation.claims:
-        kind = claim.labels.get(names.CAPACITY_TYPE, "")
-        if claim.status.provider_id and kind == "on-demand":
-            outside.setdefault(claim.labels.get(names.INSTANCE_TYPE, ""), []).append(claim)
-    rows: list[dict[str, Any]] = [
-        {
-            "what": f"on-demand instances of {type_}, outside reservations",
-            "count": len(claims),
-            "usd_hour": _sum(usd_hour(type_, claim.labels.get(names.ZONE, "")) for claim in claims),
-        }
-        for type_, claims in outside.items()
-    ]
-    yield from sorted((*idle, *rows), key=lambda row: (-(row["usd_hour"] or 0), row["what"]))
-
-
-def _sum(prices: Iterable[float | None]) -> float | None:
-    known = list(prices)
-    return None if None in known else round(sum(price or 0 for price in known), 2)
-
-
 def _next(situation: Situation) -> Iterator[str]:
     """The next steps of the broker, in the words of the last attempts and of the shortages."""
     waiting = situation.waiting
+    by_step: dict[str, list[str]] = {}
     for name, claims in groupby(sorted(waiting, key=_class_name), key=_class_name):
         group = list(claims)
         steps = dict.fromkeys(
@@ -392,11 +369,13 @@ def _next(situation: Situation) -> Iterator[str]:
             if (launched := condition(claim.status.conditions, names.LAUNCHED)) and launched.message
         )
         then = "; ".join([*steps][-2:] or [*reports][-2:]) or "launched at the next pass that has room"
-        yield f"{counted(len(group), 'claim')} of class {name}: {then}"
+        by_step.setdefault(then, []).append(f"{counted(len(group), 'claim')} of class {name}")
+    yield from (f"{', '.join(claims)}: {then}" for then, claims in by_step.items())
     if waiting and situation.shortages:
         first = min(situation.shortages, key=lambda shortage: shortage.next_try)
-        when = timestamp(first.next_try)
-        yield f"{first.scope.key} is tried again at {when}, the first of those that are short"
+        pool, when = situation_pools(situation), relative(first.next_try, situation.now)
+        name = next((row.scope for row in pool if row.until == first.next_try), first.scope.key)
+        yield f"{name}: tried again {when}, the first of those that are short"
 
 
 def _class_name(claim: NodeClaim) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.text import Text
+from rich.segment import Segment
+from rich.text import Text, TextType
 
 from broker.commands.explain.explanation import (
     ATTEMPTS,
@@ -22,7 +24,9 @@ from broker.commands.explain.explanation import (
     NOTHING,
     Explanation,
 )
-from broker.commands.output import shortage_name, table
+from broker.commands.explain.shown_rows import format_clock, relative_text
+from broker.commands.output import table
+from broker.oncall.severity import CRITICAL, SEVERITIES, WARNING
 from broker.text import plain
 
 WIDTH: Final = 100
@@ -38,7 +42,11 @@ _MOST: Final = {
     "events": EVENTS,
     "costs": CLAIMS,
 }
-_ORDER: Final = ("state", "broken", "pods", "short", "waiting", "tried", "next", "costs", "do", "events")
+# Failures first, then what helps, then the record.
+_ORDER: Final = ("broken", "state", "pods", "short", "waiting", "next", "do", "tried", "events", "costs")
+_COLOURS: Final[Mapping[str, str]] = {CRITICAL: "bold red", WARNING: "bold yellow"}
+_INDENT: Final = 2
+_TIMES: Final = frozenset({"since", "until", "next_try", "first", "last", "at"})
 
 
 def page(wide: int = WIDTH) -> Console:
@@ -57,25 +65,36 @@ def rendered(
 def _parts(
     explanation: Explanation, most: Mapping[str, int], parts: Sequence[str]
 ) -> Iterator[RenderableType]:
-    yield Text(f"{explanation.subject}: {explanation.headline}", style="bold")
+    at = f", {format_clock(explanation.now)} UTC" if explanation.now else ""
+    yield Text(f"{explanation.subject}{at}: {explanation.headline}", style="bold")
     for part in parts:
         if part == "next":
             yield from _heading("Next")
             yield from (_indented(Text(plain(line))) for line in explanation.next or ("nothing is planned",))
             continue
-        given = explanation.shown.get(part, explanation.parts.get(part, ()))
-        rows = [_formatted(row) for row in given]
-        if not rows and part not in NOTHING:
+        every = explanation.parts.get(part, ())
+        rows = [_formatted(row, explanation.now) for row in explanation.shown.get(part, every)]
+        if not rows and (every or part not in NOTHING):
             continue
-        yield from _heading(HEADINGS[part])
+        severity = SEVERITIES.get(part, "") if rows else ""
+        if not severity:
+            yield from _heading(HEADINGS[part])
         if not rows:
             yield _indented(Text(NOTHING[part], style="dim"))
             continue
         kept = rows[: most.get(part, len(rows))]
-        columns = {
-            key: name for key, name in COLUMNS[part].items() if any(row.get(key) is not None for row in kept)
+        if part == "do":
+            yield Commands(kept)
+            continue
+        columns: dict[str, TextType] = {
+            key: name
+            for key, name in COLUMNS[part].items()
+            if any(row.get(key) not in (None, "") for row in kept)
         }
-        yield _indented(table("", kept, columns=columns))
+        if severity:  # its heading is that of its first column
+            yield Text("")
+            columns[next(iter(columns))] = _with_severity(HEADINGS[part], severity)
+        yield _indented(table("", kept, columns=columns), 0 if severity else _INDENT)
         if left := len(rows) - len(kept):
             yield _indented(Text(f"and {left} more", style="dim"))
     yield from (Text(line, style="dim") for line in explanation.unread)
@@ -86,17 +105,44 @@ def _heading(text: str) -> Iterator[RenderableType]:
     yield Text(text, style="bold")
 
 
-def _indented(content: RenderableType) -> Padding:
-    return Padding(content, (0, 0, 0, 2), expand=False)
+def _with_severity(text: str, severity: str) -> Text:
+    """Colour only repeats the word, and is for terminals."""
+    return Text(text, style="bold").append(f" ({severity})", style=_COLOURS[severity])
 
 
-def _formatted(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for a person: groups by name, times without a T, dollars with cents."""
+class Commands:
+    """Commands with their reasons. A command is never broken, as it is copied: where the line has no room
+    for the reason, that is below.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - _INDENT
+        fitting = [row for row in self._rows if len(row["command"]) + 2 + len(row["why"]) <= room]
+        column = room - 2 - max((len(row["why"]) for row in fitting), default=0)
+        aligned = max((length for row in fitting if (length := len(row["command"])) <= column), default=0)
+        for row in self._rows:
+            yield Segment(" " * _INDENT + row["command"].ljust(aligned if row in fitting else 0))
+            if row in fitting:
+                yield Segment(f"  {row['why']}")
+            yield Segment.line()
+            if row not in fitting:
+                yield Padding(Text(row["why"]), (0, 0, 0, 3 * _INDENT), expand=False)
+
+
+def _indented(content: RenderableType, indent: int = _INDENT) -> Padding:
+    return Padding(content, (0, 0, 0, indent), expand=False)
+
+
+def _formatted(row: Mapping[str, Any], now: datetime | None) -> dict[str, Any]:
+    """Values for a person: groups by name, times relative or without a T, dollars with cents."""
     shown: dict[str, Any] = {}
     for key, value in row.items():
         match key, value:
-            case (("since" | "until" | "next_try" | "first" | "last" | "at"), str()):
-                shown[key] = value.replace("T", " ")
+            case _, str() if key in _TIMES and value.endswith("Z"):
+                shown[key] = relative_text(value, now) if now else value.replace("T", " ")
             case (("usd_hour" | "usd"), (float() | int())):
                 shown[key] = f"{value:.2f}"
             case (("usd_hour" | "usd"), None):
@@ -105,9 +151,4 @@ def _formatted(row: Mapping[str, Any]) -> dict[str, Any]:
                 shown[key] = plain(value)
             case _:
                 shown[key] = value
-    if "scope" in row:
-        shown["pool"] = shortage_name(row)
-    if "outcome" in row:
-        request = row["request_id"] and f"AWS request {row['request_id']}"
-        shown["result"] = "\n".join(filter(None, (shown["pool"], shown["result"], request)))
     return shown

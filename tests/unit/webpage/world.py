@@ -11,13 +11,14 @@ import urllib3
 
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
+from broker.oncall.short_pools import ShortageRow
 from broker.oncall.slot_holders import SlotUse, SlotUser
 from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.reservations.odcr_view import OdcrView
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.lending import LoanRow
-from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, ShortageRow
+from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.rooms import RoomRow
 from broker.webpage.server import WebPage
 from providers.model import Odcr

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from broker.capacity.shortages import Scope, class_scope, placement_scope, quota_scope
+from broker.oncall.wording import scope_name, way_out
 from broker.text import plain
-from broker.webpage.wording import scope_name, way_out
 from providers.errors import ErrorClass
 from tests.unit.history.facts import GROUP, OTHER, POOL
 

@@ -1,0 +1,100 @@
+"""The rows of an explanation for a person, where they differ from those for a machine.
+
+Invariant: a person's row stands for one or more of a machine's. Equal rows are one, by the groups that the
+web page has too; times are relative, and a machine's are in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from broker.commands.explain.situation import Situation
+from broker.commands.output import age
+from broker.oncall.equal_rows import EqualRows, equal_rows
+from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row, told
+from broker.text import abridged, decode_time, plain
+
+Row = Mapping[str, Any]
+MOST_NAMED: Final = 1
+# Rows of the state, and the part that has them in full.
+_REPEATED: Final[Mapping[str, str]] = {"nodes": "broken", "pods": "pods"}
+
+
+def shown_rows(
+    situation: Situation, parts: Mapping[str, Sequence[Row]], *, brief: bool
+) -> dict[str, Sequence[Row]]:
+    """`brief`: without the refusals that a short pool already stands for; `errors` counts them."""
+    now, pools = situation.now, situation_pools(situation)
+    return {
+        "state": [row for row in parts["state"] if not parts.get(_REPEATED.get(row["object"], ""))],
+        "short": [*_short(pools, now)],
+        "waiting": [_claims(group) for group in equal_rows(parts["waiting"], cause=_cause)],
+        "tried": [*_tried(parts["tried"], told(pools), brief=brief)],
+    }
+
+
+def situation_pools(situation: Situation) -> list[ShortageRow]:
+    """The short pools of the situation."""
+    whole = situation.whole or situation
+    places = {
+        mirror.name: (type_, zone, f"reserved:{type_}:{zone}:{mirror.name}")
+        for mirror in whole.mirrors
+        if (type_ := mirror.status.type) and (zone := mirror.status.zone)
+    }
+    return short_pools(shortage_row(shortage, places) for shortage in situation.shortages)
+
+
+def relative(at: datetime, now: datetime) -> str:
+    """`3m ago` or `in 3m`."""
+    return f"in {age(at - now)}" if at > now else f"{age(now - at)} ago"
+
+
+def relative_text(text: str, now: datetime) -> str:
+    """A time of a machine's row, as `relative`."""
+    return relative(decode_time(text), now)
+
+
+def format_clock(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _short(pools: Iterable[ShortageRow], now: datetime) -> Iterator[Row]:
+    for pool in pools:
+        due = pool.until <= now
+        yield {
+            "pool": pool.scope,
+            "code": pool.code,
+            "for": age(now - pool.since),
+            "next_try": "due" if due else relative(pool.until, now),
+        }
+
+
+def _cause(row: Row) -> tuple[str, ...]:
+    return row["class"], row["nodepool"], row["reason"], row["message"]
+
+
+def _claims(group: EqualRows[Row]) -> Row:
+    """The claims of one cause; the first waits longest."""
+    names = [row["claim"] for row in group.rows]
+    return {**group.first, "claim": abridged(names, MOST_NAMED), "count": len(names)}
+
+
+def _tried(rows: Sequence[Row], is_told: Callable[[str, str], bool], *, brief: bool) -> Iterator[Row]:
+    """One row for equal answers of a pool in several zones."""
+
+    def cause(row: Row) -> tuple[str, str, str]:
+        pool = row["pool"].replace(row["zone"], "") if row["zone"] else row["pool"]
+        return pool, row["outcome"], row["code"]
+
+    untold = [row for row in rows if not (brief and row["code"] and is_told(row["pool"], row["code"]))]
+    for group in equal_rows(untold, cause=cause, zone=lambda row: row["zone"]):
+        first = group.first
+        pool, result = group.naming(plain(first["pool"]), first["zone"]), plain(first["result"])
+        request = first["request_id"] and f"AWS request {first['request_id']}"
+        yield {
+            **first,
+            "times": sum(row["times"] for row in group.rows),
+            "result": f"{pool}: {result}" if brief else "\n".join(filter(None, (pool, result, request))),
+        }
