@@ -90,7 +90,7 @@ class Model(BaseModel):
         for name in cls.model_fields:
             object.__setattr__(first, name, None)
 
-    def __deepcopy__(self, _: object) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Returns itself, since it is frozen: pydantic copies a default for each object without the field."""
         return self
 

@@ -24,6 +24,7 @@ from broker.reservations.ownership import Ownership
 from broker.reservations.spec import reserved_of
 from broker.webpage.live import LiveState, live_state
 from local.kube import Cluster
+from providers.aws.prices import PRICES
 from providers.base import CapacityProvider
 from providers.model import Odcr
 from tests.support.night import CLAIMS, FULL, P5, ago, attempts, cluster, situation

@@ -6,6 +6,7 @@ installed counts as empty. A kind that may not be read counts as empty too, and 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -200,6 +201,16 @@ def _reports(events: Iterable[Event]) -> dict[str, str]:
 
 def read(client: Client, now: datetime) -> Situation:
     """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
+    collecting = gc.isenabled()
+    gc.disable()  # all that is read stays, and a collection would walk it again and again
+    try:
+        return _read(client, now)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read(client: Client, now: datetime) -> Situation:
     shortages, why = published_shortages(client)
     unread = [why] if why else []
     events = sorted(listed(client, Event, unread), key=lambda event: happened(event) or now)
