@@ -72,9 +72,9 @@ def _objects(pods: int, reservations: int) -> Iterator[night.Object]:
         id_ = f"cr-{n:017x}"
         yield night.mirror(id_, night.P5, night.ZONES[n % 3], SLOTS, SLOTS - 2)
         for slot in range(2):
-            made = list(night.running(f"{n}-{slot}", night.P5, night.ZONES[n % 3], id_, broken=n < 3))
-            nodes.append(made[1].body["metadata"]["name"])
-            yield from made
+            pair = list(night.running(f"{n}-{slot}", night.P5, night.ZONES[n % 3], id_, broken=n < 3))
+            nodes.append(pair[1].body["metadata"]["name"])
+            yield from pair
     for n in range(pods):
         waits = n % 10 == 0
         made_pod = night.pod_object(f"ml/load-{n}", n // 50)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from heapq import merge
@@ -14,10 +14,8 @@ from broker.capacity.chances import ChanceNow, SlotTurnover, chance_now, reserva
 from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
-from broker.oncall.equal_rows import equal_rows
 from broker.oncall.idle_matches import IdleMatch, idle_matches
 from broker.oncall.severity import SEVERITIES
-from broker.oncall.short_pools import told
 from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.advice import advice_values, chart
@@ -27,13 +25,14 @@ from broker.webpage.documentation import document
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.nodes import total_fills
+from broker.webpage.problems import equal_problems
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
 from broker.webpage.scope import VisibleHistory, VisibleScope, shown_names
 from broker.webpage.teams import team
 
 RECENT: Final = 10
 FEW_MARKS: Final = 16  # slots of each reservation, for a picture beside the charts
-MOST_PROBLEMS: Final = 5  # of the overview
+MOST_PROBLEMS: Final = 5
 CLAIMS_OF_POOL: Final = 200
 MOST_LOANS: Final = 500
 MOST_MATCHES: Final = 20
@@ -93,17 +92,16 @@ class PageRequest:
 def overview(request: PageRequest) -> Mapping[str, Any]:
     hour = microseconds(request.now - timedelta(hours=1))
     problems = EntryFilter(warning=True, since=hour)
-    idle = request.state.idle[:RECENT]
     group: Group = "zone" if request.query.get("by") == "zone" else "owner"
-    rows = request.state.slots
+    rows, idle = request.state.slots, request.state.idle[:RECENT]
     drawn = rows[:MOST_ROWS]
     groups = by_group(drawn, group)
     used = {use for held in groups.values() for row in held for use, _ in row.counts}
-    hours = request.store.hours(request.now)
-    recent = request.store.find(EntryFilter(warning=True), limit=PAGE)
-    is_told = told(request.state.shortages)
-    untold = [entry for entry in recent if not (entry.code and is_told(entry.pool, entry.code))]
-    shown = equal_rows(untold, cause=_cause, zone=lambda entry: entry.zone)
+    hours, recent = (
+        request.store.hours(request.now),
+        request.store.find(EntryFilter(warning=True), limit=PAGE),
+    )
+    shown, are_told = equal_problems(recent, request.state.shortages)
     return {
         "title": "Overview",
         "group": group,
@@ -119,20 +117,13 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         ],
         "severities": SEVERITIES,
         "problems": shown[:MOST_PROBLEMS],
-        "told": len(untold) < len(recent),
+        "told": are_told,
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
         "most": RECENT,
         "chances": request.chances,
         "matches": [*islice(_matches(request), MOST_MATCHES)],
     } | _uses(request, [view.odcr.id for view in idle])
-
-
-def _cause(entry: Entry) -> Hashable:
-    """Equal problems, whichever claim and zone they are about."""
-    about = entry.node_class or (entry.kind, entry.namespace, entry.name)
-    pool = entry.capacity_type, entry.instance_type, entry.reservation
-    return entry.outcome, entry.code, entry.error_class, pool, about, entry.next_step
 
 
 def _matches(request: PageRequest) -> Iterator[IdleMatch]:

@@ -124,7 +124,7 @@ def attempts(name: str) -> list[Attempt]:
             *((pool("on-demand", zone), ErrorClass.CAPACITY, ICE) for zone in ZONES),
             (pool("spot", "us-east-1b"), ErrorClass.CAPACITY, ICE),
         ]
-    told = {shortage.code: shortage.message for shortage in shortages()}
+    message_of = {shortage.code: shortage.message for shortage in shortages()}
     number = CLAIMS.index(name)
     return [
         Attempt(
@@ -136,7 +136,7 @@ def attempts(name: str) -> list[Attempt]:
             at=ago(3) - timedelta(seconds=number + step),
             code=code,
             class_=class_,
-            message=NO_ROOM.format(type=P5, zone=tried.zone) if code == ICE else told[code],
+            message=NO_ROOM.format(type=P5, zone=tried.zone) if code == ICE else message_of[code],
             request_id=f"0f9a{number}{step}c1-7d3b-4e21-9c55-8a7be1d20c4f",
             next_step="tries its pools again in 3 min",
         )
@@ -296,8 +296,8 @@ def pod_object(key: str, number: int) -> Object:
 def cluster() -> Cluster:
     """A cluster with the objects and the published shortages."""
     at = NOW.timestamp()
-    made = Cluster(clock=lambda: at)
-    client = Client(InProcessTransport(made))
+    world = Cluster(clock=lambda: at)
+    client = Client(InProcessTransport(world))
     install(client)
     for namespace in ("ml", "web"):
         client.create(Namespace.KIND, {"metadata": {"name": namespace}})
@@ -315,7 +315,7 @@ def cluster() -> Cluster:
             )
     remembered = Shortages({shortage.scope: shortage for shortage in shortages()})
     PublishedShortages(client).publish(remembered, {}, NOW)
-    return made
+    return world
 
 
 def situation(of: Cluster) -> Situation:
