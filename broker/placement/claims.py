@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import ClaimRequirement, NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.domains import DOMAINS, LaunchedGangs
 from broker.capacity.model import Claim
@@ -71,10 +71,15 @@ def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
         gang_size=_gang_size(claim),
         domain=_gang_domain(claim),
         template=template_key(claim),
-        min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
+        min_values=minimums(claim.spec.requirements),
         slot=slot,
         slot_until=until,
     )
+
+
+def minimums(requirements: Iterable[ClaimRequirement]) -> tuple[tuple[str, int], ...]:
+    """The labels of which a launch must be able to choose so many values."""
+    return tuple((item.key, item.min_values) for item in requirements if item.min_values)
 
 
 def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:

@@ -32,6 +32,11 @@ class PoolCensus:
     vacating: tuple[NodeClaim, ...] = ()
     present: tuple[NodeClaim, ...] = ()
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """The uids of the active claims without an instance."""
+        return frozenset(claim.uid for claim in self.active if claim.waits)
+
     def lacks(self, wanted: int) -> int:
         """How many claims the pool lacks of so many.
 

@@ -23,6 +23,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
+from broker.capacity.successors import AWAITS_REPLACED
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
@@ -147,31 +148,36 @@ class StaticPoolController:
             why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
             self._end(leaving, why)
         served_pool = self._served(pool)
-        lacks, created = counts.lacks(wanted), 0
+        lacks, created, refused = counts.lacks(wanted), 0, 0
         problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
-        if lacks and served_pool is not None:
+        if served_pool is not None and (lacks or (not excess and counts.waiting)):
             given = self._read(served_pool)
             counts = self._census(pool, given.claims)
             lacks = counts.lacks(wanted)
-            created, problem = self._make(served_pool, counts, given, lacks)
-        if created < lacks:
+            created, refused, problem = self._make(served_pool, counts, given, lacks)
+        if created < lacks or refused:
             self._wakes.append(AGAIN)
-        have = len(counts.active) + created - excess
+        have = len(counts.active) + created - refused - excess
         self._reporter.report(pool, Progress(have=have, wanted=wanted, problem=problem))
 
     def _make(
         self, served_pool: ServedPool, counts: PoolCensus, given: PoolSupply, lacks: int
-    ) -> tuple[int, str]:
-        """Makes claims that can be launched, at most so many; returns their number, and why no more."""
+    ) -> tuple[int, int, str]:
+        """Makes claims that can be launched, at most so many. Returns their number, that of earlier ones that
+        cannot be launched now, and why not all can be.
+        """
         successors_of = counts.left_by(given.usable.odcr_ids)[:lacks]
         missing = lacks - len(successors_of)
         room, problem = self._room(served_pool.pool, counts, missing)
-        count = 0
-        if room:
+        count, refused = 0, list[str]()
+        if room or counts.waiting:
             grant = self._supplies.grant(given, given.claim, min(room, MOST_AT_ONCE))
-            count, problem = grant.count, grant.problem or problem
+            waits = {uid for uid in counts.waiting if not self._launches.launching(uid)}
+            unplaced = [item for item in grant.plan.unplaced if item.claim.uid in waits]
+            refused = [item.message for item in unplaced if item.reason != AWAITS_REPLACED]
+            count, problem = grant.count, next(iter(refused), grant.problem or problem)
         self._create(served_pool, counts, given, count, successors_of)
-        return count + len(successors_of), problem
+        return count + len(successors_of), len(refused), problem
 
     # ---- as many as usable slots
 
@@ -193,7 +199,7 @@ class StaticPoolController:
         self._end(
             leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
         )
-        own = {claim.uid for claim in counts.active if claim.waits}
+        own = counts.waiting
         room, problem = self._room(pool, counts, usable.open)
         successors_of = counts.left_by(usable.odcr_ids)
         count = short = 0

@@ -17,7 +17,7 @@ from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.slots.policy import SlotPolicy
 from broker.kube.clock import Clock
-from broker.placement.claims import in_gangs
+from broker.placement.claims import in_gangs, minimums
 from broker.reservations.drawing import DrawRequest
 
 
@@ -83,6 +83,7 @@ class PoolSupplyReader:
             node_class=served.node_class.name,
             requirements=served.requirements,
             requests=base(requests),
+            min_values=minimums(served.pool.spec.template.spec.requirements),
         )
         return PoolSupply(
             claim=claim,
