@@ -5,9 +5,9 @@ could take the slot, and the pods of the node would have none.
 
 Invariant: successors whose old instance is gone come first, so that none takes the slot of another. Until its
 hold ends, only the successor launches into the slot, and it launches nowhere else. The successors of a gang
-launch together, and their holds end together, with the last. A slot that is borrowed is not held: its owner
-may have it back. Nor is one that EC2 shows taken by others: an instance that it absorbed, or one of another
-cluster.
+launch together, and their holds end together, with the last. A slot that is borrowed is held only while no
+claim of its owner waits for one: an owner may have its slots back. One that EC2 shows taken by others is not
+held: an instance that it absorbed, or one of another cluster.
 """
 
 from __future__ import annotations
@@ -78,13 +78,15 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     """The successors among the claims with the slots that they get now."""
     if not any(claim.slot for claim in claims):
         return Succession(others=claims)
-    catalog = OptionCatalog(supply)
-    held_units = [
-        unit
-        for unit in units((claim for claim in claims if claim.slot), lambda claim: claim.gang)
-        if not over((claim.slot_until for claim in unit), supply.now)
-        and all(_may_launch(claim, catalog, supply) for claim in unit)
-    ]
+    catalog, lent = OptionCatalog(supply), supply
+    held_units: list[list[Claim]] = []
+    for unit in units((claim for claim in claims if claim.slot), lambda claim: claim.gang):
+        if over((claim.slot_until for claim in unit), supply.now):
+            continue
+        if all(_may_launch(claim, claims, catalog, lent) for claim in unit):
+            held_units.append(unit)
+            left = [(_queue(claim, supply), claim.slot) for claim in unit if claim.slot_until is not None]
+            lent = replace(lent, entitlements=lent.entitlements.after(left))
     holding = [claim for unit in held_units for claim in unit]
     slots = _slots_of(holding, supply.inventory)
     assignments: list[Assignment] = []
@@ -125,15 +127,28 @@ def _slots_of(holding: Iterable[Claim], inventory: Inventory) -> dict[str, str]:
     return slots
 
 
-def _may_launch(claim: Claim, catalog: OptionCatalog, supply: LaunchSupply) -> bool:
-    """Whether the slot is one that the claim may launch into."""
+def owner_waits(odcr_id: str, claims: Iterable[Claim], catalog: OptionCatalog) -> str:
+    """The name of a claim of the reservation's owner that waits for a slot of it; empty without one."""
+    return next((c.name for c in claims if not c.slot and odcr_id in catalog.candidates(c).own), "")
+
+
+def _may_launch(claim: Claim, claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply) -> bool:
+    """Whether the slot is one that the claim may launch into: of a lent one, whether it still may borrow."""
     if claim.node_class not in supply.classes:
         return False
-    queue = supply.entitlements.draws.get(claim.uid, "")
-    if supply.entitlements.right(queue, claim.slot) not in ("free", "own"):
-        return False
+    queue, entitlements = _queue(claim, supply), supply.entitlements
+    right = entitlements.right(queue, claim.slot)
+    if right == "lent":
+        left = claim.slot_until is not None  # until then, its node counts as the borrower
+        full = left and entitlements.limit(queue, entitlements.slot_pools[claim.slot]) is not None
+        if full or owner_waits(claim.slot, claims, catalog):
+            return False
     options = catalog.candidates(claim).options
-    return any(claim.slot in option.odcr_ids for option in options)
+    return right is not None and any(claim.slot in option.odcr_ids for option in options)
+
+
+def _queue(claim: Claim, supply: LaunchSupply) -> str:
+    return supply.entitlements.draws.get(claim.uid, "")
 
 
 def over(ends: Iterable[datetime | None], now: datetime) -> bool:

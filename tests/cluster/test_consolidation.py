@@ -316,3 +316,19 @@ def test_node_stays_with_its_pods_if_ec2_has_no_cheaper_machine(stack: Stack) ->
     assert stack.find(Pod, "d-0-0", namespace="default") is not None
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is None or shown.status == "True"
+
+
+@pytest.mark.covers("FUL-40")
+def test_no_saving_lowers_the_minimum_of_values(stack: Stack) -> None:
+    cluster = Cluster(stack, types=(LARGE, XLARGE))
+    required = [
+        {"key": names.CAPACITY_TYPE, "operator": "In", "values": [ON_DEMAND]},
+        {"key": names.INSTANCE_TYPE, "operator": "In", "values": [LARGE, XLARGE], "minValues": 2},
+    ]
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"requirements": required}}}})
+    cluster.node("d-0", ON_DEMAND, XLARGE, "1500m")
+    for _ in range(40):
+        cluster.play()
+        stack.advance(STEP)
+        stack.passes(1)
+    assert cluster.claims() == {"d-0"}

@@ -354,6 +354,7 @@ def test_pod_that_is_being_deleted_gets_no_machine_and_keeps_none(stack: Stack) 
     stack.delete(Pod, before[0], namespace="default")
     stack.until(lambda: claims(stack), "a claim", step=0.2)
     stack.delete(Pod, later[0], namespace="default")
+    stack.until(lambda: _seen_deleting(stack, later[0]), "the broker sees that it is deleted")
     stack.tap.heal()
     stack.until(lambda: not claims(stack), "no claim", step=0.5)
     stack.passes()
@@ -750,6 +751,11 @@ def test_a_pod_for_which_others_are_evicted_gets_no_machine(stack: Stack) -> Non
     stack.client.delete(Node.KIND, "full")  # nothing becomes free there any more
     stack.until(lambda: bound(stack, [evicting, other]), "both are bound", step=0.2)
     assert len(claims(stack)) == 2
+
+
+def _seen_deleting(stack: Stack, name: str) -> bool:
+    pod = stack.broker.read.pods.cache.find(f"default/{name}") if stack.broker else None
+    return pod is not None and pod.deleting
 
 
 def nominated(stack: Stack, name: str) -> str:

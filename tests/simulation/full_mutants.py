@@ -40,10 +40,10 @@ FULL_MUTANTS: Sequence[Mutant] = (
         about=_FULL,
     ),
     Mutant(
-        "successors take slots of other owners",
-        f"{_DISRUPTION}.choosing",
-        "item.way.odcr_id == slot and not item.way.borrows)",
-        "item.way.odcr_id == slot)",
+        "successors take lent slots that their owners wait for",
+        f"{_CAPACITY}.successors",
+        "        if full or owner_waits(claim.slot, claims, catalog):\n",
+        "        if full:\n",
         about=_FULL,
     ),
     Mutant(

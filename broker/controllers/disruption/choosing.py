@@ -66,7 +66,7 @@ def beside_or_in(
 
 
 def combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> list[MachineOption]:
-    """The machines of which each type fits in each listed zone, with each capacity type; one can be had.
+    """The machines of which each type fits in each zone, with each capacity type; the first can be had.
 
     A claim lists types, zones and capacity types by themselves, and may get any combination.
     """
@@ -77,7 +77,7 @@ def combinable(fitting: Sequence[Fitting], failed: Iterable[MachineOption]) -> l
     bad = {name for name, zone, kind in unfit if zone in zones and kind in kinds}
     good = [item for item in fitting if item.machine.instance_type not in bad]
     if any(item.open for item in good):
-        return [item.machine for item in good]
+        return [item.machine for item in sorted(good, key=lambda item: not item.open)]
     first = next((item.machine for item in fitting if item.open), None)
     return [machine for machine in machines if first and _place(machine)[1:] == _place(first)[1:]]
 
@@ -94,10 +94,9 @@ def _free_together(fitting: Iterable[Fitting], claim: NodeClaim) -> int:
 
 
 def own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:
-    """The machine in the slot that the node leaves, if its pods fit there; a borrowed slot is not held."""
+    """The machine in the slot that the node leaves, if its pods fit there."""
     slot = held_odcr(node.claim)
-    own = (item for item in fitting if item.way.odcr_id == slot and not item.way.borrows)
-    return next(own, None) if slot else None
+    return next((item for item in fitting if item.way.odcr_id == slot), None) if slot else None
 
 
 def problem_of(pool: str, fitting: Sequence[Fitting]) -> str:

@@ -35,6 +35,7 @@ from broker.controllers.disruption.replacing import Replacer
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import consolidates, returns
 from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
 from broker.placement.moving import place_on_others
@@ -274,6 +275,8 @@ class StepFinder:
         chosen = cheaper(values, (o for o, item in offers.items() if not item.way.last_resort), kinds)
         machines = _machines([offers[offer] for offer in chosen], fitting, unfit)
         ((_, machines),) = finder.within_limits([(needed, machines)])
+        if not meets_minimums(nodes[0].pool, machines):
+            return None
         after = next((o.price for o in chosen if machines and offers[o].machine is machines[0]), None)
         if after is None or self.values.totals.rejection(values, after):
             return None

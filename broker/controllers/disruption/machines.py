@@ -20,7 +20,7 @@ from broker.capacity.option_catalog import OptionCatalog, awaited
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.static_nodes import usable_for
-from broker.capacity.successors import AWAITS_REPLACED, Succession, succeed
+from broker.capacity.successors import AWAITS_REPLACED, Succession, owner_waits, succeed
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy
 from broker.capacity.ways import ways
@@ -156,7 +156,7 @@ class MachineFinder:
         if own is not None:
             left = self.observed.inventory.joining.get(own.way.odcr_id, 0)
             needed, fitting = beside_or_in(needed, own, fitting, way=way, unit=unit, left=left)
-            if needed.slot and (problem := self._no_successor(needed.node, needed.slot, claim, fitting)):
+            if needed.slot and (problem := self._no_successor(needed.node, own, claim, fitting)):
                 needed = replace(needed, problem=problem)
             if needed.problem:
                 return needed, []
@@ -180,16 +180,20 @@ class MachineFinder:
         kept = succession.odcr_ids | self.observed.inventory.left_ids
         return ClosedPlaces(kept | awaited(stuck), self.supply)
 
-    def _no_successor(self, node: ManagedNode, slot: str, claim: Claim, fitting: Iterable[Fitting]) -> str:
+    def _no_successor(self, node: ManagedNode, own: Fitting, claim: Claim, fitting: Iterable[Fitting]) -> str:
         """Why its successor would have no machine if the node ended first: EC2 refused such launches lately,
-        or counts another instance in its slot. Empty if it would, and for a node that ends in any case.
+        or counts another instance in its slot, or the slot's owner waits for it. Empty if it would, and for a
+        node that ends in any case.
         """
         if node.claim.deleting:
             return ""
+        slot = own.way.odcr_id
         if refusal := self.catalog.refusal(claim, slot):
             return refusal[0].message
         if any(item.open and not item.way.odcr_id for item in fitting):
             return ""
+        if own.way.borrows and (waits := owner_waits(slot, self._succession.others, self.catalog)):
+            return f"once it ends, {waits} of the owner gets its slot of {slot}"
         odcrs, groups = self.observed.inventory.odcrs, self.observed.inventory.groups
         running = self.sources.instances().values()
         takers = [instance.id for instance in running if absorbs(odcrs[slot], instance, groups)]

@@ -208,6 +208,7 @@ def _shown(pair: Pair) -> str:
         return f"it ends first, and its successor takes over its slot of {needed.slot}"
     if needed.joins:
         return f"its successor is launched first, beside {needed.joins}, and is counted there afterwards"
-    first = machines[0]
+    first, slot = machines[0], held_odcr(needed.node.claim)
     place = f"a free slot of {first.source}" if first.source else f"{first.capacity_type} {first.zone}"
+    place += f"; {slot} is full" if slot and not first.source else ""
     return f"its successor is launched first ({place})"

@@ -136,6 +136,18 @@ def narrowed(
     return [*listed, *reservation_rules(infos, fitting, offered)]
 
 
+def meets_minimums(pool: NodePool, machines: Sequence[MachineOption]) -> bool:
+    """Whether the machines have as many values as minValues of the pool asks for: no saving lowers it.
+
+    As Karpenter's consolidation (sigs.k8s.io/karpenter pkg/controllers/disruption/consolidation.go).
+    """
+    return all(
+        len({machine.node.labels.get(item.key) for machine in machines} - {None}) >= item.min_values
+        for item in pool.spec.template.spec.requirements
+        if item.min_values
+    )
+
+
 def _unfit_kinds(fitting: Sequence[MachineOption], offered: Iterable[MachineOption]) -> set[str]:
     """The capacity types that the pods do not fit, such as one with more DaemonSets.
 
