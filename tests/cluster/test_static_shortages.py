@@ -34,12 +34,12 @@ def test_minimum_of_values_that_no_slot_meets_makes_no_claim(stack: Stack, follo
     stack.client.create(NodePool.KIND, body)
     stack.start()
     stack.until(lambda: stack.condition(NodePool, "web", MET), "a number", step=1.0)
-    made = set[str]()
+    uids = set[str]()
     for _ in range(12):
         quiet(stack, 10)
-        made |= {claim.uid for claim in own(stack)}
+        uids |= {claim.uid for claim in own(stack)}
     shown = stack.condition(NodePool, "web", MET)
-    assert not made and shown is not None and (shown.status, shown.reason) == ("False", "NodesMissing")
+    assert not uids and shown is not None and (shown.status, shown.reason) == ("False", "NodesMissing")
     assert "0 of 2 nodes" in shown.message and "minValues" in shown.message
 
 
