@@ -50,8 +50,7 @@ class RepairPolicy:
 
     def names_reason(self, reason: str) -> bool:
         """Whether the reason has one of the row's errors."""
-        named = _XID.search(reason)
-        return named is not None and int(named[1][:9]) in self.xids
+        return any(int(number[:9]) in self.xids for number in _XID.findall(reason))
 
 
 _ACCELERATOR: Final = "AcceleratedHardwareReady"

@@ -46,6 +46,7 @@ def rules(text: str) -> RepairRules:
         (GPU, "False", "NvidiaXID158Error", (10, 5), "reboot"),
         (GPU, "False", "NvidiaXID79Error", (10, 5), "replace"),
         (GPU, "False", "NvidiaXID460Error", (30, 10), "replace"),  # another error than 46
+        (GPU, "False", "XID13,XID79", (10, 5), "replace"),
         (GPU, "False", "NvidiaNVLinkError", (30, 10), "replace"),
         ("StorageReady", "False", "EBSVolumeIOPSExceeded", (30, 10), "replace"),
         ("NetworkingReady", "False", "IPAMDNotReady", (30, 10), "replace"),
