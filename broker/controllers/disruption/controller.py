@@ -65,6 +65,8 @@ class DisruptionController:
         inventory = self._sources.slots.snapshot().inventory
         settle_holds(self._client, self._caches.claims, self._reporter, now, inventory.free)
         snapshot = self._reader.current(snapshot)
+        if snapshot.nodes and not self._sources.described:
+            return Result(requeue_after=1.0)  # what runs outside may be counted in a slot that a node leaves
         ending = [claim for claim in self._caches.claims.list() if claim.deleting]
         self._methods.run(snapshot)
         self._report_rollouts(snapshot)

@@ -41,6 +41,11 @@ class DisruptionSources:
     absorption: timedelta
     successions: Successions
 
+    @property
+    def described(self) -> bool:
+        """Whether this process has described EC2's instances."""
+        return self.ec2.view.listing is not None
+
     def instances(self) -> Mapping[str, Instance]:
         """The instances as last described, by id; empty before the first description."""
         listing = self.ec2.view.listing
