@@ -94,7 +94,7 @@ class PoolsWatch:
     def _counts(self, claim: Json, process: str) -> bool:
         """Whether the process knows the claim, and nothing says that it ends."""
         known = self._makers.get(claim["metadata"]["name"]) == process or self.seen(claim, NodeClaim.KIND)
-        ends = condition(claim, "InstanceTerminating").get("status") == "True"
+        ends = condition(claim, names.INSTANCE_TERMINATING).get("status") == "True"
         return known and not ends and not claim["metadata"].get("deletionTimestamp")
 
     def _most(self, claim: Json) -> int:
@@ -138,7 +138,12 @@ class PoolsWatch:
         self._within_budget(pool, name)
 
     def _within_budget(self, pool: str, name: str) -> None:
-        present = {c["metadata"]["uid"] for c in self._world.claims()}
+        # As in Karpenter, a node whose instance ends uses up no budget any more.
+        present = {
+            c["metadata"]["uid"]
+            for c in self._world.claims()
+            if condition(c, names.INSTANCE_TERMINATING).get("status") != "True"
+        }
         count = sum(p == pool and uid in present for uid, p in self._disrupted.items())
         since = self._world.time.seconds - SINCE
         allowed = max((most for at, most in self._allowed.get(pool, ()) if at >= since), default=0)
