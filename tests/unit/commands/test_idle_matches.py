@@ -137,9 +137,7 @@ def test_explain_reservation_names_its_pods_that_wait_while_slots_are_lent(
 ) -> None:
     subject, part = of_reservation(lent(**rule), "team/gpus")
     (why,) = (row["why"] for row in explain(part, subject).parts["do"] if "lent" in row["why"])
-    assert why.startswith(
-        "1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to running: "
-    )
+    assert "1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to running: " in why
     assert words in why
 
 
@@ -292,8 +290,8 @@ def test_part_matches_its_slots_with_all_that_waits() -> None:
     whole = replace(situation(), reservations=[owner("cr-1")], pods=[pod()], claims=[claim()])
     subject, part = of_reservation(whole, "team/gpus")
     texts = [row["why"] for row in explain(part, subject).parts["do"]]
-    assert [text for text in texts if text.startswith("pod team/train could have a slot of cr-1")]
-    assert [text for text in texts if text.startswith("claim c-0 could have a slot of cr-1")]
+    assert [text for text in texts if "pod team/train could have a slot of cr-1" in text]
+    assert [text for text in texts if "claim c-0 could have a slot of cr-1" in text]
 
 
 @pytest.mark.covers("FLT-54")
