@@ -62,7 +62,8 @@ def register(
         options_now = _forecaster(settings, connected, provider).of(claim)
         events = explain.events(connected, claim)
         if output is not Format.TABLE:
-            show_one(explain.document(claim, options_now, events), format_=output)
+            pods = explain.pods_on(connected, claim)
+            show_one(explain.document(claim, options_now, events, pods=pods), format_=output)
             return
         sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
         show(

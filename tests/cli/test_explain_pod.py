@@ -276,6 +276,23 @@ def test_pod_that_gets_no_claim_has_the_reason_and_its_remedy(
 
 
 @pytest.mark.covers("ONC-01")
+def test_pod_that_insists_on_a_slot_is_to_be_edited_and_not_its_pool_that_buys(town: Town) -> None:
+    town.fill()
+    town.pool("gpu", kinds=["reserved", "on-demand"])
+    chosen = {"nodeSelector": {names.CAPACITY_TYPE: "reserved"}}
+    town.pod("train", spec=chosen, ownerReferences=[_owner("Job", "train")])
+    (row,) = town.explain("pod", "train", "-n", "ml")["do"]
+    assert row["command"] == "kubectl edit job -n ml train" and "NodePool gpu also buys" in row["why"]
+
+
+@pytest.mark.covers("ONC-03")
+def test_claim_shows_the_pods_on_its_node_and_not_those_that_it_was_made_for(town: Town) -> None:
+    town.fill()
+    town.client.patch(NodeClaim.KIND, "holder-0", {"metadata": {"annotations": {names.PODS: "ml/gone"}}})
+    assert town.explain("claim", "holder-0")["pods"] == ["ml/old"]
+
+
+@pytest.mark.covers("ONC-01")
 def test_page_of_a_pod_never_names_itself_as_the_command_that_helps(town: Town) -> None:
     """A free slot that no NodePool may use for the pod."""
     town.mirror()

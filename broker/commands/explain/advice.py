@@ -9,6 +9,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
+from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.waiters import KARPENTERS
 from broker.oncall.waiting_pods import (
@@ -19,6 +20,7 @@ from broker.oncall.waiting_pods import (
     RESERVATIONS_FULL,
     WaitingPod,
 )
+from broker.placement.pool_choice import pool_node
 from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
@@ -158,6 +160,8 @@ def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
         if types == {"reserved"}:
             only.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
     for pool, claims in only.items():
+        if pool and _buys(situation, pool):
+            continue  # their pods insist on reserved slots
         where = f"nodepool {pool}" if pool else f"nodeclaim {claims[0].name}"
         verb = "edit" if pool else "get -o yaml"
         count = counted(len(claims), "claim")
@@ -220,10 +224,33 @@ _RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def _by_options(pod: WaitingPod, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _buys(situation: Situation, pool: str) -> bool:
+    """Whether the NodePool allows machines outside reservations."""
+    try:
+        return any(
+            pool_node(item).requirements.allows(names.CAPACITY_TYPE, kind)
+            for item in situation.pools
+            if item.name == pool
+            for kind in ("on-demand", "spot")
+        )
+    except InvalidRequirement:
+        return False
+
+
+def _by_options(
+    situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
     if any(row["verdict"] == "next" for row in rows):
         yield "capacity-broker watch", "an option is free: it shows the launch"
     elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
+        if _buys(situation, pod.node_pool):
+            kind, _, name = (pod.owner or f"Pod {pod.name}").partition(" ")
+            verb = "edit" if pod.owner else "describe"
+            yield (
+                f"kubectl {verb} {kind.lower()} -n {pod.namespace} {name}",
+                f"its node selector or affinity takes reserved slots only; NodePool {pod.node_pool} also buys",
+            )
+            return
         yield (
             f"kubectl edit nodepool {pod.node_pool}",
             f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
@@ -246,7 +273,7 @@ def best_advice(
     situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
-    rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(pod, rows))
+    rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(situation, pod, rows))
     command, why = next(iter(rules), ("", ""))
     if command in ("", pod.command):  # the page that this is for names another one
         usual = ("kubectl describe pod {pod}", "its conditions and events in full")

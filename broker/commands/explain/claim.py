@@ -37,8 +37,9 @@ from broker.commands.inventory.prices import shown_price, usd_hour
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
+from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
+from broker.oncall.slot_holders import is_workload
 from broker.oncall.waiters import is_brokers
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
@@ -200,10 +201,27 @@ def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
     ]
 
 
+def pods_on(client: Client, claim: NodeClaim) -> list[Pod]:
+    """The pods on the claim's node; empty without a node, or without the right to list them."""
+    node = claim.status.node_name
+    if not node:
+        return []
+    try:
+        return [Pod.decode(raw) for raw in client.list(Pod.KIND, field_selector=f"spec.nodeName={node}")[0]]
+    except Forbidden:
+        return []
+
+
 def document(
-    claim: NodeClaim, forecast: ClaimForecast | None, events_: Sequence[Mapping[str, Any]] = ()
+    claim: NodeClaim,
+    forecast: ClaimForecast | None,
+    events_: Sequence[Mapping[str, Any]] = (),
+    *,
+    pods: Iterable[Pod] = (),
 ) -> dict[str, Any]:
-    """Everything, for a machine."""
+    """Everything, for a machine. `pods`: those on its node; before, those that it was made for are shown."""
+    node = claim.status.node_name
+    on_node = sorted(pod.key for pod in pods if pod.spec.node_name == node and is_workload(pod))
     result: dict[str, Any] = {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
@@ -213,7 +231,7 @@ def document(
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
         "reservation": claim.labels.get(names.RESERVATION_ID, ""),
         "usd_hour": _usd_hour(claim),
-        "pods": pods_of(claim),
+        "pods": on_node if node else pods_of(claim),
         "requirements": [requirement.wire() for requirement in claim.spec.requirements],
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}

@@ -144,7 +144,8 @@ def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | 
     claim = broker.read.claims.cache.find(name)
     if claim is None:
         return None
-    return claims.document(claim, LiveForecaster(broker=broker, now=now).of(claim))
+    forecast = LiveForecaster(broker=broker, now=now).of(claim)
+    return claims.document(claim, forecast, pods=broker.read.pods.cache.list())
 
 
 def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:

@@ -179,7 +179,7 @@ class ProvisioningPlanner:
         offered = self._offers(assigned.unassigned)
         packing = pack(
             assigned.unassigned,
-            offered.options,
+            [*offered.options, *offered.full],
             room=offered.room,
             limits=pool_limits(
                 [pool.pool for pool in self.pools], claims, cluster.occupancy.nodes, self._state.largest

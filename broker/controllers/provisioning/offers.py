@@ -14,19 +14,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis.karpenter import NodePool
-from broker.apis.names import CAPACITY_TYPE
+from broker.apis.names import CAPACITY_TYPE, RESERVATION_LABELS
 from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.model import Claim, Inventory, Option
-from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.option_catalog import RESERVATION_FULL, OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
 from broker.capacity.ways import Way, ways
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.provisioning.reservation_rules import keys_read
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, PodInfo
@@ -38,6 +39,7 @@ from providers.model import InstanceType
 
 # A slot is paid for already: its cost only makes packing prefer the smaller instance.
 SLOT_SHARE: Final = 1e-3
+_CHOOSE_SLOTS: Final = frozenset({CAPACITY_TYPE, *RESERVATION_LABELS})
 # Dollars an hour of a type without a known price.
 CPU_GUESS: Final = 0.06
 ACCELERATOR_GUESS: Final = 4.0
@@ -47,7 +49,8 @@ LAST_RESORT: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """Machine options, and the free slots of each EC2 reservation.
+    """Machine options, and the free slots of each EC2 reservation. `full`: machines of reservations without a
+    free slot, for pods that choose among reservations: they see what is full, beside what they do not choose.
 
     `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
     pool and by what its pods draw from.
@@ -55,6 +58,7 @@ class Offers:
 
     options: tuple[MachineOption, ...]
     room: Mapping[str, int]
+    full: tuple[MachineOption, ...] = ()
     smaller: Mapping[MachineSort, SmallerMachine] = field(default_factory=dict)
     empty: Mapping[tuple[str, Drawing], str] = field(default_factory=dict)
 
@@ -115,6 +119,8 @@ def offers(
     smaller: dict[MachineSort, SmallerMachine] = {}
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
+    full: list[MachineOption] = []
+    choosing = {pod.drawing for pod in pods if _CHOOSE_SLOTS & {*keys_read([pod.info])}}
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
     lent: Counter[str] = Counter()
@@ -128,7 +134,9 @@ def offers(
                 priority=max(pod.priority for pod in pods if pod.drawing == drawing),
             )
             known = catalog.known(claim)
-            open_ways = [way for way in ways(claim, supply, catalog, reclaimed) if way.out is None]
+            every = [*ways(claim, supply, catalog, reclaimed)]
+            open_ways = [way for way in every if way.out is None]
+            taken_ways = [way for way in every if _taken(way)] if open_ways and drawing in choosing else []
             if not open_ways:
                 waits = unplaced(claim, catalog.candidates(claim), known, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
@@ -147,7 +155,10 @@ def offers(
                     if way.lent and not way.free:  # free slots come before those that a borrower gives back
                         machine = replace(machine, cost=2 * machine.cost)
                     options.append(machine)
+                full += map(maker.machine, taken_ways)
                 smaller |= maker.smaller
+    full = [machine for machine in full if machine.source not in room]
+    room |= {machine.source: 0 for machine in full}
     lent_pools: Counter[SlotPool] = Counter()
     for id_, count in lent.items():
         room[id_] += count
@@ -155,7 +166,11 @@ def offers(
             lent_pools[slot_pool] += count
     uids = {machine_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
     _within_quota(room, entitlements, uids, lent_pools)
-    return Offers(options=tuple(options), room=room, smaller=smaller, empty=empty)
+    return Offers(options=tuple(options), full=tuple(full), room=room, smaller=smaller, empty=empty)
+
+
+def _taken(way: Way) -> bool:
+    return bool(way.odcr_id) and way.out is not None and way.out.reason == RESERVATION_FULL
 
 
 def _within_quota(
