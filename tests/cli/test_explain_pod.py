@@ -293,6 +293,33 @@ def test_claim_shows_the_pods_on_its_node_and_not_those_that_it_was_made_for(tow
 
 
 @pytest.mark.covers("ONC-01")
+def test_pod_that_provisioning_refused_is_promised_no_launch(town: Town) -> None:
+    """An option of its pool is free, but the pod lacks something else."""
+    town.mirror()
+    town.pool("gpu")
+    town.pod("train")
+    assert "is launched next" in town.explain("pod", "train", "-n", "ml")["next"][0]
+    uid = town.client.get(Pod.KIND, "train", namespace="ml")["metadata"]["uid"]
+    report = 'Failed to schedule pod, NodePool gpu: persistentvolumeclaim "data" not found'
+    town.client.create(
+        Event.KIND,
+        {
+            "metadata": {"name": "train.1", "namespace": "ml"},
+            "involvedObject": {"kind": "Pod", "name": "train", "namespace": "ml", "uid": uid},
+            "reason": "FailedScheduling",
+            "message": report,
+            "reportingComponent": "capacity-broker",
+            "source": {"component": "capacity-broker"},
+            "lastTimestamp": timestamp(SINCE),
+        },
+    )
+    page = town.explain("pod", "train", "-n", "ml")
+    assert 'persistentvolumeclaim "data" not found' in page["why"][0]["message"]
+    assert page["next"] == ["nothing until the reason above is gone; the broker looks again every 10 s"]
+    assert [row["command"] for row in page["do"]] == ["kubectl describe pod -n ml train"]
+
+
+@pytest.mark.covers("ONC-01")
 def test_page_of_a_pod_never_names_itself_as_the_command_that_helps(town: Town) -> None:
     """A free slot that no NodePool may use for the pod."""
     town.mirror()

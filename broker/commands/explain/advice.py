@@ -248,7 +248,7 @@ def _by_options(
             verb = "edit" if pod.owner else "describe"
             yield (
                 f"kubectl {verb} {kind.lower()} -n {pod.namespace} {name}",
-                f"its node selector or affinity takes reserved slots only; NodePool {pod.node_pool} also buys",
+                f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
             return
         yield (

@@ -54,6 +54,7 @@ PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", 
 MOST_SLOTS: Final = 4  # reservations that are shown with their users
 DEFAULT: Final = "default"
 FULL: Final = "skipped"
+UNFIT: Final = "nothing until the reason above is gone; the broker looks again every 10 s"
 
 
 def find(situation: Situation, namespace: str, name: str) -> Pod:
@@ -121,6 +122,9 @@ class PodExplainer:
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
         options = self._options(pod, claim, chosen)
         slots = [*_slots(situation, claim, chosen, options)]
+        rows = options.rows if options is not None else ()
+        # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
+        unfit = claim is None and pod.uid in self._around.reports and any(map(_is_next, rows))
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
         return Explanation(
@@ -131,11 +135,11 @@ class PodExplainer:
                 "nodepools": [*_pools(verdicts)],
                 "options": list(options.rows) if options is not None else [],
                 "slots": [line for use, role in slots for line in _lines(use, role, situation.now)],
-                "do": best_advice(part, row, options.rows if options is not None else ()),
+                "do": best_advice(part, row, () if unfit else rows),
                 "events": [*last_events(situation, pod, claim)],
             },
             shown={"options": format_options(options.rows) if options is not None else []},
-            next=[*_next(row, claim, chosen, options)],
+            next=[UNFIT] if unfit else [*_next(row, claim, chosen, options)],
             unread=situation.unread,
         )
 
@@ -234,6 +238,10 @@ def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
         "for": age(now - user.since) if user.since else None,
         "end": end or "not known",
     }
+
+
+def _is_next(row: Mapping[str, Any]) -> bool:
+    return bool(row["verdict"] == "next")
 
 
 def _next(
