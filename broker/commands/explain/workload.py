@@ -73,7 +73,7 @@ def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod],
     describe = f"kubectl describe {kind.plural.removesuffix('s')} -n {namespace} {name}"
     command = rows[0].command if rows else describe
     why = "every option of the pod that waits longest" if rows else "its conditions and events"
-    idle = "no pod waits" if pods else "its controller makes its pods"
+    idle = "no pod waits" if pods else "its controller makes its pods, none if it is scaled to zero"
     unshown = f"; {groups - MOST_GROUPS} more groups of pods wait" if groups > MOST_GROUPS else ""
     return Explanation(
         subject=f"{kind.kind} {key}",
@@ -82,7 +82,7 @@ def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod],
             "placed": [*_places(explainer, placed)],
             "do": [{"command": command, "why": why}],
         },
-        next=[] if rows else [f"nothing: {idle}"],
+        next=["that of each group of pods is below"] if rows else [f"nothing: {idle}"],
         unread=explainer.situation.unread,
     )
 
