@@ -127,9 +127,18 @@ def _slots_of(holding: Iterable[Claim], inventory: Inventory) -> dict[str, str]:
     return slots
 
 
-def owner_waits(odcr_id: str, claims: Iterable[Claim], catalog: OptionCatalog) -> str:
-    """The name of a claim of the reservation's owner that waits for a slot of it; empty without one."""
-    return next((c.name for c in claims if not c.slot and odcr_id in catalog.candidates(c).own), "")
+def owner_waits(odcr_id: str, claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply) -> str:
+    """The name of a claim of the reservation's owner, within its quota, that waits for a slot of it, where no
+    other of its slots is free; empty without one.
+    """
+    entitlements, free = supply.entitlements, supply.inventory.free
+    for claim in claims:
+        own = catalog.candidates(claim).own
+        if claim.slot or odcr_id not in own or any(free(other) for other in own if other != odcr_id):
+            continue
+        if entitlements.limit(_queue(claim, supply), entitlements.slot_pools[odcr_id]) is None:
+            return claim.name
+    return ""
 
 
 def _may_launch(claim: Claim, claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply) -> bool:
@@ -141,7 +150,7 @@ def _may_launch(claim: Claim, claims: Iterable[Claim], catalog: OptionCatalog, s
     if right == "lent":
         left = claim.slot_until is not None  # until then, its node counts as the borrower
         full = left and entitlements.limit(queue, entitlements.slot_pools[claim.slot]) is not None
-        if full or owner_waits(claim.slot, claims, catalog):
+        if full or owner_waits(claim.slot, claims, catalog, supply):
             return False
     options = catalog.candidates(claim).options
     return right is not None and any(claim.slot in option.odcr_ids for option in options)

@@ -75,13 +75,13 @@ def short_pools(rows: Iterable[ShortageRow]) -> list[ShortageRow]:
 
 
 def told(rows: Iterable[ShortageRow]) -> Callable[[str, str], bool]:
-    """Whether a short pool stands for a refusal of this pool with this code already. A limit of the account
+    """Whether a shortage stands for a refusal of this pool with this code already. A limit of the account
     and the like is about no pool alone, and stands for its code.
     """
     known = [*rows]
-    pools = {pool for row in known for pool in row.pools}
+    refusals = {(pool, row.code) for row in known for pool in row.pools}
     codes = {row.code for row in known if row.key.partition(":")[0] in _OF_ACCOUNT}
-    return lambda pool, code: pool in pools or code in codes
+    return lambda pool, code: (pool, code) in refusals or code in codes
 
 
 def _cause(row: ShortageRow) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.apis import names
+from broker.controllers.provisioning.report import FAILED
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_provisioning import FAILED, claims, pods, pool, start
+from tests.cluster.test_provisioning import claims, pods, pool, start
 
 
 @pytest.mark.covers("ONC-01", "FLT-52")

@@ -42,7 +42,7 @@ FULL_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "successors take lent slots that their owners wait for",
         f"{_CAPACITY}.successors",
-        "        if full or owner_waits(claim.slot, claims, catalog):\n",
+        "        if full or owner_waits(claim.slot, claims, catalog, supply):\n",
         "        if full:\n",
         about=_FULL,
     ),

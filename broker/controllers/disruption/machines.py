@@ -192,12 +192,15 @@ class MachineFinder:
             return refusal[0].message
         if any(item.open and not item.way.odcr_id for item in fitting):
             return ""
-        if own.way.borrows and (waits := owner_waits(slot, self._succession.others, self.catalog)):
+        if own.way.borrows and (waits := self._owner_waits(slot)):
             return f"once it ends, {waits} of the owner gets its slot of {slot}"
         odcrs, groups = self.observed.inventory.odcrs, self.observed.inventory.groups
         running = self.sources.instances().values()
         takers = [instance.id for instance in running if absorbs(odcrs[slot], instance, groups)]
         return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}" if takers else ""
+
+    def _owner_waits(self, slot: str) -> str:
+        return owner_waits(slot, self._succession.others, self.catalog, self.supply)
 
     def fitting(
         self,

@@ -23,12 +23,11 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
-from broker.capacity.successors import AWAITS_REPLACED
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.provisioning.creation import made_meanwhile
-from broker.controllers.provisioning.observe import stuck_claims
+from broker.controllers.provisioning.observe import WAITS_FOR_SLOT, stuck_claims
 from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
@@ -174,7 +173,7 @@ class StaticPoolController:
             grant = self._supplies.grant(given, given.claim, min(room, MOST_AT_ONCE))
             waits = {uid for uid in counts.waiting if not self._launches.launching(uid)}
             unplaced = [item for item in grant.plan.unplaced if item.claim.uid in waits]
-            refused = [item.message for item in unplaced if item.reason != AWAITS_REPLACED]
+            refused = [item.message for item in unplaced if item.reason not in WAITS_FOR_SLOT]
             count, problem = grant.count, next(iter(refused), grant.problem or problem)
         self._create(served_pool, counts, given, count, successors_of)
         return count + len(successors_of), len(refused), problem

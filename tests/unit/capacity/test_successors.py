@@ -111,6 +111,22 @@ def test_hold_never_keeps_an_owner_from_its_slot() -> None:
     assert chosen(result)["owner"].startswith(AT)
 
 
+@pytest.mark.covers("FUL-04")
+@pytest.mark.parametrize(("quota", "free"), [(0, (1,)), (2, (1, 1))], ids=["no quota", "another free slot"])
+def test_owner_that_needs_no_slot_back_ends_no_hold_of_a_lent_one(quota: int, free: tuple[int, ...]) -> None:
+    owner = SlotPool("a", "f")
+    entitlements = Entitlements(
+        slot_pools={f"cr-{n}": owner for n in range(1, len(free) + 1)},
+        availability={owner: SlotAvailability(quota=quota, room=len(free), lendable=len(free))},
+        draws={"uid-next": "b", "uid-owner": "a", "uid-rival": "b"},
+        borrow={SlotPool("b", "f"): len(free)},
+        peers={"b": frozenset({"a", "b"})},
+    )
+    others = [claim("owner", kinds=("reserved",)), claim("rival", kinds=("reserved",), priority=1000)]
+    result = planned(group(*free), successor(), *others, entitlements=entitlements)
+    assert chosen(result)["next"] == f"{AT}cr-1" and "rival" not in chosen(result)
+
+
 @pytest.mark.parametrize(
     ("scope", "class_"),
     [

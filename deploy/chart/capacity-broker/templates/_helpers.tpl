@@ -28,13 +28,14 @@ yes
 
 {{- /* Where people open the web page: web.url, else as `kubectl port-forward` serves it. Empty without the page. */ -}}
 {{- define "capacity-broker.page" -}}
-{{- if .Values.web.enabled }}{{ trimSuffix "/" .Values.web.url | default (printf "http://127.0.0.1:%v" .Values.web.port) }}{{ end -}}
+{{- if .Values.web.enabled }}{{ trimSuffix "/" (.Values.web.url | default "") | default (printf "http://127.0.0.1:%v" .Values.web.port) }}{{ end -}}
 {{- end }}
 
 {{- /* Where people open the runbooks: prometheusRule.runbooks, else on the web page. Empty without both. */ -}}
 {{- define "capacity-broker.runbooks" -}}
+{{- $own := .Values.prometheusRule.runbooks | default "" }}{{- /* docs/runbooks: the default of earlier versions. */ -}}
 {{- $page := include "capacity-broker.page" . -}}
-{{- trimSuffix "/" .Values.prometheusRule.runbooks | default (empty $page | ternary "" (print $page "/docs/runbooks")) -}}
+{{- trimSuffix "/" ($own | eq "docs/runbooks" | ternary "" $own) | default (empty $page | ternary "" (print $page "/docs/runbooks")) -}}
 {{- end }}
 
 {{- /* A dashboard with links to the page and the runbooks as they are here; without a page, with none. */ -}}
