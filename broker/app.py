@@ -58,7 +58,7 @@ class Broker:
         self._term = term = new_term(client, provider, settings, clock=clock)
         self.journal = Journal()
         self.read, self.reads, self.inventory = term.read, term.reads, term.inventory
-        self.instances, self.node_class = term.ec2.view, term.nodeclasses.plan
+        self.instances = term.ec2.view
         self.recorder, self.signals, self.owns = term.recorder, term.signals, term.takeover.owns
         self._manager = manager = term.manager
         self.informers, self.loops = manager.informers, manager.loops

@@ -113,6 +113,12 @@ def slot_uses(
     }
 
 
+def workloads_on(claim: NodeClaim, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods of these that are on the claim's node for their own sake; none without a node."""
+    node = claim.status.node_name
+    return [pod for pod in pods if node and pod.spec.node_name == node and is_workload(pod)]
+
+
 def is_workload(pod: Pod) -> bool:
     """Whether the pod is there for its own sake: it has not ended, and no DaemonSet made it."""
     return not pod.ended and all(owner.kind != DAEMON_SET for owner in pod.metadata.owner_references)

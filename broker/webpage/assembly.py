@@ -95,7 +95,7 @@ class OnCallViews:
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
-        self.history.levels(levels(odcrs, instances, waiting, classes, types, broker.node_class))
+        self.history.levels(levels(odcrs, instances, waiting, classes, types, broker.nodeclasses.plan))
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

@@ -12,9 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from broker.app import Broker
-from broker.quota.usage import ReservationKey
 from broker.webpage.nodes import NodeRow, PodAmounts, PodRow, node_rows, pod_rows
-from broker.webpage.render import ELSEWHERE
 from broker.webpage.scope import VisibleScope
 from providers.base import AccountFacts
 from providers.errors import ProviderError
@@ -87,14 +85,11 @@ def visible_details(details: Details, scope: VisibleScope) -> Details:
         return details
 
     def nodes() -> list[NodeRow]:
-        return [replace(row, owner=name(row.owner)) for row in details.nodes()]
+        return [replace(row, owner=scope.owner(row.owner)) for row in details.nodes()]
 
     def pods(namespace: str, owner: str) -> list[PodRow]:
         rows = (row for row in details.pods(namespace, owner) if scope.admits(row.namespace))
-        return [(row if scope.cluster else row.without_cluster()).masked(name) for row in rows]
-
-    def name(owner: str) -> str:
-        return _owner(owner, scope)
+        return [(row if scope.cluster else row.without_cluster()).masked(scope.owner) for row in rows]
 
     def pod(key: str) -> Document | None:
         if not scope.admits(key.partition("/")[0]):
@@ -109,20 +104,10 @@ def visible_details(details: Details, scope: VisibleScope) -> Details:
     return Details(nodes=nodes if scope.cluster else tuple, pods=pods, claim=claim, pod=pod)
 
 
-def _owner(owner: str, scope: VisibleScope) -> str:
-    if not owner:
-        return owner
-    return owner if scope.admits(ReservationKey.parse(owner).namespace) else ELSEWHERE
-
-
-def _pods(keys: Sequence[str], scope: VisibleScope) -> list[str]:
-    return [key for key in keys if scope.admits(key.partition("/")[0])]
-
-
 def _visible_claim(document: Document, scope: VisibleScope) -> Document:
     """Without the sentences of a plan, which may name what is of others."""
     options = [{**row, "message": ""} for row in document.get("options", ())]
-    return {**document, "pods": _pods(document["pods"], scope), "options": options, "decision": ""}
+    return {**document, "pods": [*scope.pods(document["pods"])], "options": options, "decision": ""}
 
 
 def _visible_pod(document: Document, scope: VisibleScope) -> Document:
@@ -144,5 +129,5 @@ def _visible_pod(document: Document, scope: VisibleScope) -> Document:
 
 
 def _slot(row: Document, scope: VisibleScope) -> Document:
-    named = {key: _owner(row.get(key) or "", scope) for key in ("owner", "draws_from")}
-    return {**row, **named, "pods": _pods(row.get("pods", ()), scope), "why_until": ""}
+    named = {key: scope.owner(row.get(key) or "") for key in ("owner", "draws_from")}
+    return {**row, **named, "pods": [*scope.pods(row.get("pods", ()))], "why_until": ""}

@@ -39,6 +39,14 @@ class VisibleScope:
             return self.cluster
         return self.namespaces is None or namespace in self.namespaces
 
+    def owner(self, key: str) -> str:
+        """The reservation by its key, or that it is of another namespace; empty for none."""
+        return key if not key or self.admits(ReservationKey.parse(key).namespace) else ELSEWHERE
+
+    def pods(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The keys of pods in namespaces that it admits."""
+        return tuple(key for key in keys if self.admits(key.partition("/")[0]))
+
     @property
     def whole(self) -> bool:
         return self.cluster and self.namespaces is None
@@ -88,11 +96,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
 
 def shown_names(scope: VisibleScope) -> Shown:
     """The names that the matches of idle slots have within the scope."""
-
-    def owner(reserved: ReservationKey) -> str:
-        return str(reserved) if scope.admits(reserved.namespace) else ELSEWHERE
-
-    return Shown(owner, scope.cluster)
+    return Shown(lambda reserved: scope.owner(str(reserved)), scope.cluster)
 
 
 def _own(pod: WaitingPod, scope: VisibleScope) -> WaitingPod:
@@ -125,19 +129,18 @@ def _owned(view: OdcrView, scope: VisibleScope) -> OdcrView:
 def _slots(row: SlotRow, scope: VisibleScope) -> SlotRow:
     """The row without the names of owners and pods that the reader may not see."""
 
-    def name(owner: str) -> str:
-        return owner if not owner or scope.admits(owner.rpartition("/")[0]) else ELSEWHERE
-
     def mark(known: SlotMark) -> SlotMark:
         if known.user is None:
             return known
-        pods = tuple(pod for pod in known.user.pods if scope.admits(pod.partition("/")[0]))
         user = replace(
-            known.user, owner=name(known.user.owner), pods=pods, ends="it ends" if known.user.ends else ""
+            known.user,
+            owner=scope.owner(known.user.owner),
+            pods=scope.pods(known.user.pods),
+            ends="it ends" if known.user.ends else "",
         )
         return replace(known, user=user)
 
-    return replace(row, owner=name(row.owner), marks=tuple(map(mark, row.marks)))
+    return replace(row, owner=scope.owner(row.owner), marks=tuple(map(mark, row.marks)))
 
 
 class VisibleHistory:

@@ -39,7 +39,7 @@ from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
-from broker.oncall.slot_holders import is_workload
+from broker.oncall.slot_holders import workloads_on
 from broker.oncall.waiters import is_brokers
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
@@ -220,8 +220,7 @@ def document(
     pods: Iterable[Pod] = (),
 ) -> dict[str, Any]:
     """Everything, for a machine. `pods`: those on its node; before, those that it was made for are shown."""
-    node = claim.status.node_name
-    on_node = sorted(pod.key for pod in pods if pod.spec.node_name == node and is_workload(pod))
+    on_node = sorted(pod.key for pod in workloads_on(claim, pods))
     result: dict[str, Any] = {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
@@ -231,7 +230,7 @@ def document(
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
         "reservation": claim.labels.get(names.RESERVATION_ID, ""),
         "usd_hour": _usd_hour(claim),
-        "pods": on_node if node else pods_of(claim),
+        "pods": on_node if claim.status.node_name else pods_of(claim),
         "requirements": [requirement.wire() for requirement in claim.spec.requirements],
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}

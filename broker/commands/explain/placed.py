@@ -15,7 +15,7 @@ from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
-from broker.oncall.slot_holders import holder, is_workload
+from broker.oncall.slot_holders import holder, workloads_on
 from broker.text import abridged, format_time
 
 MOST_EVENTS: Final = 5
@@ -49,11 +49,7 @@ def claim_of_node(situation: Situation, pod: Pod) -> NodeClaim | None:
 def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     """The slot of a claim with an instance: its reservation, owner and price, and its pods."""
     use = situation.slot_uses.get(claim.labels.get(names.RESERVATION_ID, ""))
-    pods = [
-        pod
-        for pod in situation.every_pod
-        if claim.status.node_name and pod.spec.node_name == claim.status.node_name and is_workload(pod)
-    ]
+    pods = workloads_on(claim, situation.every_pod)
     user = holder(claim, pods, draw_rights(situation).of_claim)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")

@@ -124,7 +124,11 @@ class PodExplainer:
         slots = [*_slots(situation, claim, chosen, options)]
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        unfit = claim is None and pod.uid in self._around.reports and any(map(_is_next, rows))
+        unfit = (
+            claim is None
+            and pod.uid in self._around.reports
+            and any(row["verdict"] == "next" for row in rows)
+        )
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
         return Explanation(
@@ -238,10 +242,6 @@ def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
         "for": age(now - user.since) if user.since else None,
         "end": end or "not known",
     }
-
-
-def _is_next(row: Mapping[str, Any]) -> bool:
-    return bool(row["verdict"] == "next")
 
 
 def _next(

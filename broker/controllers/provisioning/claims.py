@@ -20,6 +20,7 @@ from broker.capacity.types import WELL_KNOWN
 from broker.controllers.provisioning.from_pool import listed_types, one_of, pool_claim
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.reservation_rules import keys_read, reservation_rules
+from broker.placement.claims import minimums
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin
 from broker.placement.quantities import PODS
@@ -109,7 +110,7 @@ def narrowed(
     """
     infos = [*pods]
     required = pool.spec.template.spec.requirements
-    least = {item.key: item.min_values for item in required if item.min_values}
+    least = dict(minimums(required))
     by_type: dict[str, dict[str, set[str]]] = {}
     for machine in machines:
         type_values = by_type.setdefault(machine.instance_type, {})
@@ -142,9 +143,8 @@ def meets_minimums(pool: NodePool, machines: Sequence[MachineOption]) -> bool:
     As Karpenter's consolidation (sigs.k8s.io/karpenter pkg/controllers/disruption/consolidation.go).
     """
     return all(
-        len({machine.node.labels.get(item.key) for machine in machines} - {None}) >= item.min_values
-        for item in pool.spec.template.spec.requirements
-        if item.min_values
+        len({machine.node.labels.get(key) for machine in machines} - {None}) >= least
+        for key, least in minimums(pool.spec.template.spec.requirements)
     )
 
 
