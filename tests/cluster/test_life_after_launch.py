@@ -169,7 +169,7 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     assert cause in condition.message
 
     demoted = stack.get(NodeClaim, name)
-    document = explain.document(demoted, None, explain.events(stack.client, demoted))
+    document = explain.document(demoted, None, explain.events(stack.client, demoted), pods=())
     assert [event for event in document["events"] if cause in event["message"]]
     assert (document["capacity_type"], document["usd_hour"]) == ("on-demand", pytest.approx(0.096))
     assert "  on-demand, 0.10 $/h" in explain.headline(demoted)

@@ -217,7 +217,7 @@ def document(
     forecast: ClaimForecast | None,
     events_: Sequence[Mapping[str, Any]] = (),
     *,
-    pods: Iterable[Pod] = (),
+    pods: Iterable[Pod],
 ) -> dict[str, Any]:
     """Everything, for a machine. `pods`: those on its node; before, those that it was made for are shown."""
     on_node = sorted(pod.key for pod in workloads_on(claim, pods))
