@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -100,8 +101,9 @@ class InstanceLabelController:
                 continue
             with self._claims.guard(claim):
                 instance = listing.instances.get(instance_id(claim))
-                if instance is None:
-                    doubtful |= older and _ended(claim, inventory)  # launched after the listing
+                if instance is None:  # launched after the listing
+                    doubtful |= older and _ended(claim, inventory)
+                    doubtful = doubtful or (changes is not None and changes.reach(claim))
                     continue
                 wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
                 doubtful = doubtful or (changes is not None and changes.concern(instance))
@@ -190,10 +192,18 @@ class _Changes:
         for odcr in inventory.odcrs.values():
             self._at[place_of(odcr)].append(odcr)
 
+    def reach(self, claim: NodeClaim) -> bool:
+        """Whether a reservation may have taken in an instance on demand that EC2 has not listed yet."""
+        place = (claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
+        outside = claim.labels.get(names.CAPACITY_TYPE) == "on-demand" and bool(instance_id(claim))
+        return outside and any(odcr.active for odcr in self._at.get(place, ()))
+
     def concern(self, instance: Instance) -> bool:
         """Whether EC2 may count the instance in another reservation than the last listing shows."""
         if instance.reservation_id:
             return instance.reservation_id in self._resized
+        if instance.state == "pending":
+            instance = replace(instance, state="running")  # it may run since
         near = self._at.get((instance.instance_type, instance.zone), ())
         return any(absorbs(odcr, instance, self._groups) for odcr in near)
 

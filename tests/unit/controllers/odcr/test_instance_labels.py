@@ -11,7 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import instance_id
 from broker.controllers.odcr import instance_labels
 from broker.kube.errors import Forbidden, NotFound, Unavailable
-from providers.model import Odcr
+from providers.model import Instance, Odcr
 from tests.unit.capacity.builders import odcr
 from tests.unit.controllers.odcr.world import OUTSIDE, World, inside, instance
 
@@ -129,6 +129,37 @@ def test_instances_of_an_ended_reservation_are_listed_again_first(world: World, 
     assert world.labels(world.claims, "a") == inside("cr-2")
     assert world.recorded.of("ReservationChanged") == ["a"] and world.relisted == 1
     assert "cr-2 now, no longer in cr-1" in world.recorded.events[0][-1]
+
+
+PLACE = {"node.kubernetes.io/instance-type": "m5.xlarge", "topology.kubernetes.io/zone": "us-east-1a"}
+OPEN_TO_ALL = {"reservation_preference": "open"}
+
+
+@pytest.mark.covers("FUL-10")
+@pytest.mark.parametrize(
+    ("listed", "reservation", "requests"),
+    [
+        pytest.param([instance("a", **OPEN_TO_ALL)], odcr("cr-1"), 1, id="listed outside"),
+        pytest.param([instance("a", state="pending", **OPEN_TO_ALL)], odcr("cr-1"), 1, id="listed pending"),
+        pytest.param([], odcr("cr-1"), 1, id="launched after the listing"),
+        pytest.param([instance("a")], odcr("cr-1"), 0, id="matches none"),
+        pytest.param([], odcr("cr-1", zone="us-east-1b"), 0, id="no reservation at its place"),
+        pytest.param([], odcr("cr-1", state="expired"), 0, id="an ended reservation"),
+    ],
+)
+def test_instances_that_a_reservation_may_take_in_are_listed_again(
+    world: World, listed: list[Instance], reservation: Odcr, requests: int
+) -> None:
+    world.claim("a", labels={**OUTSIDE, **PLACE})
+    world.listed(*listed)
+    world.described(reservation)
+    world.labeller.run()
+    assert world.relisted == requests
+    world.ec2.listed = [instance("a", "cr-1")]
+    world.clock.advance(1)
+    world.view.refresh()
+    world.labeller.run()
+    assert world.recorded.of("PromotedToReserved") == ["a"] * requests
 
 
 def test_an_ended_reservation_counts_as_ended_although_ec2_names_it(world: World) -> None:
