@@ -149,14 +149,13 @@ def _explainer(
     client: Callable[[Settings], Client],
     provider: Callable[..., AwsProvider],
 ) -> PodExplainer:
-    from broker.commands.explain.pod import PodExplainer, room_of
+    from broker.commands.explain.pod import PodExplainer
     from broker.commands.explain.situation import read_pods
     from broker.kube.clock import SystemClock
 
     connected = client(settings)
     situation = read_pods(connected, SystemClock().now(), namespace)
-    forecaster = _forecaster(settings, connected, provider)
-    return PodExplainer(situation=situation, forecaster=forecaster, has_room=room_of(forecaster.provider))
+    return PodExplainer(situation=situation, forecaster=_forecaster(settings, connected, provider))
 
 
 def _forecaster(settings: Settings, connected: Client, provider: Callable[..., AwsProvider]) -> Forecaster:

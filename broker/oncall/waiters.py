@@ -25,6 +25,8 @@ from broker.reservations.drawing import DrawRights
 
 # The kinds of waiters.
 CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
+# Kinds of objects with a template that Kubernetes does not let anyone change.
+FIXED = frozenset({"Job", "Pod"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,25 @@ def pod_command(pod: str) -> str:
     """The command that explains a pod, by its key."""
     namespace, _, name = pod.rpartition("/")
     return f"capacity-broker explain pod -n {namespace} {name}"
+
+
+def owner_of(pod: Pod) -> str:
+    """The workload that made the pod. A Deployment's ReplicaSet has its name and a hash."""
+    for owner in pod.metadata.owner_references:
+        if owner.kind == "ReplicaSet" and (hash_ := pod.labels.get("pod-template-hash")):
+            return f"Deployment {owner.name.removesuffix(f'-{hash_}')}"
+        return f"{owner.kind} {owner.name}"
+    return ""
+
+
+def template_command(namespace: str, pod: str, owner: str) -> str:
+    """The command with which a person changes the template of a pod, that of its workload. The template of a
+    Job, and a pod without a workload, cannot be changed: the command writes it for a changed copy.
+    """
+    kind, _, name = (owner or f"Pod {pod}").partition(" ")
+    if kind in FIXED:
+        return f"kubectl get {kind.lower()} -n {namespace} {name} -o yaml"
+    return f"kubectl edit {kind.lower()} -n {namespace} {name}"
 
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:

@@ -18,23 +18,21 @@ from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.reasons import GANG_INCOMPLETE
-from broker.capacity.shortages import quota_family
-from broker.oncall.idle_matches import ACCELERATED, PLAIN_FAMILIES
 from broker.oncall.metrics import GaugeTable
 from broker.oncall.slot_holders import SlotUse, is_workload
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import created, gates, pod_command
-from broker.placement.future_nodes import FutureNode
+from broker.oncall.waiters import created, gates, owner_of, pod_command, template_command
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
-from broker.placement.model import PodInfo
 from broker.placement.pool_choice import (
     NO_MACHINE,
     OFFERING,
-    HasRoom,
     PoolVerdict,
+    RoomLack,
+    absent_pools,
     of_broker,
     pool_node,
     pool_verdicts,
+    pools_named,
 )
 from broker.placement.reading import pod_info
 from broker.text import abridged
@@ -48,7 +46,6 @@ RESERVATIONS_FULL: Final = "ReservationsFull"
 OTHER_CONTROLLER: Final = "OtherController"
 MOST_NAMED: Final = 3
 _STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
-_FAMILY_KEYS: Final = (names.INSTANCE_TYPE, names.INSTANCE_FAMILY, names.INSTANCE_CATEGORY)
 # The beginning of the reports of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
 
@@ -70,6 +67,7 @@ class WaitingPod:
 
     `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
     `own_message`: that of its events and conditions alone, which each reader of the pod may see.
+    `remedy`: the part of its template that no NodePool meets, if that is the reason.
     """
 
     namespace: str
@@ -81,6 +79,7 @@ class WaitingPod:
     since: datetime | None
     claim: str = ""
     own_message: str = ""
+    remedy: str = ""
 
     @property
     def key(self) -> str:
@@ -89,6 +88,10 @@ class WaitingPod:
     @property
     def command(self) -> str:
         return pod_command(self.key)
+
+    @property
+    def edit(self) -> str:
+        return template_command(self.namespace, self.name, self.owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +127,13 @@ class PodSurroundings:
     reports: Mapping[str, str]
     members: Mapping[str, int]
     advised: frozenset[str]
-    has_room: HasRoom
+    room_lack: RoomLack
 
 
 def advised_classes(classes: Iterable[EC2NodeClass]) -> frozenset[str]:
     """The classes that the broker advises Karpenter on."""
     advised = names.RESERVATIONS_ADVISED
     return frozenset(item.name for item in classes if condition(item.status.conditions, advised) is not None)
-
-
-def owner_of(pod: Pod) -> str:
-    """The workload that made the pod. A Deployment's ReplicaSet has its name and a hash."""
-    for owner in pod.metadata.owner_references:
-        if owner.kind == "ReplicaSet" and (hash_ := pod.labels.get("pod-template-hash")):
-            return f"Deployment {owner.name.removesuffix(f'-{hash_}')}"
-        return f"{owner.kind} {owner.name}"
-    return ""
 
 
 def waits(pod: Pod) -> bool:
@@ -178,16 +172,6 @@ def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
     _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in by_labels().items()})
 
 
-def may_fit(node: FutureNode, pod: PodInfo) -> bool:
-    """Whether the node may have room for the pod, without EC2's types: a pod with accelerators fits none of
-    a family without them.
-    """
-    if not ACCELERATED & {*pod.requests}:
-        return True
-    named = [node.requirements.values(key) for key in _FAMILY_KEYS]
-    return not any(values and all(quota_family(v) in PLAIN_FAMILIES for v in values) for values in named)
-
-
 class _Choices:
     """The NodePools of each pod. Pods of one owner have one template, so they share the answer."""
 
@@ -200,18 +184,20 @@ class _Choices:
         key = (pod.namespace, *owners) if owners else (pod.namespace, "", pod.name)
         if key not in self._known:
             around = self._around
-            self._known[key] = pool_verdicts(pod_info(pod), around.pools, around.has_room)
+            self._known[key] = pool_verdicts(pod_info(pod), around.pools, around.room_lack)
         return self._known[key]
 
 
 def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
     pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
+    remedy = ""
     if claim is not None:
         reason, message = _of_claim(claim)
     else:
         verdicts = choices.of(pod)
         pool = next((verdict.pool.name for verdict in verdicts if verdict.accepts), "")
         reason, message = next(filter(None, (rule(pod, verdicts, around) for rule in _RULES)))
+        remedy = _remedy(pod, verdicts) if reason == NO_NODEPOOL else ""
     return WaitingPod(
         namespace=pod.namespace,
         name=pod.name,
@@ -222,6 +208,7 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
+        remedy=remedy,
     )
 
 
@@ -263,16 +250,26 @@ def _without_pool(
         return None
     if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
         return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
-    named: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        named.setdefault(verdict.rejection, []).append(verdict.pool.name)
-    refused = [
-        f"NodePool{'s' if len(pools) > 1 else ''} {abridged(pools, MOST_NAMED)}: {rejection}"
-        for rejection, pools in named.items()
-    ]
-    if not refused:
+    if not verdicts:
         return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
+    if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
+        return NO_NODEPOOL, absent
+    named: dict[str, list[str]] = {}
+    for verdict in sorted(verdicts, key=lambda verdict: not verdict.too_large):
+        named.setdefault(verdict.rejection, []).append(verdict.pool.name)
+    refused = [f"{pools_named(pools)}: {rejection}" for rejection, pools in named.items()]
     return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"
+
+
+def _remedy(pod: Pod, verdicts: Sequence[PoolVerdict]) -> str:
+    """The part of the pod's template that no NodePool meets; empty without any NodePool."""
+    if not verdicts:
+        return ""
+    if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
+        return f"its node selector or affinity names what is not there: {absent}"
+    if any(verdict.too_large for verdict in verdicts):
+        return "its requests are more than any instance type that its NodePools allow has"
+    return "its node selector, affinity and tolerations are met by no NodePool"
 
 
 def _of_others(pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings) -> tuple[str, str] | None:

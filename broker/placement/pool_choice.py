@@ -7,7 +7,7 @@ weight, as in Karpenter (https://karpenter.sh/docs/concepts/nodepools/#specweigh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from broker.capacity.future_labels import future_labels
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import FutureNode, future_node
 from broker.placement.model import PodInfo
+from broker.placement.selectors import IN
+from broker.text import abridged, nearest
 
 # EKS runs the controller of this group outside of the cluster.
 AUTO_MODE: Final = "eks.amazonaws.com"
@@ -27,20 +29,22 @@ _OF_GROUP: Final[Mapping[str, Mapping[str, str]]] = {AUTO_MODE: {f"{AUTO_MODE}/c
 # On a NodePool that has no machine for any pod: the type and the reason of the condition.
 OFFERING: Final = "MachinesOffered"
 NO_MACHINE: Final = "NoMachineOffered"
-NO_ROOM: Final = "none of its instance types has room for the pod"
-# Whether some instance type that the pool's nodes may have has room for the pod.
-HasRoom = Callable[[FutureNode, PodInfo], bool]
+MOST_NAMED: Final = 3
+# Why no instance type that the pool's nodes may have has room for the pod; empty if one has.
+RoomLack = Callable[[FutureNode, PodInfo], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolVerdict:
     """`rejection`: why the pod gets no node of the pool; empty if it may get one. `accepts`: whether labels
-    and taints admit the pod, even if the pool serves no pod now.
+    and taints admit the pod, and a type has room for it, even if the pool serves no pod now. `too_large`:
+    whether only the room lacks.
     """
 
     pool: NodePool
     rejection: str
     accepts: bool
+    too_large: bool = False
 
     @property
     def node_class(self) -> str:
@@ -84,16 +88,41 @@ def not_serving(pool: NodePool) -> str:
     return f"it is not Ready: {ready.reason}{f': {ready.message}' if ready.message else ''}"
 
 
-def pool_verdicts(pod: PodInfo, pools: Iterable[NodePool], has_room: HasRoom) -> list[PoolVerdict]:
+def pool_verdicts(pod: PodInfo, pools: Iterable[NodePool], room_lack: RoomLack) -> list[PoolVerdict]:
     """All pools; the first without a rejection is the one that the pod gets its node from."""
-    verdicts = [_verdict(pod, pool, has_room) for pool in by_weight(pools)]
+    verdicts = [_verdict(pod, pool, room_lack) for pool in by_weight(pools)]
     return sorted(verdicts, key=lambda verdict: (bool(verdict.rejection), of_broker(verdict.pool)))
 
 
-def _verdict(pod: PodInfo, pool: NodePool, has_room: HasRoom) -> PoolVerdict:
+def _verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdict:
+    lack = ""
     try:
         node = pool_node(pool)
-        unfit = node.rejection(pod) or ("" if has_room(node, pod) else NO_ROOM)
+        unfit = node.rejection(pod) or (lack := room_lack(node, pod))
     except InvalidRequirement as error:
         unfit = f"its requirements cannot be read: {error}"
-    return PoolVerdict(pool=pool, rejection=unfit or not_serving(pool), accepts=not unfit)
+    rejection = unfit or not_serving(pool)
+    return PoolVerdict(pool=pool, rejection=rejection, accepts=not unfit, too_large=bool(lack))
+
+
+def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
+    """The NodePools that the pod's selector or affinity insists on, in a sentence, if none of them exists."""
+    absent: dict[str, None] = {}
+    for expressions in [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]:
+        insisted = [
+            item.values
+            for item in (*pod.node_selector, *expressions)
+            if (item.key, item.operator) == (names.NODEPOOL, IN) and item.values.isdisjoint(existing)
+        ]
+        if not insisted:
+            return ""
+        absent |= dict.fromkeys(sorted(insisted[0]))
+    if not absent:
+        return ""
+    known = f"; there are {abridged(sorted(existing), MOST_NAMED)}" if existing else ""
+    near = nearest(next(iter(absent)), existing) or known
+    return f"{pools_named([*absent])} {'does' if len(absent) == 1 else 'do'} not exist{near}"
+
+
+def pools_named(pools: Sequence[str]) -> str:
+    return f"NodePool{'s' if len(pools) > 1 else ''} {abridged(pools, MOST_NAMED)}"

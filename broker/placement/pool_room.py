@@ -1,18 +1,20 @@
-"""Whether any instance type that a NodePool allows has room for a pod."""
+"""Whether any instance type that a NodePool allows has room for a pod, and how much the largest has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from broker.apis import names
 from broker.apis.units import base
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import TYPE_KEYS
 from broker.capacity.requirements import Requirements
-from broker.capacity.type_filter import TypeFilter
-from broker.capacity.types import STORAGE, capacity, type_labels
+from broker.capacity.type_filter import Mask, TypeFilter
+from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, type_labels
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
 from broker.placement.pool_choice import AUTO_MODE
@@ -23,29 +25,82 @@ _TYPE_KEYS: Final = TYPE_KEYS | {key.replace(names.KARPENTER_AWS, AUTO_MODE, 1) 
 
 
 class TypeRoom:
-    """Answers by EC2's types. `types` is called only if labels and taints admit the pod."""
+    """Answers by EC2's types. `types` is called only if labels and taints admit the pod.
+
+    Both methods raise ProviderError.
+    """
 
     def __init__(self, types: Callable[[], Mapping[str, InstanceType]]) -> None:
         self._types = types
 
-    def __call__(self, node: FutureNode, pod: PodInfo) -> bool:
-        """Raises ProviderError."""
+    def fits(self, node: FutureNode, pod: PodInfo) -> bool:
+        """Whether a type has room for the pod."""
         return any(self._has_type(required, pod) for required in node.selections(pod))
 
+    def lack(self, node: FutureNode, pod: PodInfo) -> str:
+        """Why no type has room for the pod; empty if one has, and while no type is known."""
+        if not node.accepts(pod) or not self._machines.rooms or self.fits(node, pod):
+            return ""
+        places = [place for place, allowed in enumerate(self._allowed(node, pod)) if allowed]
+        rooms = [self._machines.rooms[place] for place in places]
+        if not rooms:
+            return "EC2 has no instance type that it and the pod's selector allow"
+        requests = self._requests(pod)
+        largest = {name: max(room.get(name, 0.0) for room in rooms) for name in requests}
+        short = [name for name in sorted(requests) if requests[name] > largest[name]]
+        if not short:
+            wanted = " and ".join(_amount(name, requests[name]) for name in sorted(requests))
+            return f"no type that it allows has {wanted} at once"
+        return "; ".join(
+            (
+                f"the largest type that it allows has {_amount(name, largest[name])}"
+                if largest[name]
+                else f"no type that it allows has {name}"
+            )
+            + f", the pod asks for {_amount(name, requests[name])}"
+            for name in short
+        )
+
     def _has_type(self, required: Requirements, pod: PodInfo) -> bool:
-        machines, resources = self._machines
-        requests = {name: amount for name, amount in base(pod.requests).items() if name in resources}
-        return bool((machines.matches_labels(required, among=_TYPE_KEYS) & machines.fits(requests)).any())
+        filter_ = self._machines.filter
+        mask = filter_.matches_labels(required, among=_TYPE_KEYS) & filter_.fits(self._requests(pod))
+        return bool(mask.any())
+
+    def _allowed(self, node: FutureNode, pod: PodInfo) -> Mask:
+        """The types that the node's requirements and the pod's selector allow."""
+        filter_ = self._machines.filter
+        masks = [filter_.matches_labels(required, among=_TYPE_KEYS) for required in node.selections(pod)]
+        return np.logical_or.reduce(masks) if masks else np.zeros(len(self._machines.rooms), dtype=bool)
+
+    def _requests(self, pod: PodInfo) -> dict[str, float]:
+        """The requests that the type decides about. The class decides the size of the disk, and a device
+        plugin may add resources to any machine.
+        """
+        decided = self._machines.resources - {STORAGE}
+        return {name: amount for name, amount in base(pod.requests).items() if amount and name in decided}
 
     @cached_property
-    def _machines(self) -> tuple[TypeFilter, frozenset[str]]:
-        """EC2's types, and the resources that the type decides.
-
-        The class decides the size of the disk, and a device plugin may add resources to any machine.
-        """
+    def _machines(self) -> _Machines:
         types = self._types().values()
         rooms = [capacity(type_, ANY_CLASS) for type_ in types]
-        return TypeFilter([_labels(type_) for type_ in types], rooms), frozenset().union(*rooms) - {STORAGE}
+        return _Machines(
+            TypeFilter([_labels(type_) for type_ in types], rooms), rooms, frozenset().union(*rooms)
+        )
+
+
+class _Machines(NamedTuple):
+    """EC2's types as a filter, their capacity, and all their resources."""
+
+    filter: TypeFilter
+    rooms: Sequence[Mapping[str, float]]
+    resources: frozenset[str]
+
+
+def _amount(resource: str, amount: float) -> str:
+    """`8 CPU`, `64 GiB of memory`, `8 nvidia.com/gpu`."""
+    if resource == MEMORY:
+        return f"{amount / 2**30:,.4g} GiB of memory"
+    return f"{amount:.10g} {'CPU' if resource == CPU else resource}"
 
 
 def _labels(type_: InstanceType) -> dict[str, str]:

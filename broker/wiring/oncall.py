@@ -16,7 +16,6 @@ from broker.oncall.waiting_pods import (
     PodSurroundings,
     WaitingPod,
     advised_classes,
-    may_fit,
     waiting_rows,
 )
 from broker.placement.claims import kept_slots
@@ -45,7 +44,7 @@ def waiting_pods_of(
             reports=failures(),
             members=gang_members(pods),
             advised=advised_classes(read.classes.cache.list()),
-            has_room=TypeRoom(lambda: snapshot.types) if snapshot.types else may_fit,
+            room_lack=TypeRoom(lambda: _types(term)).lack,
         )
         return waiting_rows(pods, around, term.clock.now())
 

@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 import structlog
 
-from providers.model import Gpu, InstanceType
+from providers.model import InstanceType
+from providers.type_text import decode_types
 
 _log = structlog.get_logger("aws.types")
 _FIELDS = sorted(field.name for field in dataclasses.fields(InstanceType))
@@ -47,12 +47,12 @@ class TypeStore:
             age = now.timestamp() - stored["at"]
             if not 0 <= age < self._ttl:
                 return None
-            return {item["name"]: _type(item) for item in stored["types"]}
+            return decode_types(stored["types"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def save(self, place: tuple[str, ...], types: Mapping[str, InstanceType], *, now: datetime) -> None:
-        body = orjson.dumps({"at": now.timestamp(), "types": list(types.values())}, default=sorted)
+        body = orjson.dumps({"at": now.timestamp(), "types": [*types.values()]}, default=sorted)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=self._folder)
@@ -65,11 +65,3 @@ class TypeStore:
     def _file(self, place: tuple[str, ...]) -> Path:
         text = orjson.dumps([FORMAT, _FIELDS, *place])
         return self._folder / f"types-{hashlib.sha256(text).hexdigest()[:20]}.json"
-
-
-def _type(item: dict[str, Any]) -> InstanceType:
-    item["gpus"] = tuple(Gpu(**gpu) for gpu in item["gpus"])
-    item["interfaces_per_card"] = tuple(item["interfaces_per_card"])
-    for name in ("zones", "market_types", "placement_strategies"):
-        item[name] = frozenset(item[name])
-    return InstanceType(**item)

@@ -11,6 +11,9 @@ import boto3
 import pytest
 import structlog
 
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.settings import Settings
 from local.aws import LocalAws
@@ -18,7 +21,8 @@ from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from tests.support.direct import local_aws_here
 
-from .kit import REGION, World
+from .kit import REGION, World, node_class
+from .town import Town
 
 NAMES = {field.name for field in fields(Settings)}
 
@@ -96,3 +100,11 @@ def cluster(tmp_path: Path) -> Iterator[tuple[Client, str]]:
         path = tmp_path / "kubeconfig"
         path.write_text(server.kubeconfig())
         yield Client(InProcessTransport(server.cluster)), str(path)
+
+
+@pytest.fixture
+def town(world: World, cluster: tuple[Client, str]) -> Town:
+    install(cluster[0])
+    cluster[0].create(EC2NodeClass.KIND, node_class(world))
+    cluster[0].create(Namespace.KIND, {"metadata": {"name": "ml"}})
+    return Town(*cluster, world)

@@ -11,7 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.commands.dry_run import DryRun
 from broker.commands.explain import claim as explain
 from broker.commands.explain.live import LIVE
-from broker.commands.explain.pod import PodExplainer, find, room_of
+from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.situation import read
 from broker.webpage.details import Details, live_details
 from broker.webpage.nodes import PodAmounts
@@ -40,7 +40,7 @@ def by_command(stack: Stack, key: str) -> dict[str, Any]:
     """The document of `explain pod`, without the events: the page has its timeline."""
     planner = forecaster(stack)
     situation = read(stack.client, stack.clock.now())
-    explainer = PodExplainer(situation=situation, forecaster=planner, has_room=room_of(planner.provider))
+    explainer = PodExplainer(situation=situation, forecaster=planner)
     document = explainer.page(find(situation, *key.split("/"))).document()
     return {part: rows for part, rows in document.items() if part != "events"}
 

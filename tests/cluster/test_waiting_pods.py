@@ -12,7 +12,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claim import Forecaster
-from broker.commands.explain.pod import PodExplainer, find, room_of
+from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.situation import read
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
@@ -124,6 +124,25 @@ def test_equal_pods_of_one_owner_are_one_row(stack: Stack) -> None:
     assert grouped(by_command(stack))
 
 
+@pytest.mark.covers("ONC-02")
+def test_pod_larger_than_each_type_has_one_reason_on_the_page_and_in_the_commands(stack: Stack) -> None:
+    full_team(stack)
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    pool(stack, "small", template={"requirements": [types]})
+    start(stack)
+    pods(stack, 1, cpu="64", spec={"nodeSelector": {names.NODEPOOL: "small"}})
+    larger = "NodePool small: the largest type that it allows has 2 CPU, the pod asks for 64 CPU"
+
+    def same() -> bool:
+        rows = live(stack).waiting_pods
+        told = [row.reason == "NoNodePool" and larger in row.message for row in rows]
+        return told == [True] and rows == by_command(stack)
+
+    stack.until(same, "the page and `explain cluster` say the same", step=1.0)
+    why = explained(stack, "p-0")["why"][0]
+    assert why["reason"] == "NoNodePool" and larger in why["message"]
+
+
 @pytest.mark.covers("ONC-03")
 def test_pod_of_karpenters_pool_is_shown_against_the_reservations_that_the_broker_advises_on(
     stack: Stack,
@@ -158,8 +177,7 @@ def explained(stack: Stack, name: str) -> dict[str, Any]:
         entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
     )
     situation = read(stack.client, now)
-    room = room_of(stack.provider)
-    explainer = PodExplainer(situation=situation, forecaster=forecaster, has_room=room)
+    explainer = PodExplainer(situation=situation, forecaster=forecaster)
     return explainer.page(find(situation, "default", name)).document()
 
 

@@ -244,10 +244,8 @@ def _by_options(
         yield "capacity-broker watch", "an option is free: it shows the launch"
     elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
         if _buys(situation, pod.node_pool):
-            kind, _, name = (pod.owner or f"Pod {pod.name}").partition(" ")
-            verb = "edit" if pod.owner else "describe"
             yield (
-                f"kubectl {verb} {kind.lower()} -n {pod.namespace} {name}",
+                pod.edit,
                 f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
             return
@@ -262,7 +260,7 @@ _OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _matches, _lent, 
 # By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
 _BY_REASON: Final[Mapping[str, tuple[str, str]]] = {
     GATED: ("kubectl describe pod {pod}", "its scheduling gates, and the events of their controller"),
-    NO_NODEPOOL: ("kubectl get nodepools -o yaml", "their requirements and taints, beside those of the pod"),
+    NO_NODEPOOL: ("kubectl get nodepools -o yaml", "it lists none: apply one, as in the folder examples"),
     NODEPOOL_NOT_READY: ("kubectl describe nodepool {pool}", "its conditions have the field and the remedy"),
     RESERVATIONS_FULL: ("capacity-broker inventory", "all reservations with their owners and free slots"),
     NODE_NOT_READY: ("capacity-broker explain claim {claim}", "the conditions of the claim and its node"),
@@ -273,6 +271,8 @@ def best_advice(
     situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
+    if pod.remedy:
+        return [{"command": pod.edit, "why": pod.remedy}]
     rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(situation, pod, rows))
     command, why = next(iter(rules), ("", ""))
     if command in ("", pod.command):  # the page that this is for names another one

@@ -26,9 +26,8 @@ from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
-from broker.oncall.waiting_pods import may_fit, waits
+from broker.oncall.waiting_pods import waits
 from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
-from broker.placement.pool_room import TypeRoom
 from broker.placement.waiting import waiting_since
 from broker.webpage.details import Explainer
 
@@ -119,6 +118,7 @@ def situation(broker: Broker, now: datetime) -> Situation:
         namespaces=broker.reads.namespaces.cache.list(),
         mirrors=broker.mirrors.list(),
         shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
+        types=broker.reads.snapshot().types,
     )
 
 
@@ -153,11 +153,9 @@ def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | Non
     pod: Pod | None = broker.read.pods.cache.find(key)
     if pod is None:
         return None
-    types = broker.reads.snapshot().types
     explainer = PodExplainer(
         situation=situation(broker, now) if waits(pod) else beside(broker, pod, now),
         forecaster=LiveForecaster(broker=broker, now=now),
-        has_room=TypeRoom(lambda: types) if types else may_fit,
         reports=broker.pod_reports(),
     )
     return explainer.page(pod).document()

@@ -9,10 +9,10 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 from broker.apis import names
@@ -38,17 +38,12 @@ from broker.oncall.waiting_pods import (
     PodSurroundings,
     WaitingPod,
     advised_uses,
-    may_fit,
     waiting_rows,
     waits,
 )
-from broker.placement.pool_choice import HasRoom, PoolVerdict, of_broker, pool_verdicts
-from broker.placement.pool_room import TypeRoom
+from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
 from broker.text import abridged, counted, format_time
-from providers.base import CapacityProvider
-from providers.errors import ProviderError
-from providers.model import InstanceType
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
 MOST_SLOTS: Final = 4  # reservations that are shown with their users
@@ -71,34 +66,19 @@ def find(situation: Situation, namespace: str, name: str) -> Pod:
     raise ValueError(unknown("Pod", name, near or [*known], command))
 
 
-def room_of(provider: Callable[[], CapacityProvider]) -> HasRoom:
-    """Answers by EC2's types; without EC2, by the families that the NodePools allow."""
-
-    def types() -> Mapping[str, InstanceType]:
-        try:
-            return provider().instance_types()
-        except ProviderError:
-            return {}
-
-    known = cache(types)
-    by_type = TypeRoom(known)
-    return lambda node, pod: by_type(node, pod) if known() else may_fit(node, pod)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PodExplainer:
-    """`forecaster` plans claims; `has_room`: whether a pod fits the types of a NodePool. `reports`: the
-    broker's last report on a pod, by its uid; None: those of the events.
+    """`forecaster` plans claims. `reports`: the broker's last report on a pod, by its uid; None: those of
+    the events.
     """
 
     situation: Situation
     forecaster: Forecasts
-    has_room: HasRoom
     reports: Mapping[str, str] | None = None
 
     @cached_property
     def _around(self) -> PodSurroundings:
-        around = replace(self.situation.around, has_room=self.has_room)
+        around = self.situation.around
         return around if self.reports is None else replace(around, reports=self.reports)
 
     def rows(self, pods: Iterable[Pod]) -> list[WaitingPod]:
@@ -118,7 +98,7 @@ class PodExplainer:
         situation = self.situation
         (row,) = self.rows([pod])
         claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
-        verdicts = pool_verdicts(pod_info(pod), situation.pools, self.has_room)
+        verdicts = pool_verdicts(pod_info(pod), situation.pools, self._around.room_lack)
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
         options = self._options(pod, claim, chosen)
         slots = [*_slots(situation, claim, chosen, options)]

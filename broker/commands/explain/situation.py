@@ -27,6 +27,7 @@ from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
 from broker.commands.inventory.prices import usd_hour
 from broker.controllers.launch.published import read_shortages
+from broker.controllers.provisioning.published_types import read_types
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.broken import BrokenNode, broken_nodes
@@ -47,14 +48,15 @@ from broker.oncall.waiting_pods import (
     PodSurroundings,
     WaitingPod,
     advised_classes,
-    may_fit,
     waiting_rows,
 )
+from broker.placement.pool_room import TypeRoom
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from broker.text import abridged
+from providers.model import InstanceType
 from providers.names import MANAGER
 
 # Karpenter's component in its events, and its and the broker's reason for a pod without a node.
@@ -82,6 +84,7 @@ class Situation:
     pools: Sequence[NodePool] = ()
     nodes: Sequence[Node] = ()
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
+    types: Mapping[str, InstanceType] = field(default_factory=dict)  # those of EC2; none: not known
     whole: Situation | None = None  # if this is a part
     unread: tuple[str, ...] = field(default=())
 
@@ -132,7 +135,7 @@ class Situation:
             reports=_reports(sorted((*whole.karpenter_events, *whole.events), key=self._at)),
             members=whole.members,
             advised=advised_classes(whole.classes),
-            has_room=may_fit,
+            room_lack=TypeRoom(lambda: whole.types).lack,
         )
 
     def _at(self, event: Event) -> datetime:
@@ -216,10 +219,13 @@ def _read(client: Client, now: datetime) -> Situation:
     events = sorted(listed(client, Event, unread), key=lambda event: happened(event) or now)
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)
+    waiting = waiting_pods(pods, claims, now)
+    types = _types(client, unread) if waiting else {}
     return Situation(
         now=now,
         claims=claims,
-        pods=waiting_pods(pods, claims, now),
+        pods=waiting,
+        types=types,
         every_pod=pods,
         members=gang_members(pods),
         pools=listed(client, NodePool),
@@ -252,6 +258,7 @@ def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
         every_pod=pods,
         pods=waiting_pods(pods, situation.claims, now),
         members=gang_members(pods),
+        types=_types(client, []),
     )
 
 
@@ -278,6 +285,15 @@ def published_shortages(client: Client) -> tuple[Shortages, str]:
         return read_shortages(client), ""
     except Forbidden as error:
         return Shortages(), f"current shortages are left out: {error}"
+
+
+def _types(client: Client, unread: list[str]) -> Mapping[str, InstanceType]:
+    """The types that the running broker published; none if the caller may not read them."""
+    try:
+        return read_types(client)
+    except Forbidden as error:
+        unread.append(f"instance types are left out, so whether they have room for a pod: {error}")
+        return {}
 
 
 def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:

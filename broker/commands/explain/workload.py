@@ -14,7 +14,8 @@ from broker.commands.explain.situation import Situation, unknown
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
-from broker.oncall.waiting_pods import grouped, owner_of, waits
+from broker.oncall.waiters import owner_of
+from broker.oncall.waiting_pods import grouped, waits
 from broker.text import counted
 
 KINDS: Final = {

@@ -69,12 +69,12 @@ class OtherPools:
 
     def __init__(self, pools: Iterable[NodePool], types: Callable[[], Mapping[str, InstanceType]]) -> None:
         self._pools = [*_serving(pools)]
-        self._has_room = TypeRoom(types)
+        self._room = TypeRoom(types)
 
     def of(self, pod: PodInfo) -> OtherPool | None:
         """The first pool that accepts the pod: some type has the labels and the room. Raises
         ProviderError."""
-        return next((pool for pool in self._pools if self._has_room(pool.node, pod)), None)
+        return next((pool for pool in self._pools if self._room.fits(pool.node, pod)), None)
 
 
 def _serving(pools: Iterable[NodePool]) -> Iterable[OtherPool]:

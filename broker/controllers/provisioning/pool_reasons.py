@@ -20,7 +20,7 @@ from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import OTHER_NODES, OTHER_ZONE
 from broker.placement.machines import NO_OPTION
 from broker.placement.packing_model import Packing, PendingPod
-from broker.placement.pool_choice import pool_node
+from broker.placement.pool_choice import absent_pools, pool_node
 from broker.placement.storage import Storage, StoredVolume
 from broker.text import abridged, counted
 
@@ -69,7 +69,8 @@ def _texts(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool],
     texts = [f"NodePool {name}: {known[name]}" for name in related]
     if count and (others := len(known) - len(related)):
         pools_text = counted(others, "other NodePool" if related else NodePool.KIND.kind)
-        texts.append(f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
+        absent = absent_pools(pod.info, [pool.name for pool in pools])
+        texts.append(absent or f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
     return texts
 
 

@@ -53,6 +53,7 @@ from broker.controllers.provisioning.pools import (
     served,
 )
 from broker.controllers.provisioning.protocols import LaunchProgress
+from broker.controllers.provisioning.published_types import PublishedTypes
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
@@ -72,6 +73,7 @@ from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import of_broker, static_pool
 from broker.quota.resolve import UnresolvedName
+from providers.errors import ProviderError
 
 AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
 SOON: Final = 0.5
@@ -109,6 +111,7 @@ class Provisioner:
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
+        self._types = PublishedTypes(context.client)
         self._writers = WriterPool("provisioning")
 
     def close(self) -> None:
@@ -129,6 +132,8 @@ class Provisioner:
         waiting = waiting_pods(pods, claims, self._caches, self._pods.failed)
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
+        if waiting:
+            self._publish_types()
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
             self._pools.offering((pool.pool for pool in pools), None)
             return None if self._release(()) else Result(requeue_after=AGAIN)
@@ -139,6 +144,12 @@ class Provisioner:
             used = self._serve(pools, waiting, pods, claims)
         self._release(used)
         return Result(requeue_after=self._wait)
+
+    def _publish_types(self) -> None:
+        try:
+            self._types.publish(self._slots.snapshot().types)
+        except ProviderError as error:
+            _log.warning("instance types not published", error=str(error))
 
     def _release(self, used: Collection[str]) -> bool:
         """Deletes claims without an instance if neither a pod of theirs nor another, as in `used`, needs

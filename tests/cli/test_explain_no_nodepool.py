@@ -1,0 +1,144 @@
+"""Why no NodePool accepts a pod: with numbers and names, the same in each command, and what to edit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+
+from .town import Town, owned_by, p5
+
+LABELS = {"pod-template-hash": "6d4b"}
+
+
+def asking(**requests: str) -> dict[str, Any]:
+    amounts = {key.replace("gpu", "nvidia.com/gpu"): text for key, text in requests.items()}
+    return {
+        "containers": [
+            {"name": "main", "image": "pause", "resources": {"requests": amounts, "limits": amounts}}
+        ]
+    }
+
+
+def of_deployment(town: Town, name: str = "train-0", **spec: Any) -> None:
+    town.pod(name, spec=spec, labels=LABELS, ownerReferences=[owned_by("ReplicaSet", "train-6d4b")])
+
+
+def shown(town: Town) -> tuple[str, str, list[tuple[str, str]]]:
+    """Reason, message and commands of the pod's page. The cluster's page has the same reason and message."""
+    page = town.explain("pod", "train-0", "-n", "ml")
+    (why,) = page["why"]
+    (row,) = town.explain("cluster")["pods"]
+    assert (row["reason"], row["message"]) == (why["reason"], why["message"])
+    return why["reason"], why["message"], [(row["command"], row["why"]) for row in page["do"]]
+
+
+@pytest.mark.covers("ONC-01", "ONC-02")
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        ({"cpu": "200"}, "the largest type that it allows has 192 CPU, the pod asks for 200 CPU"),
+        ({"memory": "4Ti"}, " GiB of memory, the pod asks for 4,096 GiB of memory"),
+        ({"gpu": "16"}, "has 8 nvidia.com/gpu, the pod asks for 16 nvidia.com/gpu"),
+        ({"aws.amazon.com/neuron": "1"}, ""),
+    ],
+)
+def test_pod_larger_than_each_type_of_its_pool_is_told_the_amounts(
+    town: Town, requests: dict[str, str], words: str
+) -> None:
+    town.types(p5())
+    town.pool("gpu")
+    of_deployment(town, **asking(**requests))
+    reason, message, do = shown(town)
+    if not words:  # a device plugin may add what no type has
+        assert reason == "Unschedulable"
+        return
+    assert reason == "NoNodePool" and words in message and "NodePool gpu: " in message
+    ((command, why),) = do
+    assert command == "kubectl edit deployment -n ml train" and "its requests are more" in why
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_that_fits_each_amount_but_no_type_whole_is_told_so(town: Town) -> None:
+    town.types(p5(), *p5_like("m5.large", vcpus=400))
+    types = [{"key": names.INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge", "m5.large"]}]
+    town.pool("gpu", template={"requirements": types})
+    of_deployment(town, **asking(cpu="300", gpu="8"))
+    reason, message, _ = shown(town)
+    assert reason == "NoNodePool"
+    assert "no type that it allows has 300 CPU and 8 nvidia.com/gpu at once" in message
+
+
+def p5_like(name: str, *, vcpus: int) -> list[Any]:
+    from dataclasses import replace
+
+    return [replace(p5(), name=name, vcpus=vcpus, gpus=())]
+
+
+@pytest.mark.covers("ONC-01")
+def test_a_pool_of_another_sort_is_named_after_the_one_that_is_too_small(town: Town) -> None:
+    town.types(p5())
+    taint = {"key": "team", "value": "other", "effect": "NoSchedule"}
+    town.pool("first", weight=50, template={"taints": [taint]})
+    town.pool("gpu")
+    of_deployment(town, **asking(cpu="200"))
+    _, message, _ = shown(town)
+    assert message.index("has 192 CPU") < message.index("does not tolerate team=other:NoSchedule")
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize("by", ["selector", "affinity"])
+def test_pod_that_selects_a_pool_that_is_not_there_is_told_the_nearest_name(town: Town, by: str) -> None:
+    town.types(p5())
+    town.pool("gpus")
+    chosen: dict[str, Any] = {"nodeSelector": {names.NODEPOOL: "gpu"}}
+    if by == "affinity":
+        test = {"key": names.NODEPOOL, "operator": "In", "values": ["gpu"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [test]}]}
+        chosen = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    of_deployment(town, **chosen)
+    reason, message, ((command, why),) = shown(town)
+    assert (reason, message) == ("NoNodePool", "NodePool gpu does not exist; the nearest name is gpus")
+    assert command == "kubectl edit deployment -n ml train" and message in why
+
+
+@pytest.mark.covers("ONC-01")
+def test_pool_that_exists_but_is_not_ready_is_not_said_to_be_missing(town: Town) -> None:
+    town.types(p5())
+    town.pool("gpu", ready=False)
+    town.pool("other")
+    of_deployment(town, nodeSelector={names.NODEPOOL: "gpu"})
+    reason, message, ((command, _),) = shown(town)
+    assert reason == "NodePoolNotReady" and "not exist" not in message
+    assert command == "kubectl describe nodepool gpu"
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"nodeSelector": {names.ZONE: "us-east-1b", "team": "a"}}, "its nodes have no label team"),
+        ({"nodeSelector": {names.INSTANCE_TYPE: "m5.large"}}, "m5.large"),
+    ],
+)
+def test_pod_that_selects_what_no_pool_has_is_to_change_its_own_template(
+    town: Town, spec: dict[str, Any], words: str
+) -> None:
+    town.types(p5())
+    town.mirror()
+    town.pool("gpu")
+    of_deployment(town, **spec)
+    reason, message, ((command, why),) = shown(town)
+    assert reason == "NoNodePool" and words in message
+    assert command == "kubectl edit deployment -n ml train"
+    assert "met by no NodePool" in why
+
+
+@pytest.mark.covers("ONC-02")
+def test_without_the_published_types_both_commands_say_what_the_scheduler_says(town: Town) -> None:
+    town.pool("gpu")
+    of_deployment(town, **asking(cpu="200"))
+    reason, message, _ = shown(town)
+    assert reason == "Unschedulable" and "Insufficient nvidia.com/gpu" in message
