@@ -71,13 +71,15 @@ class Broker:
         self.launcher = add_launch(term, self.slots, templates, self.journal, threads=threads)
         add_lifecycle(term, self.launcher)
         add_reservations(term)
-        self.mirrors = add_odcr(term)
+        mirrored = add_odcr(term)
+        self.mirrors = mirrored.reservations
         self.check = add_kueue(term)
         add_annotations(term)
         self.occupancy = add_occupancy(term)
         pods, failures = add_provisioning(term, self.slots, self.launcher, self.occupancy)
-        self.waiting_pods = waiting_pods_of(term, self.mirrors, failures)
-        self.slot_rows = slot_rows_of(term, self.mirrors)
+        self.waiting_pods = waiting_pods_of(term, mirrored, failures)
+        self.slot_rows = slot_rows_of(term, mirrored)
+        self._outside_cost = partial(outside_cost_of, term, mirrored)
         self.nodeclasses, self.pod_reports = term.nodeclasses, failures
         add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
@@ -90,7 +92,7 @@ class Broker:
         state.follow(lambda: self.launcher.shortages, self._owned_claims, since, self._term.clock.now)
         waiting_pods.follow(self.waiting_pods)
         slot_marks.follow(self.slot_rows)
-        outside.follow(partial(outside_cost_of, self._term))
+        outside.follow(self._outside_cost)
         self._manager.start()
 
     def stop(self) -> None:

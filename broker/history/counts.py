@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 from broker.apis import names
@@ -12,6 +13,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.class_catalog import image_for
 from broker.capacity.model import NodeClass
+from broker.capacity.requirements import Requirements
 from broker.controllers.launch.report import FULL
 from broker.history.demand import LINUX, CapacityPlace, UseLevel
 from broker.history.entries import is_shortage, pools
@@ -54,12 +56,22 @@ def levels(
         for class_ in classes
     }
 
+    @cache
+    def usable(class_name: str, needs: Requirements) -> frozenset[_Subject]:
+        """The class's reservations that claims with these needs can use: equal claims share the answer."""
+        return frozenset(
+            (odcr.id, place_of(odcr))
+            for odcr in selected.get(class_name, ())
+            if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
+            if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
+        )
+
     def platform(claim: NodeClaim, instance_type: str) -> str:
         resolved, type_ = node_class(claim.spec.node_class_ref.name), types.get(instance_type)
         image = image_for(resolved, type_) if resolved is not None and type_ is not None else None
         return image.platform if image is not None else LINUX
 
-    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, selected, platform))
+    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, usable, platform))
     for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
         subject = (reservation, place)
         total, used = slots.get(subject, (0, outside[subject]))
@@ -73,7 +85,7 @@ def place_of(item: Odcr | Instance) -> CapacityPlace:
 def _subjects(
     claim: NodeClaim,
     odcrs: Mapping[str, Odcr],
-    selected: Mapping[str, Sequence[Odcr]],
+    usable: Callable[[str, Requirements], frozenset[_Subject]],
     platform: Callable[[NodeClaim, str], str],
 ) -> set[_Subject]:
     """The reservations and pools that would serve the claim if they had room: each once, and a pool only
@@ -82,13 +94,7 @@ def _subjects(
     tried = {pool for pool in tried if pool.capacity_type != "spot"}
     named = {(odcr.id, place_of(odcr)) for pool in tried if (odcr := odcrs.get(pool.reservation))}
     if launch_state(claim)[0] in _WITHOUT_SLOT:
-        needs = claim_requirements(claim)
-        named |= {
-            (odcr.id, place_of(odcr))
-            for odcr in selected.get(claim.spec.node_class_ref.name, ())
-            if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
-            if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
-        }
+        named |= usable(claim.spec.node_class_ref.name, claim_requirements(claim))
     # In a pool, no demand counts twice.
     named = {
         (id_, place) for place, id_ in {place: id_ for id_, place in sorted(named, reverse=True)}.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -71,6 +71,7 @@ class _Use:
     odcrs: tuple[Odcr, ...]
 
 
+Counting = Callable[[], Iterable[UseLevel] | None]  # None: the counts are not known now
 _Fact = Attempt | RecordedEvent | _Use | UseLevel
 
 
@@ -98,6 +99,7 @@ class HistoryRecorder:
         self._works, self._tried_last = True, False
         self._maintained = float("-inf")
         self._uses: dict[str, tuple[int, int]] = {}
+        self._counting: Counting | None = None  # requested, and not counted yet
         self._sampler, self._sampling = LevelSampler(), threading.Lock()
         self._forecasts: Mapping[str, PoolForecast] = {}
         self._turnovers: Mapping[str, SlotTurnover] = {}
@@ -119,6 +121,13 @@ class HistoryRecorder:
         self._uses = seen
         if changed:
             self._put(_Use(self._clock.now(), changed))
+
+    def sample(self, counting: Counting) -> None:
+        """Counts soon, in the recorder's thread: the loops that request it, that of launches among them, go
+        on."""
+        with self._changed:
+            self._counting = counting
+            self._changed.notify_all()
 
     def levels(self, levels: Iterable[UseLevel]) -> None:
         """Samples the counts of all reservations and of all instances outside."""
@@ -185,12 +194,21 @@ class HistoryRecorder:
     def _run(self) -> None:
         while not self._finished():
             with guarded("history"):
+                self._count()
                 self._batch = self._batch or self._take()
                 if self._store():
                     self._batch = []
                     self._maintain()
                     continue
             self._wait(RETRY)
+
+    def _count(self) -> None:
+        with self._changed:
+            counting, self._counting = self._counting, None
+        with guarded("history"):  # a fault of the counts stops no other record
+            levels = counting() if counting is not None else None
+            if levels is not None:
+                self.levels(levels)
 
     def _finished(self) -> bool:
         """At the end there is one more try for the records that wait."""
@@ -203,7 +221,7 @@ class HistoryRecorder:
     def _take(self) -> list[_Fact]:
         """The next records; none after a while without any, so that old ones are deleted in time."""
         with self._changed:
-            if self._opened and not self._facts and not self._stopped:
+            if self._opened and not (self._facts or self._counting or self._stopped):
                 self._clock.wait(self._changed, PRUNE)
             few = 0 < len(self._facts) < BATCH
         if few:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from broker.app import Broker
 from broker.history.counts import levels
+from broker.history.demand import UseLevel
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.panics import guarded
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from broker.webpage.access import AccessRules, PageAccess
@@ -74,18 +75,14 @@ class OnCallViews:
         broker.journal.subscribe(self.history.attempt)
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
-        inventory.on_change(partial(self._sampled, broker))
-        broker.instances.on_listing(partial(self._sampled, broker))
+        sample = partial(self.history.sample, partial(self._levels, broker))
+        inventory.on_change(sample)
+        broker.instances.on_listing(sample)
 
-    def _sampled(self, broker: Broker) -> None:
-        """The loops that call it, that of launches among them, go on without a sample."""
-        with guarded("history"):
-            self._sample(broker)
-
-    def _sample(self, broker: Broker) -> None:
-        """Samples the demand, unless EC2's counts are old: a time without them is no record."""
+    def _levels(self, broker: Broker) -> Iterable[UseLevel] | None:
+        """The demand; None if EC2's counts are old: a time without them is no record."""
         if broker is not self._broker or broker.inventory.unreadable or not broker.inventory.described:
-            return
+            return None
         try:
             types = self._provider.instance_types()
         except ProviderError:
@@ -95,7 +92,7 @@ class OnCallViews:
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
-        self.history.levels(levels(odcrs, instances, waiting, classes, types, broker.nodeclasses.plan))
+        return levels(odcrs, instances, waiting, classes, types, broker.nodeclasses.plan)
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

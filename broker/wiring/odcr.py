@@ -6,7 +6,7 @@ None of them describes reservations or lists instances: they share the launch lo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.controllers.odcr.endings import EndingController
@@ -20,16 +20,24 @@ from broker.kube.manager import Synced
 from broker.kube.singleton import Singleton
 from broker.wiring.predicates import differ, without_status
 from broker.wiring.term import Term
+from providers.model import InstanceType
 
 MIRROR_EVERY = 300.0  # prices change without an event
 
 
-def add_odcr(term: Term) -> Cache[OnDemandCapacityReservation]:
-    """Returns the mirrors of EC2's reservations."""
+class Mirrored(NamedTuple):
+    """EC2's reservations as Kubernetes has them, and EC2's instance types as last read: reading it makes no
+    call."""
+
+    reservations: Cache[OnDemandCapacityReservation]
+    types: Callable[[], Mapping[str, InstanceType]]
+
+
+def add_odcr(term: Term) -> Mirrored:
     mirrors = Informer(term.client, OnDemandCapacityReservation, clock=term.clock)
-    _add_mirror(term, mirrors)
+    mirror = _add_mirror(term, mirrors)
     _add_purchases(term)
-    return mirrors.cache
+    return Mirrored(mirrors.cache, lambda: mirror.types)
 
 
 def _add_purchases(term: Term) -> None:
@@ -46,7 +54,7 @@ def _add_purchases(term: Term) -> None:
         loop.watches(kind, predicate=differ(without_status))
 
 
-def _add_mirror(term: Term, mirrors: Informer[OnDemandCapacityReservation]) -> None:
+def _add_mirror(term: Term, mirrors: Informer[OnDemandCapacityReservation]) -> MirrorController:
     manager, read, inventory, view = term.manager, term.read, term.inventory, term.ec2.view
     nodeclasses, every = term.nodeclasses, term.settings.poll_seconds
     instance_labels = InstanceLabelController(term, term.caches, inventory, view, relist=term.signals.replan)
@@ -74,6 +82,7 @@ def _add_mirror(term: Term, mirrors: Informer[OnDemandCapacityReservation]) -> N
     loop("instance-labels", instance_labels.run, every, sizes_known).on(view.on_listing)
     loop("endings", endings.run, every)
     loop("mirror", mirror.run, MIRROR_EVERY, mirrored).on(nodeclasses.on_change).watches(mirrors)
+    return mirror
 
 
 def _endings_and_mirror(

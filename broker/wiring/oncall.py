@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from broker.apis.capacity_broker import OnDemandCapacityReservation
-from broker.kube.cache import Cache
 from broker.oncall.broken import broken_nodes
 from broker.oncall.outside import Dollars, outside_cost
 from broker.oncall.slot_holders import slot_uses
@@ -20,15 +18,12 @@ from broker.oncall.waiting_pods import (
 )
 from broker.placement.claims import kept_slots
 from broker.placement.pool_room import TypeRoom
+from broker.wiring.odcr import Mirrored
 from broker.wiring.provisioning import Failures
 from broker.wiring.term import Term
-from providers.errors import ProviderError
-from providers.model import InstanceType
 
 
-def waiting_pods_of(
-    term: Term, mirrors: Cache[OnDemandCapacityReservation], failures: Failures
-) -> Callable[[], list[WaitingPod]]:
+def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Callable[[], list[WaitingPod]]:
     """Returns the pods that wait, each time anew; none before the caches are complete."""
 
     def waiting() -> list[WaitingPod]:
@@ -40,18 +35,18 @@ def waiting_pods_of(
         around = PodSurroundings(
             claims=claims,
             pools=read.pools.cache.list(),
-            uses=slot_uses(mirrors.list(), owners, claims, pods, rights.of_claim),
+            uses=slot_uses(mirrored.reservations.list(), owners, claims, pods, rights.of_claim),
             reports=failures(),
             members=gang_members(pods),
             advised=advised_classes(read.classes.cache.list()),
-            room_lack=TypeRoom(lambda: _types(term)).lack,
+            room_lack=TypeRoom(mirrored.types).lack,
         )
         return waiting_rows(pods, around, term.clock.now())
 
     return waiting
 
 
-def slot_rows_of(term: Term, mirrors: Cache[OnDemandCapacityReservation]) -> Callable[[], list[SlotRow]]:
+def slot_rows_of(term: Term, mirrored: Mirrored) -> Callable[[], list[SlotRow]]:
     """Returns the picture of capacity, each time anew; no row before the caches are complete."""
 
     def rows() -> list[SlotRow]:
@@ -59,12 +54,12 @@ def slot_rows_of(term: Term, mirrors: Cache[OnDemandCapacityReservation]) -> Cal
             return []
         read, snapshot, now = term.read, term.reads.snapshot(), term.clock.now()
         pods, claims, inventory = read.pods.cache.list(), read.claims.cache.list(), term.inventory.snapshot()
-        owners, types = snapshot.odcrs.owned.owner, _types(term)
+        owners, types = snapshot.odcrs.owned.owner, mirrored.types()
         broken = broken_nodes(
             claims, read.nodes.cache.list(), read.pools.cache.list(), now, price=lambda _: None
         )
         return slot_rows(
-            slot_uses(mirrors.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
+            slot_uses(mirrored.reservations.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
             kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
             broken={node.claim for node in broken},
             price=lambda type_, _: types[type_].on_demand_price if type_ in types else None,
@@ -73,17 +68,10 @@ def slot_rows_of(term: Term, mirrors: Cache[OnDemandCapacityReservation]) -> Cal
     return rows
 
 
-def outside_cost_of(term: Term) -> Dollars:
+def outside_cost_of(term: Term, mirrored: Mirrored) -> Dollars:
     """Nothing before EC2's first description of the instances."""
     listing = term.ec2.view.listing
     if listing is None:
         return {}
-    return outside_cost(term.inventory.snapshot().odcrs.values(), listing.instances.values(), _types(term))
-
-
-def _types(term: Term) -> Mapping[str, InstanceType]:
-    """EC2's instance types; none, and so no price, if EC2 cannot be read."""
-    try:
-        return term.provider.instance_types()
-    except ProviderError:
-        return {}
+    odcrs = term.inventory.snapshot().odcrs.values()
+    return outside_cost(odcrs, listing.instances.values(), mirrored.types())

@@ -84,7 +84,9 @@ def test_a_new_term_of_leadership_begins_with_a_full_sample(stack: Stack) -> Non
         views.close()
 
 
-def test_a_fault_of_the_record_stops_no_launch(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_counts_stops_no_launch_and_no_other_record(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("a fault of the record")
 
@@ -92,7 +94,13 @@ def test_a_fault_of_the_record_stops_no_launch(stack: Stack, monkeypatch: pytest
     stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE).follow(broker)
-    stack.claim("c-0", capacity=(RESERVED,))
-    stack.until_ready("c-0")
-    stack.polls(2)
+    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
+    views.follow(broker)
+    views.start()
+    try:
+        stack.claim("c-0", capacity=(RESERVED,))
+        stack.until_ready("c-0")
+        stack.polls(2)
+        stack.until(lambda: views.history.version and views.history.store.outcomes(since=0), "its record")
+    finally:
+        views.close()

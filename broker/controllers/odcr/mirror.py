@@ -65,7 +65,7 @@ class MirrorController:
         self._clock = clock
         self._users = users  # reservation id -> names of the classes that use it
         self._unresolved = unresolved  # classes with a temporarily unknown selection: they keep the shown one
-        self._types: Mapping[str, InstanceType] = {}
+        self.types: Mapping[str, InstanceType] = {}  # as last read, for those who must not wait for EC2
         self._account = ""
 
     def run(self) -> Result | None:
@@ -76,7 +76,7 @@ class MirrorController:
                 for_each(self._mirrors.list(), self._unread)
             return Result(requeue_after=NOT_YET)
         try:
-            self._types = self._provider.instance_types()
+            self.types = self._provider.instance_types()
             self._account = self._provider.account_id()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
@@ -86,8 +86,8 @@ class MirrorController:
             known = self._mirrors.get(odcr.id)
             with self._mirrors.guard(known) if known else guarded("mirror", odcr=odcr.id):
                 since = self._idle_since(odcr, now)
-                views.append(view_of(odcr, self._types, account=self._account, since=since))
-        measure(views, self._types)
+                views.append(view_of(odcr, self.types, account=self._account, since=since))
+        measure(views, self.types)
         stale = inventory.described if self._inventory.unreadable else None
         for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved, stale))
         for_each(self._left_over(inventory), self._end)
