@@ -21,11 +21,10 @@ from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
 from broker.webpage.details import NO_DETAILS, Details
-from broker.webpage.documentation import document
 from broker.webpage.heat import heat_map
 from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.nodes import total_fills
-from broker.webpage.problems import equal_problems
+from broker.webpage.problems import last_problems
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
 from broker.webpage.scope import VisibleHistory, VisibleScope, shown_names
 from broker.webpage.teams import team
@@ -97,11 +96,8 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     drawn = rows[:MOST_ROWS]
     groups = by_group(drawn, group)
     used = {use for held in groups.values() for row in held for use, _ in row.counts}
-    hours, recent = (
-        request.store.hours(request.now),
-        request.store.find(EntryFilter(warning=True), limit=PAGE),
-    )
-    shown, are_told = equal_problems(recent, request.state.shortages)
+    hours = request.store.hours(request.now)
+    shown, are_told = last_problems(request.store.find, request.state.shortages, most=MOST_PROBLEMS)
     return {
         "title": "Overview",
         "group": group,
@@ -116,7 +112,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
             bar_chart("Dollars an hour", DOLLARS, hours),
         ],
         "severities": SEVERITIES,
-        "problems": shown[:MOST_PROBLEMS],
+        "problems": shown,
         "told": are_told,
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
@@ -325,14 +321,6 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     idle = _idle(request, sum(view.cost or 0.0 for view in shown))
     team_values = team(pods, state.loans, [title] if row else [], idle=idle)
     return values | _uses(request, [view.odcr.id for view in shown]) | team_values
-
-
-def documentation(request: PageRequest) -> Mapping[str, Any]:
-    """A page of the documentation, such as the runbook of an alert. Raises PageNotFound."""
-    shown = document(request.match["path"])
-    if shown is None:
-        raise PageNotFound(f"The documentation has no page {request.path}.")
-    return shown
 
 
 def _named(rows: Iterable[_Row], name: str) -> _Row | None:

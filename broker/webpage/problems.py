@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
+from typing import Final, Protocol
 
 from broker.history.entries import Entry
+from broker.history.tables import EntryFilter
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.short_pools import ShortageRow, told
 
+READ: Final = 100  # entries
+MOST_READS: Final = 5
 
-def equal_problems(
-    entries: Sequence[Entry], shortages: Iterable[ShortageRow]
+
+class Find(Protocol):
+    """A search of the record, the newest first."""
+
+    def __call__(
+        self, entry_filter: EntryFilter, *, before: tuple[int, str] | None, limit: int
+    ) -> list[Entry]: ...
+
+
+def last_problems(
+    find: Find, shortages: Iterable[ShortageRow], *, most: int
 ) -> tuple[list[EqualRows[Entry]], bool]:
-    """The groups, and whether refusals are left out that a short pool stands for."""
+    """The newest groups, and whether refusals are left out that a short pool stands for.
+
+    A night's refusals would fill one read: others follow it.
+    """
     is_told = told(shortages)
-    shown = [entry for entry in entries if not (entry.code and is_told(entry.pool, entry.code))]
-    return equal_rows(shown, cause=_cause, zone=lambda entry: entry.zone), len(shown) < len(entries)
+    shown, left_out, before = list[Entry](), False, None
+    for _ in range(MOST_READS):
+        entries = find(EntryFilter(warning=True), before=before, limit=READ)
+        kept = [entry for entry in entries if not (entry.code and is_told(entry.pool, entry.code))]
+        shown, left_out = shown + kept, left_out or len(kept) < len(entries)
+        groups = equal_rows(shown, cause=_cause, zone=lambda entry: entry.zone)
+        if len(groups) >= most or len(entries) < READ:
+            break
+        before = entries[-1].at, entries[-1].id
+    return groups[:most], left_out
 
 
 def _cause(entry: Entry) -> Hashable:

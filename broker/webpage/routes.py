@@ -23,7 +23,6 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/classes/{name}": ("owner.html", pages.node_class),
     "/pools/{name}": ("owner.html", pages.node_pool),
     "/odcrs/{name}": ("odcr.html", pages.odcr),
-    "/docs/{path:.*}": ("document.html", pages.documentation),
     "/nodes": ("nodes.html", pages.nodes),
     "/pods/{namespace}/{name}": ("pod.html", pages.pod),
     "/namespaces/{name}": ("namespace.html", pages.namespace),

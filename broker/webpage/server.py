@@ -23,7 +23,7 @@ from broker.kube.clock import Clock
 from broker.web import WebServer
 from broker.webpage.access import AccessDenied, PageAccess, Person
 from broker.webpage.details import NO_DETAILS, Details, visible_details
-from broker.webpage.documentation import picture
+from broker.webpage.documentation import document, picture
 from broker.webpage.live import Live, LiveState
 from broker.webpage.pages import PageNotFound, PageRequest
 from broker.webpage.render import environment
@@ -77,6 +77,7 @@ class WebPage:
         static = files("broker.webpage") / "static"
         self._static = {name: (static / name).read_bytes() for name in STATIC}
         routes: list[web.AbstractRouteDef] = [web.get(r"/docs/{path:.+\.png}", self._picture)]
+        routes.append(web.get("/docs/{path:.*}", self._document))
         routes += [web.get(path, self._page(template, build)) for path, (template, build) in PAGES.items()]
         routes += [web.get("/static/{name}", self._file), web.get("/changes", self._changes)]
         routes.append(web.get("/{path:.*}", self._page("message.html", no_page)))  # after all others
@@ -114,9 +115,9 @@ class WebPage:
         live = self._live()
         status, values, shared = 200, dict[str, Any](), dict[str, Any]()
         try:
-            scope = self._access.scope(person, self._namespaces(person, live))
+            scope = self._access.scope(person, {*self._namespaces(person, live), *named(request)})
             live = visible(live, scope) if live is not None else None
-            shared = {"live": live, "scope": scope}
+            shared = {"live": live, "scope": scope, "now": now}
             page_request = PageRequest(
                 path=request.path,
                 query=dict(request.query),
@@ -136,10 +137,27 @@ class WebPage:
             _log.warning("history cannot be read", error=str(error).partition("\n")[0])
             text = "The history's database cannot be read now. Launches go on without it."
             template, status, values = "message.html", 503, {"title": "History unavailable", "text": text}
-        shared = {"live": None, "scope": NOTHING} | shared | {"person": person, "now": now}
+        return self._html(request, template, shared | {"person": person} | values, status=status)
+
+    def _html(
+        self, request: web.Request, template: str, values: Mapping[str, Any], *, status: int
+    ) -> web.Response:
+        shared: dict[str, Any] = {"live": None, "scope": NOTHING, "person": None, "now": self._clock.now()}
         shared |= {"path": request.path, "here": str(request.rel_url), "cluster": self._cluster}
-        text = self._templates.get_template(template).render(shared | values)
+        text = self._templates.get_template(template).render({**shared, **values})
         return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+
+    async def _document(self, request: web.Request) -> web.Response:
+        """A page of the documentation, such as a runbook: the same for everybody, and there while neither the
+        API server nor EC2 answers.
+        """
+        self._check_host(request)
+        shown = document(request.match_info["path"])
+        if shown is None:
+            text = f"The documentation has no page {request.path}."
+            missing = {"title": "Not found", "text": text, "cluster": ""}
+            return self._html(request, "message.html", missing, status=404)
+        return self._html(request, "document.html", {**shown, "cluster": ""}, status=200)
 
     def _namespaces(self, person: Person | None, live: LiveState | None) -> set[str]:
         """All that the page could show to the person."""
@@ -197,6 +215,13 @@ class WebPage:
             return
         if request.host.removesuffix(f":{request.url.port}") not in _LOCAL:
             raise web.HTTPForbidden(text=f"{request.host} is not a name of this machine", headers=HEADERS)
+
+
+def named(request: web.Request) -> set[str]:
+    """The namespace that a page is about: pods may run where nothing else is known of."""
+    match = request.match_info
+    key = "name" if request.path.startswith("/namespaces/") else "namespace"
+    return {match[key]} if key in match else set()
 
 
 def _denied(error: AccessDenied) -> web.Response:

@@ -20,6 +20,7 @@ from broker.webpage.live import LiveState
 from tests.support.clock import FakeClock
 from tests.unit.history.facts import AT, event, fill, refusal
 from tests.unit.webpage.rights import ALL_TEAMS, CLUSTER, TEAM, Reviews, guarded
+from tests.unit.webpage.samples import DETAILS
 from tests.unit.webpage.test_page import PATHS
 from tests.unit.webpage.world import OPEN, get, odcr, page, state
 
@@ -242,3 +243,24 @@ def test_a_reachable_page_without_authentication_is_refused_at_start(
 )
 def test_a_page_with_authentication_may_be_reached(given: dict[str, object]) -> None:
     assert exposed(Settings(**{**WEB, **given})) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.covers("ONC-08")
+@pytest.mark.parametrize("rules", [PROXY, TOKENS])
+def test_runbooks_are_shown_while_the_api_server_is_unavailable(rules: AccessRules) -> None:
+    """Whoever is on call then needs them most; nothing of the cluster is in them."""
+    access = guarded(Reviews(broken=True), rules)
+    runbook = get_page(access, "/docs/runbooks/capacity-broker-claims-waiting.md", {})
+    assert runbook.status == 200 and "kubectl" in runbook.data.decode()
+    assert "team" not in get_page(access, "/docs/nowhere.md", {}).data.decode()
+    assert get_page(access, "/docs/nowhere.md", {}).status == 404
+
+
+def test_a_namespace_that_only_has_running_pods_is_shown() -> None:
+    access, headers = signed_in(Reviews({"ana": {TEAM}}))
+    quiet = replace(state(), reservations=[], loans=[], rooms=[])
+    with page(HistoryStore(), quiet, access, DETAILS) as url:
+        for path, known in (("/namespaces/team", True), ("/pods/team/worker-0", True), ("/pods/x/y", False)):
+            answer = get(url + path, **headers)
+            assert (answer.status == 200) == known, path
+        assert "worker-0" in get(f"{url}/namespaces/team", **headers).data.decode()

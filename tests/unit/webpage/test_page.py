@@ -38,7 +38,7 @@ OBJECTS = (
 PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS, "/namespaces/team"]
 
 
-def filled(*facts: object) -> HistoryStore:
+def filled() -> HistoryStore:
     store = HistoryStore()
     fill(store, refusal(1), launch(2), event())
     return store
@@ -513,3 +513,15 @@ def test_picture_has_no_names_from_other_namespaces() -> None:
     assert "secret" not in str(seen) and "other/research" not in str(seen)
     assert ELSEWHERE in str(seen) and "team/worker-of-train-2" in str(seen)
     assert not visible(state(), replace(scope, cluster=False)).slots
+
+
+def test_a_nights_refusals_of_a_short_pool_hide_no_other_problem() -> None:
+    """They fill more than one read of the record, and the short pool stands for all of them."""
+    short = replace(state().shortages[0], pools=(str(POOL),))
+    night = [refusal(number) for number in range(1, 250)]
+    other = event(type="Warning", reason="ReclaimBlocked", message="a pod cannot be evicted")
+    store = HistoryStore()
+    fill(store, other, *night)
+    with page(store, replace(state(), shortages=[short])) as url:
+        shown = body(url)
+    assert "a pod cannot be evicted" in shown and "req-249" not in shown
