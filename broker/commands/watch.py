@@ -33,7 +33,7 @@ def facts(explanation: Explanation) -> dict[str, str]:
     for row in explanation.parts["short"]:
         pool = shortage_name(row)
         texts[f"short {row['scope']}:{row['pool']}"] = (
-            f"short: {pool}: {row['code']}, next try {row['next_try']}"
+            f"short: {pool}: {row['code']}, next try {row['next_try'] or 'once a slot is free'}"
         )
     for row in explanation.parts["waiting"]:
         texts[f"waits {row['claim']}"] = (

@@ -73,12 +73,7 @@ class SlotUse:
 
     @property
     def held_by(self) -> str:
-        """The users of the slots in words; empty without any."""
-        named = [holder.named for holder in self.holders]
-        shown = [abridged(named, MOST_NAMED)] if named else []
-        if self.elsewhere:
-            shown.append(f"{counted(self.elsewhere, 'instance')} of no claim of this cluster")
-        return ", and ".join(shown)
+        return held_by(self.holders, self.elsewhere)
 
     @property
     def summary(self) -> str:
@@ -87,6 +82,15 @@ class SlotUse:
         held = f", held by {self.held_by}" if self.held_by else ""
         free = f"{self.free} of {self.total} free" if self.free else f"full ({self.total} of {self.total})"
         return f"{self.id} ({self.type}, {self.zone}{state}): {free}{held}"
+
+
+def held_by(holders: Iterable[SlotUser], elsewhere: int) -> str:
+    """The users of slots in words; empty without any. `elsewhere`: the instances of no claim."""
+    named = sorted(holder.named for holder in holders)
+    shown = [abridged(named, MOST_NAMED)] if named else []
+    if elsewhere:
+        shown.append(f"{counted(elsewhere, 'instance')} of no claim of this cluster")
+    return ", and ".join(shown)
 
 
 def slot_uses(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from broker.oncall.metrics import GaugeTable
-from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.oncall.slot_holders import SlotUse, SlotUser, held_by
 
 Use = Literal["broken", "ending", "lent", "borrowed", "idle", "held", "other", "own"]
 # By use, what an on-call person looks for first: the letter of its mark, and its meaning.
@@ -69,6 +69,15 @@ class SlotRow:
 
     def count(self, use: Use) -> int:
         return sum(mark.use == use for mark in self.marks)
+
+    @property
+    def free(self) -> int:
+        return self.count("idle") + self.count("held")
+
+    @property
+    def held_by(self) -> str:
+        """The users of the slots in words; empty without any."""
+        return held_by((mark.user for mark in self.marks if mark.user is not None), self.count("other"))
 
     @property
     def counts(self) -> Sequence[tuple[Use, int]]:

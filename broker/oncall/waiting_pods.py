@@ -7,6 +7,7 @@ broker reported on the pod, or those of the reservations of a class that Karpent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,10 +19,11 @@ from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.reasons import GANG_INCOMPLETE
+from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
 from broker.oncall.slot_holders import SlotUse, is_workload
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import created, gates, owner_of, pod_command, template_command
+from broker.oncall.waiters import claim_requirements, created, gates, owner_of, pod_command, template_command
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
 from broker.placement.pool_choice import (
     NO_MACHINE,
@@ -45,6 +47,7 @@ NODEPOOL_NOT_READY: Final = "NodePoolNotReady"
 RESERVATIONS_FULL: Final = "ReservationsFull"
 OTHER_CONTROLLER: Final = "OtherController"
 MOST_NAMED: Final = 3
+_ID: Final = re.compile(r"\bcr-[0-9a-z]+")
 _STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 # The beginning of the reports of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
@@ -67,7 +70,8 @@ class WaitingPod:
 
     `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
     `own_message`: that of its events and conditions alone, which each reader of the pod may see.
-    `remedy`: the part of its template that no NodePool meets, if that is the reason.
+    `remedy`: the part of its template that no NodePool meets, if that is the reason. `full`: the ids of the
+    full reservations that its reason names and that it may use.
     """
 
     namespace: str
@@ -80,6 +84,7 @@ class WaitingPod:
     claim: str = ""
     own_message: str = ""
     remedy: str = ""
+    full: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -190,7 +195,7 @@ class _Choices:
 
 def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
     pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
-    remedy = ""
+    remedy, verdicts = "", list[PoolVerdict]()
     if claim is not None:
         reason, message = _of_claim(claim)
     else:
@@ -209,6 +214,7 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
         remedy=remedy,
+        full=() if reason == OTHER_CONTROLLER else tuple(_full(pod, claim, verdicts, message, around)),
     )
 
 
@@ -223,6 +229,26 @@ def _of_claim(claim: NodeClaim) -> tuple[str, str]:
             state = f"{type_}={step.status} {step.reason}: {step.message}" if step else f"not {type_} yet"
             return NODE_NOT_READY, f"NodeClaim {claim.name} has its instance, and is {state}".rstrip(": ")
     return UNSCHEDULABLE, f"NodeClaim {claim.name} has its node; kube-scheduler has not bound the pod"
+
+
+def _full(
+    pod: Pod,
+    claim: NodeClaim | None,
+    verdicts: Sequence[PoolVerdict],
+    message: str,
+    around: PodSurroundings,
+) -> Iterator[str]:
+    """The full reservations that the message names and the claim allows, or the pod and its NodePool."""
+    named = [use for id_ in dict.fromkeys(_ID.findall(message)) if (use := around.uses.get(id_))]
+    full = [use for use in named if not use.free and use.state == "active"]
+    allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
+    for verdict in verdicts if full else ():
+        if verdict.accepts:
+            allowed += pool_node(verdict.pool).selections(pod_info(pod))
+    for use in full:
+        labels = {names.INSTANCE_TYPE: use.type, names.ZONE: use.zone, names.CAPACITY_TYPE: "reserved"}
+        if any(all(item.allows(*label) for label in labels.items()) for item in allowed):
+            yield use.id
 
 
 Rule = Callable[[Pod, Sequence[PoolVerdict], PodSurroundings], tuple[str, str] | None]

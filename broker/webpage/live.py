@@ -21,6 +21,7 @@ from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.equal_rows import EqualRows, equal_rows
+from broker.oncall.full_reservations import FullReservations, full_reservations
 from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
 from broker.oncall.slot_marks import SlotRow
@@ -133,6 +134,11 @@ class LiveState:
     def short_pools(self) -> list[ShortageRow]:
         """The shortages, those of several zones and one cause as one row."""
         return short_pools(self.shortages)
+
+    @property
+    def full(self) -> list[FullReservations]:
+        """The full reservations that pods wait for and EC2 did not refuse."""
+        return full_reservations(self.waiting_pods, self.slots, self.shortages)
 
     @property
     def pod_groups(self) -> list[WaitingGroup]:

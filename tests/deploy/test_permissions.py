@@ -30,6 +30,7 @@ from broker.app import LEASE, Broker
 from broker.controllers.launch.calls import RECORDS
 from broker.controllers.launch.published import read_shortages
 from broker.controllers.odcr.mirror import MANAGED_BY
+from broker.controllers.provisioning.published_types import read_types
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
@@ -152,6 +153,17 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
 EVICTION = AccessRequest(verb="create", group="", resource="pods/eviction", namespace="default", name="held")
 
 
+def _types_are_published(stack: Stack) -> None:
+    """As soon as a pod waits."""
+    stack.pod("waits", nodeSelector={names.NODEPOOL: "none"})
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    stack.client.patch(
+        Pod.KIND, "waits", {"status": {"conditions": [refused]}}, namespace="default", subresource="status"
+    )
+    stack.until(lambda: read_types(stack.client), "the instance types are published")
+    stack.delete(Pod, "waits", namespace="default")
+
+
 def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
     odcr = stack.aws.odcr(count=1)
@@ -184,6 +196,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.delete(NodeClaim, "c-3")
 
     record.write(broker.client, record.read(broker.client))
+    _types_are_published(stack)
 
     # From here on only the broker removes nodes.
     stack.kubelets.stop()

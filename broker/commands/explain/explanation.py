@@ -19,7 +19,7 @@ from broker.apis.meta import Condition, Object, condition
 from broker.capacity.attempts import Attempt, Outcome
 from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
-from broker.commands.explain.shown_rows import relative, shown_rows, situation_pools
+from broker.commands.explain.shown_rows import full_of, full_row, relative, shown_rows, situation_pools
 from broker.commands.explain.situation import Reservation, Situation, concerned, happened
 from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
@@ -56,6 +56,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "code": "CODE",
         "for": "FOR",
         "next_try": "NEXT TRY",
+        "who": "WHO WAITS, AND WHO HOLDS IT",
     },
     "pods": {"who": "PODS THAT WAIT", "count": "COUNT", "for": "FOR", "what": "NODEPOOL, AND WHY"},
     "why": {"reason": "REASON", "message": "MESSAGE"},
@@ -147,7 +148,8 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         "short": [
             shortage_row(shortage) | {"for": age(situation.now - shortage.since)}
             for shortage in situation.shortages
-        ],
+        ]
+        + [full_row(row, situation.now) for row in full_of(situation)],
         "pods": [_group(group, situation.now) for group in grouped(situation.waiting_pods)],
         "waiting": [_waits(claim, situation.now) for claim in situation.waiting_claims],
         "tried": _tried(situation.attempts),
@@ -180,6 +182,8 @@ def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
     cost = f"{total:.2f} $/h{unpriced} idle or outside reservations"
     broken = counted(len(situation.broken), "node is broken", "nodes are broken")
     first = f"{broken}; " if situation.broken else ""
+    if full := sum(len(row.ids) for row in full_of(situation)):
+        since += f"; {counted(full, 'full reservation')} that pods wait for"
     return f"{first}{counted(len(short), 'shortage')}{since}; {waits}; {cost}"
 
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from broker.capacity.option_catalog import RESERVATION_FULL
 from broker.commands.explain.situation import Situation
 from broker.commands.output import age
+from broker.kube.conditions import timestamp
 from broker.oncall.equal_rows import EqualRows, equal_rows
+from broker.oncall.full_reservations import FullReservations, full_reservations
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row, told
 from broker.text import abridged, decode_time, plain
 
@@ -29,7 +32,7 @@ def shown_rows(
     now, pools = situation.now, situation_pools(situation)
     return {
         "state": [row for row in parts["state"] if not parts.get(_REPEATED.get(row["object"], ""))],
-        "short": [*_short(pools, now)],
+        "short": [*_short(pools, now), *_full(full_of(situation), now)],
         "waiting": [_claims(group) for group in equal_rows(parts["waiting"], cause=_cause)],
         "tried": [*_tried(parts["tried"], told(pools), brief=brief)],
     }
@@ -44,6 +47,32 @@ def situation_pools(situation: Situation) -> list[ShortageRow]:
         if (type_ := mirror.status.type) and (zone := mirror.status.zone)
     }
     return short_pools(shortage_row(shortage, places) for shortage in situation.shortages)
+
+
+def full_of(situation: Situation) -> list[FullReservations]:
+    """The full reservations of the situation that pods wait for."""
+    whole, ids = situation.whole or situation, {mirror.name for mirror in situation.mirrors}
+    held = [use for use in whole.slot_uses.values() if use.id in ids]
+    return full_reservations(situation.waiting_pods, held, situation_pools(situation))
+
+
+def full_row(full: FullReservations, now: datetime) -> dict[str, Any]:
+    """Full reservations that pods wait for, with the fields of a shortage, for a machine."""
+    since = full.since and timestamp(full.since)
+    return {
+        "scope": "reservation",
+        "pool": ", ".join(full.ids),
+        "code": RESERVATION_FULL,
+        "class": "",
+        "message": full.who,
+        "since": since,
+        "last": since,
+        "next_try": None,
+        "until": None,
+        "pods": [pod.key for pod in full.pods],
+        "command": full.pods[0].command,
+        "for": age(now - (full.since or now)),
+    }
 
 
 def relative(at: datetime, now: datetime) -> str:
@@ -68,6 +97,17 @@ def _short(pools: Iterable[ShortageRow], now: datetime) -> Iterator[Row]:
             "code": pool.code,
             "for": age(now - pool.since),
             "next_try": "due" if due else relative(pool.until, now),
+        }
+
+
+def _full(rows: Iterable[FullReservations], now: datetime) -> Iterator[Row]:
+    for row in rows:
+        yield {
+            "pool": row.scope,
+            "code": RESERVATION_FULL,
+            "for": age(now - (row.since or now)),
+            "next_try": "once a slot is free",
+            "who": row.who,
         }
 
 
