@@ -29,7 +29,7 @@ from broker.wiring.launch import add_launch
 from broker.wiring.lifecycle import add_lifecycle
 from broker.wiring.nodeclass import add_nodeclass
 from broker.wiring.odcr import add_odcr
-from broker.wiring.oncall import outside_cost_of, slot_rows_of, waiting_pods_of
+from broker.wiring.oncall import node_prices_of, outside_cost_of, slot_rows_of, waiting_pods_of
 from broker.wiring.provisioning import add_occupancy, add_provisioning
 from broker.wiring.reservations import add_annotations, add_reservations
 from broker.wiring.slots import add_slots
@@ -78,6 +78,7 @@ class Broker:
         self.occupancy = add_occupancy(term)
         pods, failures = add_provisioning(term, self.slots, self.launcher, self.occupancy)
         self.waiting_pods = waiting_pods_of(term, mirrored, failures)
+        self.node_prices = partial(node_prices_of, term, mirrored)
         self.slot_rows = slot_rows_of(term, mirrored)
         self._outside_cost = partial(outside_cost_of, term, mirrored)
         self.nodeclasses, self.pod_reports = term.nodeclasses, failures

@@ -20,7 +20,7 @@ from broker import memory
 from broker.commands import advice_commands, explain_commands, oncall_commands, verb_commands
 from broker.commands.examples import are_examples, local
 from broker.commands.explain_commands import AWS, OWNERSHIP, PLAN
-from broker.commands.help import Command, Group
+from broker.commands.help import Command, Group, KindGroup
 from broker.commands.output import Format, show
 from broker.commands.verb_commands import CLUSTER, Output
 from broker.options import options, region_of
@@ -60,7 +60,9 @@ app = typer.Typer(
 crds_app = typer.Typer(
     cls=Group, help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True
 )
-explain_app = typer.Typer(cls=Group, help="Explain the state of an object.", no_args_is_help=True)
+explain_app = typer.Typer(
+    cls=KindGroup, help="Explain the state of an object: TYPE NAME or TYPE/NAME.", no_args_is_help=True
+)
 app.add_typer(crds_app, name="crds")
 app.add_typer(explain_app, name="explain")
 

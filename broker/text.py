@@ -62,6 +62,11 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
+def with_unpriced(cost: str, unpriced: int) -> str:
+    """A sum of dollars, with the number of parts that have no known price and so are not in it."""
+    return f"{cost} and {unpriced} without a price" if unpriced else cost
+
+
 def abridged(texts: Sequence[str], most: int) -> str:
     """The first texts and the number of the others: `a, b and 3 more`."""
     more = len(texts) - most

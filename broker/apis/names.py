@@ -28,6 +28,7 @@ READINESS_TAINTS: Final = "readiness.k8s.io/"
 # Karpenter
 KARPENTER: Final = "karpenter.sh"
 CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
+EKS_CAPACITY_TYPE: Final = "eks.amazonaws.com/capacityType"  # of nodes of managed node groups
 NODEPOOL: Final = "karpenter.sh/nodepool"
 NODEPOOL_HASH: Final = "karpenter.sh/nodepool-hash"
 NODEPOOL_HASH_VERSION: Final = "karpenter.sh/nodepool-hash-version"

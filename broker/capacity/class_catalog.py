@@ -26,6 +26,7 @@ from broker.capacity.model import Inventory, NodeClass, Option, Pool, Resolved, 
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
+from providers.prices import Product, usd_hour
 
 _UNRESERVED: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -194,7 +195,7 @@ class ClassCatalogs:
         key = (kind, nodes, frozenset(zones), placement)
         if key not in self._unreserved:
             odds = self._inventory.odds
-            self._unreserved[key] = _unreserved(kind, nodes.candidates, zones, placement, odds)
+            self._unreserved[key] = _unreserved(kind, nodes, zones, placement, odds)
         return self._unreserved[key]
 
 
@@ -311,7 +312,7 @@ def _live(
 
 def _unreserved(
     kind: CapacityType,
-    candidates: Mapping[str, CandidateType],
+    nodes: _NodeTypes,
     zones: Collection[str],
     placement: str,
     odds: Mapping[str, int],
@@ -319,16 +320,26 @@ def _unreserved(
     """On-demand or spot pools, generic ones first, then the cheapest, then the smallest; unknown prices come
     last. `odds` order the zones of a type at one price."""
     market: Market = "spot" if kind == "spot" else "on-demand"
+    types = {candidate.type.name: candidate.type for candidate in nodes.candidates.values()}
     ranked = {name for pool in odds for name in pool.split(":")[1:2]}  # the other types need no key
     ranked_options: list[tuple[bool, float, int, int, Option]] = []
-    for rank, candidate in enumerate(candidates.values()):
-        type_ = candidate.type
+    for rank, candidate in enumerate(nodes.candidates.values()):
+        type_, image = candidate.type, image_for(nodes.settings, candidate.type)
         if kind not in type_.market_types:
             continue
         for zone in type_.zones.intersection(zones):
-            price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
+            product = Product(
+                instance_type=type_.name,
+                zone=zone,
+                platform=image.platform if image else "",
+                tenancy=candidate.labels[INSTANCE_TENANCY],
+                spot=kind == "spot",
+            )
+            price = known = usd_hour(types, product)
+            if known is None:
+                price = type_.spot_prices.get(zone) if product.spot else type_.on_demand_price
             pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone, placement=placement)
-            option = Option(pool=pool, price=price, market=market)
+            option = Option(pool=pool, price=price, estimated=known is None, market=market)
             cost = math.inf if price is None else price
             likely = odds.get(str(pool), 0) if type_.name in ranked else 0
             ranked_options.append((exotic(type_, price), cost, rank, likely, option))

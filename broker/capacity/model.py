@@ -212,18 +212,25 @@ class Option:
     """A pool that a claim could use, and the parameters of a launch into it.
 
     `odcr_ids` are the reservations that give the pool its room (several for a group or an open match).
-    `ends` is the soonest end among them.
+    `ends` is the soonest end among them. `price` orders options; `estimated`: it is that of Linux on shared
+    tenancy, since that of the option is unknown.
     """
 
     pool: Pool
     odcr_ids: tuple[str, ...] = ()
     price: float | None = None
+    estimated: bool = False
     ends: datetime | None = None
     market: Market = "on-demand"
 
     def __hash__(self) -> int:
         pool = self.pool  # its fields tell options apart, and a group has many members
         return hash((pool.instance_type, pool.zone, pool.reservation))
+
+    @property
+    def usd_hour(self) -> float | None:
+        """Its price outside reservations in US dollars an hour; None if it is unknown."""
+        return None if self.estimated else self.price
 
     def skipped(self, reason: str, why: str, class_: ErrorClass | None = None) -> Skipped:
         """The option as one that is not taken."""

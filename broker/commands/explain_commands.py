@@ -1,4 +1,4 @@
-"""The commands `explain claim|pod|deployment|job` of the command line: they plan with EC2's present data."""
+"""The commands `explain claim|pod|deployment|statefulset|job`: they plan with EC2's present data."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ PLAN: Final = (
     "gang_hold_seconds",
 )
 OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
+# By command: the kind of workload.
+WORKLOADS: Final = {"deployment": "Deployment", "statefulset": "StatefulSet", "job": "Job"}
 _NEEDS: Final = (*PLAN, *OWNERSHIP, *AWS, *CLUSTER)
 
 Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
 Pod = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Pod.")]
-Deployment = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Deployment.")]
-Job = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Job.")]
+Workload = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="Its namespace.")]
 
 
@@ -61,11 +62,13 @@ def register(
         claim = explain.claim(connected, name)
         options_now = _forecaster(settings, connected, provider).of(claim)
         events = explain.events(connected, claim)
+        pods, usd_hour = explain.pods_on(connected, claim), explain.price(connected, claim)
         if output is not Format.TABLE:
-            pods = explain.pods_on(connected, claim)
-            show_one(explain.document(claim, options_now, events, pods=pods), format_=output)
+            document = explain.document(claim, options_now, events, pods=pods, usd_hour=usd_hour)
+            show_one(document, format_=output)
             return
-        sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
+        headline = explain.headline(claim, pods=pods, usd_hour=usd_hour)
+        sys.stdout.write("\n".join(headline) + "\n\n")
         show(
             explain.format_attempts(explain.attempts(claim, events)),
             columns=explain.ATTEMPT_COLUMNS,
@@ -97,23 +100,26 @@ def register(
         explainer = _explainer(settings, namespace, client, provider)
         _print([explainer.page(find(explainer.situation, namespace, name))], output)
 
-    @explain_app.command("deployment", cls=Command)
-    @options(*_NEEDS)
-    def explain_deployment(
-        settings: Settings, name: Deployment, namespace: Namespace = "default", output: Output = Format.TABLE
-    ) -> None:
-        """Show the pods of a Deployment as `explain pod` does, equal ones together."""
-        explainer = _explainer(settings, namespace, client, provider)
-        _workload("deployment", explainer, partial(client, settings), namespace, name, output)
+    for kind in WORKLOADS:
+        _add_workload(kind, explain_app, client, provider)
 
-    @explain_app.command("job", cls=Command)
-    @options(*_NEEDS)
-    def explain_job(
-        settings: Settings, name: Job, namespace: Namespace = "default", output: Output = Format.TABLE
+
+def _add_workload(
+    kind: str,
+    explain_app: typer.Typer,
+    client: Callable[[Settings], Client],
+    provider: Callable[..., AwsProvider],
+) -> None:
+    def explain_workload(
+        settings: Settings, name: Workload, namespace: Namespace = "default", output: Output = Format.TABLE
     ) -> None:
-        """Show the pods of a Job as `explain pod` does, equal ones together."""
         explainer = _explainer(settings, namespace, client, provider)
-        _workload("job", explainer, partial(client, settings), namespace, name, output)
+        _workload(kind, explainer, partial(client, settings), namespace, name, output)
+
+    explain_workload.__doc__ = (
+        f"Show the pods of a {WORKLOADS[kind]} as `explain pod` does, equal ones together."
+    )
+    explain_app.command(kind, cls=Command)(options(*_NEEDS)(explain_workload))
 
 
 def _workload(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydantic import ValidationError
 from typer import BadParameter
@@ -74,6 +75,23 @@ def _number(value: Any) -> str | float:
         return str(value)
 
 
+# The kinds that `explain` knows, by the names that kubectl has for them.
+KINDS: Final[Mapping[str, str]] = {
+    alias: command
+    for command, aliases in {
+        "pod": "po pod pods",
+        "deployment": "deploy deployment deployments",
+        "statefulset": "sts statefulset statefulsets",
+        "job": "job jobs",
+        "claim": "claim nodeclaim nodeclaims",
+        "class": "class ec2nodeclass ec2nodeclasses",
+        "reservation": "reservation capacityreservation capacityreservations "
+        "clustercapacityreservation clustercapacityreservations",
+    }.items()
+    for alias in aliases.split()
+}
+
+
 class Group(TyperGroup):
     """A command with subcommands; the help has the whole sentence of each."""
 
@@ -84,3 +102,16 @@ class Group(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class KindGroup(Group):
+    """Commands named after kinds. `TYPE/NAME` is `TYPE NAME`, with kubectl's names of a type: `sts/web` and
+    `statefulset.apps/web` are `statefulset web`.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        kind, slash, name = args[0].partition("/")
+        command = KINDS.get(kind.partition(".")[0].lower())
+        if slash and command is not None:
+            args = [command, *([name] if name else []), *args[1:]]
+        return super().resolve_command(ctx, args)

@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from broker.capacity.hindsight import DAY, DemandSpan, Rates, cheapest, days, rates, replay, split
-from broker.history.demand import HOLDS, DemandCurve, UseLevel, curves
+from broker.history.demand import HOLDS, CapacityPlace, DemandCurve, UseLevel, curves
 from broker.history.store import HistoryStore
 
 LEAST_DAYS: Final = 2
 DAYS: Final = 14.0
 # An hour short costs this many hours of a slot, so a slot pays if it idles less than nine hours for each.
 SHORT_PRICES: Final = 10
-Price = Callable[[str, str], float | None]
+Price = Callable[[CapacityPlace], float | None]
 
 
 class DemandReads(Protocol):
@@ -132,7 +132,7 @@ def model(query: AdviceQuery) -> str:
 
 def _row(curve: DemandCurve, query: AdviceQuery, price: Price | None) -> AdviceRow:
     place, spans = curve.place, curve.spans
-    known = curve.price / 1_000_000 or (price(place.instance_type, place.zone) if price else None)
+    known = curve.price / 1_000_000 or (price(place) if price else None)
     rate = _rates(known, query)
     was = replay(spans, rate)
     inside, outside = split(spans, query.hours)

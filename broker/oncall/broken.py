@@ -6,7 +6,7 @@ alone, by the table with which the broker repairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,13 +16,12 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import condition
 from broker.oncall.waiters import is_brokers
+from broker.placement.node_prices import Price
 from broker.placement.reboots import reboots_of
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import DEFAULT, rules_of
 from broker.text import format_time
 
-# US dollars an hour of the claim's instance at On-Demand price; None if it is not known.
-Price = Callable[[NodeClaim], float | None]
 _PAID: Final = frozenset({"reserved", "on-demand"})
 _DONE: Final[Mapping[str, str]] = {"reboot": "rebooted", "replace": "replaced"}
 

@@ -7,13 +7,15 @@ from typing import Final
 
 from broker.oncall.metrics import GaugeTable
 from providers.model import Instance, InstanceType, Odcr
+from providers.prices import Product, usd_hour
 
 Dollars = Mapping[tuple[str, ...], float]
 
 _COST: Final = GaugeTable(
     "capacity_broker_outside_cost_dollars_per_hour",
     "On-Demand price of the cluster's instances outside of EC2 capacity reservations, without spot "
-    "instances; 0 for a type and zone with a reservation and no instance outside.",
+    "instances and those without a known price; 0 for a type and zone with a reservation and no instance "
+    "outside.",
     ("instance_type", "zone"),
 )
 
@@ -31,8 +33,16 @@ def outside_cost(
         (odcr.instance_type, odcr.zone): 0.0 for odcr in odcrs if odcr.active
     }
     for instance in filter(runs_outside, instances):
-        type_, place = types.get(instance.instance_type), (instance.instance_type, instance.zone)
-        price = type_.price(instance.platform, instance.tenancy) if type_ is not None else None
+        place = instance.instance_type, instance.zone
+        price = usd_hour(
+            types,
+            Product(
+                instance_type=instance.instance_type,
+                zone=instance.zone,
+                platform=instance.platform,
+                tenancy=instance.tenancy,
+            ),
+        )
         if price is not None:
             dollars[place] = dollars.get(place, 0.0) + price
     return dollars

@@ -26,7 +26,7 @@ USES: Final[Mapping[Use, tuple[str, str]]] = {
     "own": ("O", "own"),
 }
 Group = Literal["owner", "zone"]
-Price = Callable[[str, str], float | None]
+SlotPrice = Callable[[SlotUse], float | None]
 
 _BY_USE: Final = GaugeTable(
     "capacity_broker_slots",
@@ -92,7 +92,7 @@ class SlotRow:
 
 
 def slot_rows(
-    uses: Iterable[SlotUse], *, kept: Mapping[str, int], broken: Collection[str], price: Price
+    uses: Iterable[SlotUse], *, kept: Mapping[str, int], broken: Collection[str], price: SlotPrice
 ) -> list[SlotRow]:
     """The rows, the most urgent first. `kept`: free slots that are promised, by reservation. `broken`: the
     claims of broken nodes.
@@ -139,7 +139,7 @@ def _borrowed(row: SlotRow) -> Iterator[SlotRow]:
         yield replace(row, owner=owner, lender=row.owner, marks=tuple(marks))
 
 
-def _row(use: SlotUse, kept: int, broken: Collection[str], price: Price) -> SlotRow:
+def _row(use: SlotUse, kept: int, broken: Collection[str], price: SlotPrice) -> SlotRow:
     held = min(kept, use.free)
     marks = [
         *(_mark(user, use.owner, broken) for user in use.holders),
@@ -155,7 +155,7 @@ def _row(use: SlotUse, kept: int, broken: Collection[str], price: Price) -> Slot
         state=use.state,
         owner=use.owner,
         marks=tuple(sorted(marks[: use.total], key=lambda mark: order.index(mark.use))),
-        usd_hour=price(use.type, use.zone),
+        usd_hour=price(use),
     )
 
 

@@ -123,4 +123,4 @@ class OnCallViews:
         broker = self._broker
         if broker is None:
             return NO_DETAILS
-        return live_details(broker, self._provider, self._explainer, self._clock.now(), self._requests)
+        return live_details(broker, self._explainer, self._clock.now(), self._requests)

@@ -14,8 +14,6 @@ from typing import Any
 from broker.app import Broker
 from broker.webpage.nodes import NodeRow, PodAmounts, PodRow, node_rows, pod_rows
 from broker.webpage.scope import VisibleScope
-from providers.base import AccountFacts
-from providers.errors import ProviderError
 
 Document = Mapping[str, Any]
 
@@ -41,22 +39,17 @@ class Details:
 NO_DETAILS = Details()
 
 
-def live_details(
-    broker: Broker, provider: AccountFacts, explainer: Explainer, now: datetime, requests: PodAmounts
-) -> Details:
+def live_details(broker: Broker, explainer: Explainer, now: datetime, requests: PodAmounts) -> Details:
     """From the caches of a leading broker. `requests` are kept from one page to the next."""
 
-    def price(type_: str) -> float | None:
-        try:
-            known = provider.instance_types().get(type_)
-        except ProviderError:
-            return None
-        return known.on_demand_price if known is not None else None
-
     def nodes() -> list[NodeRow]:
-        read, owners = broker.read, broker.reads.snapshot().odcrs.owned.owner
         return node_rows(
-            read.nodes.cache.list(), read.claims.cache.list(), read.pods.cache.list(), owners, price, requests
+            broker.read.nodes.cache.list(),
+            broker.read.claims.cache.list(),
+            broker.read.pods.cache.list(),
+            broker.reads.snapshot().odcrs.owned.owner,
+            broker.node_prices(),
+            requests,
         )
 
     def pods(namespace: str, owner: str) -> list[PodRow]:
@@ -65,7 +58,7 @@ def live_details(
             broker.read.claims.cache.list(),
             broker.read.pods.cache.list(),
             broker.reads.snapshot().rights,
-            price,
+            broker.node_prices(),
             requests,
             namespace=namespace,
             owner=owner,

@@ -6,7 +6,7 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -36,6 +36,7 @@ from broker.oncall.waiters import (
     waiting_pods,
 )
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
+from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -43,7 +44,7 @@ from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
 from providers.base import AccountFacts
 from providers.errors import ProviderError
-from providers.model import InstanceType, Odcr
+from providers.model import InstanceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +172,18 @@ class LiveState:
         return sorted(idle, key=lambda view: (-(view.cost or 0.0), -view.odcr.idle, view.odcr.id))
 
     @property
-    def cost(self) -> float:
-        return sum(view.cost or 0.0 for view in self.odcrs)
+    def cost(self) -> Cost:
+        return idle_cost(self.odcrs)
 
 
 Live = Callable[[], LiveState | None]
+
+
+def idle_cost(odcrs: Iterable[OdcrView]) -> Cost:
+    """The cost of the idle slots of these reservations."""
+    idle = [view for view in odcrs if view.odcr.idle]
+    dollars, _ = total(view.cost for view in idle)
+    return dollars, sum(view.odcr.idle for view in idle if view.cost is None)
 
 
 def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveState:
@@ -190,20 +198,21 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         view_of(odcr, types, account=account, owner=owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
+    price = broker.node_prices()
     facts = partial(_facts, facts_of_claims(claims), types)
     broken = broken_nodes(
         claims,
         broker.read.nodes.cache.list(),
         broker.read.pools.cache.list(),
         now,
-        price=partial(_price, types, inventory.odcrs),
+        price=price,
     )
     places = {view.odcr.id: view.place for view in odcrs}
     return LiveState(
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim, types, inventory.odcrs, owned=broker.owns(claim)) for claim in claims],
+        claims=[_claim(claim, price, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
         shortages=[shortage_row(shortage, places) for shortage in broker.launcher.shortages.lasting(now)],
@@ -242,9 +251,7 @@ def _facts(known: Mapping[str, TypeFacts], types: Mapping[str, InstanceType], na
     return facts_of_type(types[name])
 
 
-def _claim(
-    claim: NodeClaim, types: Mapping[str, InstanceType], odcrs: Mapping[str, Odcr], *, owned: bool
-) -> ClaimRow:
+def _claim(claim: NodeClaim, price: Price, *, owned: bool) -> ClaimRow:
     reason, message = launch_state(claim)
     reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
     return ClaimRow(
@@ -261,18 +268,9 @@ def _claim(
         reason=reason,
         message=message,
         capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
-        price=_price(types, odcrs, claim),
+        price=price(claim),
         placed=reserved.message if reserved is not None else "",
     )
-
-
-def _price(types: Mapping[str, InstanceType], odcrs: Mapping[str, Odcr], claim: NodeClaim) -> float | None:
-    """The On-Demand price of the claim's instance; None for a spot one, and if it is not known."""
-    type_ = types.get(claim.labels.get(names.INSTANCE_TYPE, ""))
-    if type_ is None or claim.labels.get(names.CAPACITY_TYPE) not in ("on-demand", "reserved"):
-        return None
-    odcr = odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
-    return type_.price(odcr.platform, odcr.tenancy) if odcr is not None else type_.on_demand_price
 
 
 def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:

@@ -16,6 +16,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.waiters import drawn_by_pod
+from broker.placement.node_prices import Price
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -23,7 +24,6 @@ from broker.reservations.drawing import DrawRights
 from broker.reservations.sizing import ACCELERATORS
 
 MOST_KNOWN: Final = 50_000  # pods whose requests are in memory
-Price = Callable[[str], float | None]
 # The resources that a node shows, each with its name and its unit in the amounts of a pod.
 SHOWN: Final[Mapping[str, tuple[str, int]]] = {
     CPU: ("CPU", 1000),
@@ -59,7 +59,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """`usd_hour`: its On-Demand price; None for a spot node, and if it is not known. `owner`: of its slot."""
+    """`usd_hour`: its price; None if it is unknown. `owner`: of its slot."""
 
     name: str
     claim: str
@@ -228,7 +228,7 @@ def _node(
             for name in SHOWN
             if room.get(name)
         ),
-        usd_hour=price(type_) if kind != "spot" else None,
+        usd_hour=price(node),
     )
 
 
@@ -252,9 +252,7 @@ def _share(
     if pod.spec.node_name not in room:
         return 0.0 if not pod.spec.node_name else None
     node, allocatable = room[pod.spec.node_name]
-    if node.labels.get(names.CAPACITY_TYPE) == "spot":
-        return None
-    usd_hour = price(node.labels.get(names.INSTANCE_TYPE, ""))
+    usd_hour = price(node)
     shares = (
         amount / allocatable[name] for name, amount in requests.of(pod).items() if allocatable.get(name)
     )

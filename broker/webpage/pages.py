@@ -18,11 +18,12 @@ from broker.oncall.idle_matches import IdleMatch, idle_matches
 from broker.oncall.severity import SEVERITIES
 from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
+from broker.placement.node_prices import Cost, total
 from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
 from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.heat import heat_map
-from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
+from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, idle_cost
 from broker.webpage.nodes import total_fills
 from broker.webpage.problems import last_problems
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -240,7 +241,7 @@ def nodes(request: PageRequest) -> Mapping[str, Any]:
         "node_pool": chosen,
         "fills": total_fills(rows),
         "pod_count": sum(row.pods for row in rows),
-        "usd_hour": sum(row.usd_hour or 0.0 for row in rows),
+        "cost": total(row.usd_hour for row in rows),
         "reserved": sum(bool(row.reservation) for row in rows),
     } | pages
 
@@ -264,12 +265,12 @@ def namespace(request: PageRequest) -> Mapping[str, Any]:
     rows = _timeline(request, EntryFilter(namespace=name))
     values = _object(request, "Namespace", name, pods or own or None, rows)
     held = {id_ for row in own for id_ in row.odcrs}
-    idle = sum(view.cost or 0.0 for view in request.state.odcrs if view.odcr.id in held)
+    idle = idle_cost(view for view in request.state.odcrs if view.odcr.id in held)
     shown = team(pods, request.state.loans, [row.key for row in own], idle=_idle(request, idle))
     return values | {"own": own} | shown
 
 
-def _idle(request: PageRequest, idle: float) -> float | None:
+def _idle(request: PageRequest, idle: Cost) -> Cost | None:
     return idle if request.scope.cluster else None
 
 
@@ -318,7 +319,7 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     rows = _timeline(request, own, *of_odcrs)
     values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
     pods = request.details.pods("", title) if row else ()
-    idle = _idle(request, sum(view.cost or 0.0 for view in shown))
+    idle = _idle(request, idle_cost(shown))
     team_values = team(pods, state.loans, [title] if row else [], idle=idle)
     return values | _uses(request, [view.odcr.id for view in shown]) | team_values
 

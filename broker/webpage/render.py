@@ -15,8 +15,9 @@ from markupsafe import Markup
 from broker.capacity.chances import ChanceNow
 from broker.history.entries import Entry
 from broker.oncall.equal_rows import equal_rows, zone_names
+from broker.placement.node_prices import Cost
 from broker.quota.usage import ReservationKey
-from broker.text import group_name, plain
+from broker.text import group_name, plain, with_unpriced
 
 # The owner of a reservation in a namespace that the reader may not see.
 ELSEWHERE: Final = "another namespace"
@@ -56,6 +57,7 @@ def environment() -> Environment:
         "has": has,
         "unbroken": unbroken,
         "dollars": dollars,
+        "cost": cost,
         "query_of": query_of,
         "group_name": group_name,
         "plain": plain,
@@ -123,6 +125,11 @@ def _unbroken(word: str) -> str | Markup:
 
 def dollars(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.2f}"
+
+
+def cost(value: Cost) -> str:
+    """A sum of dollars an hour, with the number of parts that are not in it."""
+    return with_unpriced(f"{dollars(value[0])} $/h", value[1])
 
 
 def object_url(kind: str, name: str, namespace: str = "") -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.placement.node_prices import Cost, total
 from broker.webpage.lending import LoanRow
 from broker.webpage.nodes import PodRow
 
@@ -14,15 +15,15 @@ MOST_PODS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamCost:
-    """Dollars an hour. `unpriced`: the pods on nodes without a known price."""
+    """Dollars an hour, and the number of pods or slots without a known price. `idle`: None if it may not be
+    seen."""
 
-    pods: float
-    unpriced: int
-    idle: float | None = None  # of the idle slots of a reservation; None where it is not known
+    pods: Cost
+    idle: Cost | None = None
 
 
 def team(
-    pods: Sequence[PodRow], loans: Iterable[LoanRow], reservations: Iterable[str], *, idle: float | None
+    pods: Sequence[PodRow], loans: Iterable[LoanRow], reservations: Iterable[str], *, idle: Cost | None
 ) -> dict[str, Any]:
     """The values of a team. `reservations`: those with the team's loans."""
     names = {*reservations}
@@ -31,8 +32,7 @@ def team(
         "pod_count": len(pods),
         "team_loans": [loan for loan in loans if loan.owner in names or loan.borrower in names],
         "cost": TeamCost(
-            pods=sum(pod.usd_hour or 0.0 for pod in pods),
-            unpriced=sum(pod.usd_hour is None for pod in pods),
+            pods=total(pod.usd_hour for pod in pods),
             idle=idle,
         ),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from broker.oncall.broken import broken_nodes
 from broker.oncall.outside import Dollars, outside_cost
@@ -17,6 +18,7 @@ from broker.oncall.waiting_pods import (
     waiting_rows,
 )
 from broker.placement.claims import kept_slots
+from broker.placement.node_prices import Price, node_price, slot_price
 from broker.placement.pool_room import TypeRoom
 from broker.wiring.odcr import Mirrored
 from broker.wiring.provisioning import Failures
@@ -62,10 +64,17 @@ def slot_rows_of(term: Term, mirrored: Mirrored) -> Callable[[], list[SlotRow]]:
             slot_uses(mirrored.reservations.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
             kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
             broken={node.claim for node in broken},
-            price=lambda type_, _: types[type_].on_demand_price if type_ in types else None,
+            price=lambda use: slot_price(types, inventory.odcrs.get(use.id)),
         )
 
     return rows
+
+
+def node_prices_of(term: Term, mirrored: Mirrored) -> Price:
+    """The prices of nodes and claims now."""
+    listing = term.ec2.view.listing
+    instances = listing.instances if listing is not None else {}
+    return partial(node_price, mirrored.types(), term.inventory.snapshot().odcrs, instances)
 
 
 def outside_cost_of(term: Term, mirrored: Mirrored) -> Dollars:

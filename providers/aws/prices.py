@@ -7,6 +7,9 @@ January 2026. A missing type or Region has no price: it is unknown, never guesse
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+
+from providers.model import InstanceType
 
 _SMALL = "nano micro small medium large xlarge 2xlarge"
 _TO_24 = "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge"
@@ -129,3 +132,15 @@ PRICES: Mapping[str, Mapping[str, float]] = {
         **_EACH,
     }
 }
+
+
+@cache
+def shipped_types() -> Mapping[str, InstanceType]:
+    """The types of the table with their names, zones and prices alone, for readers that do not call AWS."""
+    return {
+        name: InstanceType(
+            name=name, vcpus=0, memory_mib=0, zones=frozenset({f"{region}a"}), on_demand_price=usd
+        )
+        for region, listed in PRICES.items()
+        for name, usd in listed.items()
+    }

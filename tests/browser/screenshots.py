@@ -93,7 +93,7 @@ def _rows() -> list[SlotRow]:
     ]
     kept = {"cr-0f1e2d3c4b5a69788": 1}
     prices = {"p5.48xlarge": 55.04, "g6.12xlarge": 4.6}
-    return slot_rows(uses, kept=kept, broken={"train-9"}, price=lambda type_, _: prices[type_])
+    return slot_rows(uses, kept=kept, broken={"train-9"}, price=lambda use: prices[use.type])
 
 
 def _use(

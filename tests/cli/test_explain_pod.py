@@ -1,4 +1,4 @@
-"""`explain pod|deployment|job`: why pods wait, the slots that they could have, and where they run."""
+"""`explain pod|deployment|statefulset|job`: why pods wait, which slots they could have, where they run."""
 
 from __future__ import annotations
 
@@ -217,12 +217,19 @@ def test_unknown_names_are_answered_with_the_nearest(town: Town, capsys: pytest.
     assert "it has no pod" in town.text("deployment", "web", "-n", "ml")
 
 
+OWNERS = {
+    "deployment": ("ReplicaSet", "train-6d4b"),
+    "statefulset": ("StatefulSet", "train"),
+    "job": ("Job", "train"),
+}
+
+
 @pytest.mark.covers("ONC-01")
-@pytest.mark.parametrize("kind", ["deployment", "job"])
+@pytest.mark.parametrize("kind", OWNERS)
 def test_equal_pods_of_a_workload_are_summed(town: Town, kind: str) -> None:
     town.fill()
     town.pool("gpu")
-    owner = owned_by("Job", "train") if kind == "job" else owned_by("ReplicaSet", "train-6d4b")
+    owner = owned_by(*OWNERS[kind])
     labels = {"pod-template-hash": "6d4b"}
     for number in range(3):
         town.pod(f"train-{number}", ownerReferences=[owner], labels=labels)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from broker.commands.examples import are_examples, examples
-from broker.commands.inventory.prices import usd_hour
+from broker.commands.inventory.prices import shipped_price_of_place
+from broker.history.demand import CapacityPlace
 from broker.settings import Settings
 from local.demo.examples import example_account
 from tests.docs.blocks import ROOT
@@ -127,7 +128,8 @@ def test_plan_shows_the_price_of_each_option_and_their_sum(name: str) -> None:
     for option in options:
         _, type_, zone = option["pool"].split(":")[:3]
         paid = option["capacity_type"] == "reserved"
-        assert option["usd_hour"] == (0.0 if paid else usd_hour(type_, zone)), option
+        listed = shipped_price_of_place(CapacityPlace(type_, zone))
+        assert option["usd_hour"] == (0.0 if paid else listed), option
     first, *_, table = run(*given).stdout.partition("\n")
     if bought:
         count = "1 instance" if len(bought) == 1 else f"{len(bought)} instances"

@@ -169,10 +169,12 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     assert cause in condition.message
 
     demoted = stack.get(NodeClaim, name)
-    document = explain.document(demoted, None, explain.events(stack.client, demoted), pods=())
+    usd_hour = explain.price(stack.client, demoted)
+    events = explain.events(stack.client, demoted)
+    document = explain.document(demoted, None, events, pods=(), usd_hour=usd_hour)
     assert [event for event in document["events"] if cause in event["message"]]
     assert (document["capacity_type"], document["usd_hour"]) == ("on-demand", pytest.approx(0.096))
-    assert "  on-demand, 0.10 $/h" in explain.headline(demoted)
+    assert "  on-demand, 0.10 $/h" in explain.headline(demoted, pods=(), usd_hour=usd_hour)
     assert stack.broker is not None and stack.current is not None
     live = live_state(stack.broker, stack.current, stack.clock.now())
     (row,) = (row for row in live.claims if row.name == name)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.commands.dry_run import DryRun
 from broker.commands.explain import claim as explain
@@ -24,7 +25,7 @@ EC2_CALLS = ("DescribeCapacityReservations", "DescribeSubnets", "DescribeInstanc
 
 def details(stack: Stack) -> Details:
     assert stack.broker is not None and stack.current is not None
-    return live_details(stack.broker, stack.current, LIVE, stack.clock.now(), PodAmounts())
+    return live_details(stack.broker, LIVE, stack.clock.now(), PodAmounts())
 
 
 def forecaster(stack: Stack) -> explain.Forecaster:
@@ -77,7 +78,10 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     for document in (runs, waits):
         claim = stack.get(NodeClaim, document["claim"])
         shown = explain.document(
-            claim, forecaster(stack).of(claim), pods=explain.pods_on(stack.client, claim)
+            claim,
+            forecaster(stack).of(claim),
+            pods=explain.pods_on(stack.client, claim),
+            usd_hour=explain.price(stack.client, claim),
         )
         assert dict(document) | {"events": []} == shown
     assert (runs["reservation"], runs["capacity_type"]) == (odcr, "reserved")
@@ -91,3 +95,28 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     assert row.usd_hour is not None and team_pod.usd_hour is not None
     assert 0 < team_pod.usd_hour < row.usd_hour and team_pod.reservation == odcr
     assert page.claim("none") is None and page.pod("default/none") is None
+
+
+@pytest.mark.covers("ONC-05")
+def test_node_of_another_platform_tenancy_or_region_has_no_price_of_linux(stack: Stack) -> None:
+    stack.start()
+    others = {
+        "linux": {},
+        "windows": {names.OS: "windows"},
+        "dedicated": {names.INSTANCE_TENANCY: "dedicated"},
+        "elsewhere": {names.ZONE: "eu-west-1a"},
+        "spot": {names.CAPACITY_TYPE: "spot"},
+    }
+    plain = {
+        names.CAPACITY_TYPE: "on-demand",
+        names.INSTANCE_TYPE: "m5.large",
+        names.ZONE: A,
+        names.OS: "linux",
+    }
+    for name, labels in others.items():
+        metadata = {"name": name, "labels": plain | labels}
+        stack.client.create(Node.KIND, {"metadata": metadata, "spec": {"providerID": f"aws:///{A}/i-{name}"}})
+    stack.until(lambda: len(details(stack).nodes()) == len(others), "the caches have the nodes", step=0.5)
+    prices = {row.name: row.usd_hour for row in details(stack).nodes()}
+    assert prices.pop("linux") == 0.096
+    assert prices == dict.fromkeys(["windows", "dedicated", "elsewhere", "spot"])

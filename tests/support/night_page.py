@@ -75,6 +75,7 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
         waiting_pods=lambda: seen.waiting_pods,
         slot_rows=lambda: slots(seen),
+        node_prices=lambda: seen.price_of,
     )
     provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
     return lambda: live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
@@ -84,9 +85,7 @@ def slots(seen: Situation) -> list[SlotRow]:
     """The picture's rows."""
     broken = {node.claim for node in seen.broken}
     prices = PRICES["us-east-1"]
-    return slot_rows(
-        seen.slot_uses.values(), kept={}, broken=broken, price=lambda type_, _: prices.get(type_)
-    )
+    return slot_rows(seen.slot_uses.values(), kept={}, broken=broken, price=lambda use: prices.get(use.type))
 
 
 def history() -> HistoryStore:

@@ -31,7 +31,7 @@ SLOT, WAITS, RUNS = _row("reserved", 0.0), _row(), _row(runs=True)
         ),
         (
             [_row("on-demand", 1.5), _row("on-demand", None)],
-            "Buys 2 instances on demand for 1.50 $/h and unknown prices",
+            "Buys 2 instances on demand for 1.50 $/h and 1 without a price",
         ),
         ([WAITS, RUNS], "Buys nothing; 1 claim with an instance already; 1 claim without an instance"),
     ],

@@ -32,7 +32,7 @@ def use(id_: str, total: int, free: int, *holders: SlotUser, owner: str = "", zo
     )
 
 
-def price(_: str, __: str) -> float:
+def price(_: SlotUse) -> float:
     return 2.0
 
 

@@ -15,6 +15,10 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from broker.apis import names
+from broker.apis.capacity_broker import (
+    OnDemandCapacityReservation,
+    OnDemandCapacityReservationStatus,
+)
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -33,7 +37,7 @@ from broker.commands.explain.situation import (
     unknown,
     written_by,
 )
-from broker.commands.inventory.prices import shown_price, usd_hour
+from broker.commands.inventory.prices import shipped_price, shown_price
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
@@ -212,15 +216,27 @@ def pods_on(client: Client, claim: NodeClaim) -> list[Pod]:
         return []
 
 
+def price(client: Client, claim: NodeClaim) -> float | None:
+    """The price of the claim's instance by the shipped table; None if it is unknown."""
+    mirrors: dict[str, OnDemandCapacityReservationStatus] = {}
+    if id_ := claim.labels.get(names.RESERVATION_ID):
+        try:
+            raw = client.get(OnDemandCapacityReservation.KIND, id_)
+            mirrors[id_] = OnDemandCapacityReservation.decode(raw).status
+        except (NotFound, Forbidden):
+            pass  # its labels decide
+    return shipped_price(mirrors)(claim)
+
+
 def document(
     claim: NodeClaim,
     forecast: ClaimForecast | None,
     events_: Sequence[Mapping[str, Any]] = (),
     *,
     pods: Iterable[Pod],
+    usd_hour: float | None,
 ) -> dict[str, Any]:
     """Everything, for a machine. `pods`: those on its node; before, those that it was made for are shown."""
-    on_node = sorted(pod.key for pod in workloads_on(claim, pods))
     result: dict[str, Any] = {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
@@ -229,8 +245,8 @@ def document(
         "node": claim.status.node_name,
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
         "reservation": claim.labels.get(names.RESERVATION_ID, ""),
-        "usd_hour": _usd_hour(claim),
-        "pods": on_node if claim.status.node_name else pods_of(claim),
+        "usd_hour": usd_hour,
+        "pods": shown_pods(claim, pods),
         "requirements": [requirement.wire() for requirement in claim.spec.requirements],
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
@@ -249,7 +265,14 @@ def document(
     return result
 
 
-def headline(claim: NodeClaim) -> list[str]:
+def shown_pods(claim: NodeClaim, pods: Iterable[Pod]) -> list[str]:
+    """The pods on the claim's node, of these; before, those that it was made for."""
+    if claim.status.node_name:
+        return sorted(pod.key for pod in workloads_on(claim, pods))
+    return list(pods_of(claim))
+
+
+def headline(claim: NodeClaim, *, pods: Iterable[Pod], usd_hour: float | None) -> list[str]:
     """The state of the claim, in a few lines."""
     ref = claim.spec.node_class_ref
     lines = [f"NodeClaim {claim.name}, class {ref.name or '(none)'}"]
@@ -263,22 +286,17 @@ def headline(claim: NodeClaim) -> list[str]:
             f"node {claim.status.node_name or '(none yet)'}"
         )
     if kind := claim.labels.get(names.CAPACITY_TYPE):
-        price = _usd_hour(claim)
         slot = claim.labels.get(names.RESERVATION_ID)
-        shown = (kind, slot and f"in {slot}", "" if price is None else f"{price:.2f} $/h")
+        price = "price unknown" if usd_hour is None else f"{usd_hour:.2f} $/h"
+        shown = (kind, slot and f"in {slot}", price)
         lines.append(f"  {', '.join(filter(None, shown))}")
+    if shown_ := shown_pods(claim, pods):
+        lines.append(f"  pods {', '.join(shown_)}")
     for type_ in BROKER_CONDITIONS:
         if reported := condition(claim.status.conditions, type_):
             text = f"  {type_}={reported.status} {reported.reason}"
             lines.append(f"{text}: {reported.message}" if reported.message else text)
     return lines
-
-
-def _usd_hour(claim: NodeClaim) -> float | None:
-    """The claim's On-Demand price; None without an instance, for a spot one, and for an unknown type."""
-    if claim.labels.get(names.CAPACITY_TYPE) not in ("on-demand", "reserved"):
-        return None
-    return usd_hour(claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
 
 
 def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.situation import Situation
-from broker.commands.inventory.prices import usd_hour
+from broker.placement.node_prices import Price, total
 
 
 def costs(situation: Situation) -> Iterator[dict[str, Any]]:
@@ -19,23 +19,23 @@ def costs(situation: Situation) -> Iterator[dict[str, Any]]:
         if status.idle:
             cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
             description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
-            idle.append({"what": description, "count": status.idle, "usd_hour": cost})
+            unpriced = status.idle if cost is None else 0
+            idle.append({"what": description, "count": status.idle, "usd_hour": cost, "unpriced": unpriced})
     outside: dict[str, list[NodeClaim]] = {}
     for claim in situation.claims:
         kind = claim.labels.get(names.CAPACITY_TYPE, "")
         if claim.status.provider_id and kind == "on-demand":
             outside.setdefault(claim.labels.get(names.INSTANCE_TYPE, ""), []).append(claim)
-    rows: list[dict[str, Any]] = [
-        {
-            "what": f"on-demand instances of {type_}, outside reservations",
-            "count": len(claims),
-            "usd_hour": _sum(usd_hour(type_, claim.labels.get(names.ZONE, "")) for claim in claims),
-        }
-        for type_, claims in outside.items()
-    ]
+    rows = [_outside(type_, claims, situation.price_of) for type_, claims in outside.items()]
     yield from sorted((*idle, *rows), key=lambda row: (-(row["usd_hour"] or 0), row["what"]))
 
 
-def _sum(prices: Iterable[float | None]) -> float | None:
-    known = list(prices)
-    return None if None in known else round(sum(price or 0 for price in known), 2)
+def _outside(type_: str, claims: Sequence[NodeClaim], price: Price) -> dict[str, Any]:
+    dollars, unpriced = total(price(claim) for claim in claims)
+    part = f", {unpriced} without a price" if 0 < unpriced < len(claims) else ""
+    return {
+        "what": f"on-demand instances of {type_}, outside reservations{part}",
+        "count": len(claims),
+        "usd_hour": None if unpriced == len(claims) else round(dollars, 2),
+        "unpriced": unpriced,
+    }

@@ -27,7 +27,7 @@ from broker.oncall.broken import BrokenNode
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import created
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
-from broker.text import counted
+from broker.text import counted, with_unpriced
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
 CLAIMS: Final = 12
@@ -176,10 +176,9 @@ def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
     if pods := situation.waiting_pods:
         waits = f"{counted(len(pods), 'pod waits', 'pods wait')}; {waits}"
     since = f", since {timestamp(short[0].since)}" if short else ""
-    prices = [row["usd_hour"] for row in rows]
-    unpriced = " and unknown prices" if None in prices else ""
-    total = sum(price or 0 for price in prices)
-    cost = f"{total:.2f} $/h{unpriced} idle or outside reservations"
+    listed = [*rows]
+    dollars = f"{sum(row['usd_hour'] or 0 for row in listed):.2f} $/h"
+    cost = f"{with_unpriced(dollars, sum(row['unpriced'] for row in listed))} idle or outside reservations"
     broken = counted(len(situation.broken), "node is broken", "nodes are broken")
     first = f"{broken}; " if situation.broken else ""
     if full := sum(len(row.ids) for row in full_of(situation)):

@@ -117,6 +117,7 @@ def situation(broker: Broker, now: datetime) -> Situation:
         reservations=[*broker.reads.snapshot().reservations.values()],
         namespaces=broker.reads.namespaces.cache.list(),
         mirrors=broker.mirrors.list(),
+        price=broker.node_prices(),
         shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
         types=broker.reads.snapshot().types,
     )
@@ -136,6 +137,7 @@ def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
         reservations=[*broker.reads.snapshot().reservations.values()],
         namespaces=broker.reads.namespaces.cache.list(),
         mirrors=[mirror for mirror in broker.mirrors.list() if mirror.name in slots],
+        price=broker.node_prices(),
     )
 
 
@@ -145,7 +147,9 @@ def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | 
     if claim is None:
         return None
     forecast = LiveForecaster(broker=broker, now=now).of(claim)
-    return claims.document(claim, forecast, pods=broker.read.pods.cache.list())
+    return claims.document(
+        claim, forecast, pods=broker.read.pods.cache.list(), usd_hour=broker.node_prices()(claim)
+    )
 
 
 def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:

@@ -222,7 +222,7 @@ def _row(
         "odcrs": list(held),
         "free": sum(inventory.free(odcr_id) for odcr_id in held) if reserved else None,
         "lent": lent,
-        "usd_hour": option.price,
+        "usd_hour": option.usd_hour,
         "verdict": verdict,
         "reason": skipped.reason if skipped else reason,
         "class": str(skipped.class_ or "") if skipped else "",

@@ -11,7 +11,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.situation import Situation, concerned, draw_rights, happened
-from broker.commands.inventory.prices import usd_hour
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
@@ -53,7 +52,6 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     user = holder(claim, pods, draw_rights(situation).of_claim)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")
-    price = usd_hour(type_, zone) if kind != "spot" else None
     end = user.until or (use.ends if use is not None else None)
     why = user.ends or ("the reservation ends" if end else "")
     slot = claim.labels.get(names.RESERVATION_ID) or "outside reservations"
@@ -68,7 +66,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "owner": use.owner if use is not None else "",
         "draws_from": user.owner,
         "pods": [pod.key for pod in pods],
-        "usd_hour": price,
+        "usd_hour": situation.price_of(claim),
         "since": user.since and timestamp(user.since),
         "until": end and timestamp(end),
         "why_until": why,

@@ -25,7 +25,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.attempts import Attempt
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
-from broker.commands.inventory.prices import usd_hour
+from broker.commands.inventory.prices import shipped_price
 from broker.controllers.launch.published import read_shortages
 from broker.controllers.provisioning.published_types import read_types
 from broker.kube.client import Client
@@ -50,6 +50,7 @@ from broker.oncall.waiting_pods import (
     advised_classes,
     waiting_rows,
 )
+from broker.placement.node_prices import Price
 from broker.placement.pool_room import TypeRoom
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -86,6 +87,7 @@ class Situation:
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
     types: Mapping[str, InstanceType] = field(default_factory=dict)  # those of EC2; none: not known
     whole: Situation | None = None  # if this is a part
+    price: Price | None = None  # None: by the shipped table
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -157,9 +159,15 @@ class Situation:
         }
 
     @cached_property
+    def price_of(self) -> Price:
+        """The price of a node or of a claim with an instance."""
+        mirrors = (self.whole or self).mirrors
+        return self.price or shipped_price({mirror.name: mirror.status for mirror in mirrors})
+
+    @cached_property
     def broken(self) -> list[BrokenNode]:
         """The broken nodes of the claims, those in reservations first."""
-        return broken_nodes(self.claims, self.nodes, self.pools, self.now, price=_price)
+        return broken_nodes(self.claims, self.nodes, self.pools, self.now, price=self.price_of)
 
     @cached_property
     def matches(self) -> list[IdleMatch]:
@@ -178,10 +186,6 @@ class Situation:
         """The recorded attempts of all claims, the oldest first."""
         attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
         return sorted(attempts_, key=lambda attempt: attempt.at)
-
-
-def _price(claim: NodeClaim) -> float | None:
-    return usd_hour(claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
 
 
 def happened(event: Event) -> datetime | None:

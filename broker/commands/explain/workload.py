@@ -1,4 +1,4 @@
-"""`capacity-broker explain deployment|job NAME`: the pods of a workload, equal ones summed."""
+"""`capacity-broker explain deployment|statefulset|job NAME`: the pods of a workload, equal ones summed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from broker.text import counted
 
 KINDS: Final = {
     "deployment": Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True),
+    "statefulset": Kind(
+        group="apps", version="v1", kind="StatefulSet", plural="statefulsets", namespaced=True
+    ),
     "job": Kind(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True),
 }
+_ALIKE: Final = ("capacity_type", "reservation", "instance_type", "zone", "usd_hour")
 MOST_GROUPS: Final = 3  # of unequal waiting pods, each with its options
 
 
@@ -90,11 +94,11 @@ def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod],
 
 def _places(explainer: PodExplainer, pods: Sequence[Pod]) -> Iterator[dict[str, Any]]:
     """One row for the pods in slots of one reservation, or of one sort outside reservations."""
-    rows: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    rows: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
     for pod in pods:
         row = explainer.place(pod)
         if row is not None:
-            key = (row["capacity_type"], row["reservation"], row["instance_type"], row["zone"])
+            key = tuple(row[part] for part in _ALIKE)
             rows[key].append(row | {"pod": pod.key})
     for members in rows.values():
         claims = sorted({row["claim"] for row in members})

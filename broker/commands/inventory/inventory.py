@@ -195,7 +195,7 @@ def total(rows_: Sequence[Mapping[str, Any]], *, account: str) -> str:
     """The last line for a person; slots are those of active ones, since EC2 holds none for the others."""
     active = [row for row in rows_ if row["state"] == "active"]
     prices = [row["usd_hour"] for row in active]
-    unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
+    unpriced = f", {prices.count(None)} without a price" if None in prices else ""
     idle, slots = (sum(row[key] for row in active) for key in ("idle", "total"))
     where = counted(len(active), "reservation")
     rest = f"; {len(rows_) - len(active)} not active" if len(rows_) > len(active) else ""

@@ -1,27 +1,39 @@
-"""On-demand prices for commands that do not call AWS: the table that is part of the broker."""
+"""Prices in commands: those of the table that is part of the broker, for a command that does not call AWS."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from functools import partial
 
-DEFAULT_REGION: Final = "us-east-1"
+from broker.history.demand import CapacityPlace
+from broker.placement.node_prices import Described, Price, node_price
+from providers.prices import Product, usd_hour
 
 
-def usd_hour(instance_type: str, zone: str) -> float | None:
-    """US dollars an hour of an On-Demand Instance; None for an unknown type.
+def shipped_price(reservations: Mapping[str, Described]) -> Price:
+    """Prices of nodes and claims by that table: of Linux on shared tenancy in us-east-1, and no others."""
+    from providers.aws.prices import shipped_types
 
-    A Region without a table of its own has the prices of us-east-1.
-    """
-    from providers.aws.prices import PRICES
+    return partial(node_price, shipped_types(), reservations, {})
 
-    region = zone.rstrip("abcdef")
-    return PRICES.get(region, PRICES[DEFAULT_REGION]).get(instance_type)
+
+def shipped_price_of_place(place: CapacityPlace) -> float | None:
+    """The price of an instance of this type, zone and platform by that table."""
+    from providers.aws.prices import shipped_types
+
+    return usd_hour(
+        shipped_types(),
+        Product(instance_type=place.instance_type, zone=place.zone, platform=place.platform),
+    )
 
 
 def shown_price(capacity_type: str, usd_hours: Iterable[float | None]) -> str:
     """The lowest and the highest price of like options in dollars an hour; `paid` for reserved slots."""
     if capacity_type == "reserved":
         return "paid"
-    known = sorted({f"{usd:.2f}" for usd in usd_hours if usd is not None}, key=float)
-    return "-".join(dict.fromkeys((known[0], known[-1]))) if known else "unknown"
+    prices = [*usd_hours]
+    known = sorted({f"{usd:.2f}" for usd in prices if usd is not None}, key=float)
+    shown = ["-".join(dict.fromkeys((known[0], known[-1])))] if known else []
+    if unknown := prices.count(None):
+        shown.append(f"{unknown} unknown" if known else "unknown")
+    return ", ".join(shown)

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from broker.capacity.model import Option
 from broker.commands.inventory.prices import shown_price
-from broker.text import counted, plain
+from broker.placement.node_prices import total
+from broker.text import counted, plain, with_unpriced
 
 RESERVED: Final = "reserved"
 _BOUGHT: Final = {"on-demand": "on demand", "spot": "as spot"}
@@ -20,7 +21,7 @@ Row = Mapping[str, Any]
 
 def usd_hour(option: Option) -> float | None:
     """US dollars an hour that a launch adds to the bill; None for an unknown price."""
-    return 0.0 if option.pool.capacity_type == RESERVED else option.price
+    return 0.0 if option.pool.capacity_type == RESERVED else option.usd_hour
 
 
 def alternative(option: Option) -> dict[str, Any]:
@@ -63,11 +64,10 @@ def _bought(launched: Iterable[Row]) -> str:
         (text, [row for row in bought if row["capacity_type"] == kind]) for kind, text in _BOUGHT.items()
     ]
     parts = [f"{counted(len(alike), 'instance')} {text} for {_sum(alike)}" for text, alike in kinds if alike]
-    total = f", in all {_sum(bought)}" if len(parts) > 1 else ""
-    return f"Buys {' and '.join(parts) or 'nothing'}{total}"
+    in_all = f", in all {_sum(bought)}" if len(parts) > 1 else ""
+    return f"Buys {' and '.join(parts) or 'nothing'}{in_all}"
 
 
 def _sum(bought: Iterable[Row]) -> str:
-    prices = [row["usd_hour"] for row in bought]
-    known = sum(price for price in prices if price is not None)
-    return f"{known:.2f} $/h" + (" and unknown prices" if None in prices else "")
+    known, unpriced = total(row["usd_hour"] for row in bought)
+    return with_unpriced(f"{known:.2f} $/h", unpriced)

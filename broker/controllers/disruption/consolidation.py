@@ -362,7 +362,7 @@ def _idle(item: Fitting) -> bool:
 
 def _offer(item: Fitting) -> MachineOffer:
     machine = item.machine
-    return MachineOffer(machine.instance_type, machine.zone, machine.capacity_type, item.way.option.price)
+    return MachineOffer(machine.instance_type, machine.zone, machine.capacity_type, item.way.option.usd_hour)
 
 
 def _shown(nodes: Sequence[ManagedNode]) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from broker.apis import names
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.nodeclass.resolve import LINUX
 from broker.placement.consolidation import NodeValue, PoolTotals
 from broker.placement.disruption_cost import disruption_of
+from broker.placement.node_prices import product_of
 from providers.model import InstanceType
+from providers.prices import usd_hour
 
 BALANCED: Final = "Balanced"
 MOVABLE: Final = ("on-demand", "spot")
@@ -61,13 +62,12 @@ class NodeValues:
         """
         labels = node.claim.labels
         kind = labels.get(names.CAPACITY_TYPE, "")
-        type_ = self.types.get(labels.get(names.INSTANCE_TYPE, ""))
         ready = self.sources.launch_class(node.pool.spec.template.spec.node_class_ref.name)
-        if kind not in MOVABLE or type_ is None or ready is None:
+        product = product_of(labels)
+        if kind not in MOVABLE or product is None or ready is None:
             return 0.0
-        if kind == "spot":
-            return type_.spot_prices.get(labels.get(names.ZONE, "")) or 0.0
         platform = next(
-            (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id), LINUX
+            (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id),
+            product.platform,
         )
-        return type_.price(platform, labels.get(names.INSTANCE_TENANCY, "default")) or 0.0
+        return usd_hour(self.types, replace(product, platform=platform)) or 0.0

@@ -151,7 +151,7 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         pages.append(table("", [*problems.format_rows(rows)], columns=problems.COLUMNS))
     for name in ("second", *waiting):
         claim = stack.get(NodeClaim, name)
-        yield from explain.headline(claim)
+        yield from explain.headline(claim, pods=(), usd_hour=explain.price(stack.client, claim))
         attempts = explain.format_attempts(explain.attempts(claim))
         pages.append(table("", attempts, columns=explain.ATTEMPT_COLUMNS))
         forecast = explain.Forecaster(

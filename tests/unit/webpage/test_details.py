@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from broker.history.store import HistoryStore
-from broker.webpage.details import visible_details
+from broker.webpage.details import Details, visible_details
 from broker.webpage.scope import VisibleScope
 from tests.unit.webpage.rights import CLUSTER, TEAM, Reviews
-from tests.unit.webpage.samples import DETAILS
+from tests.unit.webpage.samples import DETAILS, node, pod
 from tests.unit.webpage.test_access import SECRET, signed_in, two_namespaces
 from tests.unit.webpage.world import get, page, state
 
 
-def text_of(path: str) -> str:
+def text_of(path: str, details: Details = DETAILS) -> str:
     """The text of a page, and the targets of its links."""
-    with page(HistoryStore(), state(claims=3), details=DETAILS) as url:
+    with page(HistoryStore(), state(claims=3), details=details) as url:
         answer = get(url + path)
         assert answer.status == 200, answer.data
         return answer.data.decode()
@@ -41,6 +42,40 @@ def test_nodes_show_fill_pods_price_reservation_pool_and_age() -> None:
     assert "no, on-demand" in row_of(html, "ip-web-1")
     assert 'href="/nodes"' in text_of("/")
     assert "ip-train-1" not in text_of("/nodes?node_pool=web")
+
+
+@pytest.mark.covers("ONC-05")
+def test_nodes_without_a_price_are_counted_beside_the_total() -> None:
+    unpriced = node("ip-win-1", usd_hour=None)
+    details = replace(DETAILS, nodes=lambda: [*DETAILS.nodes(), unpriced])
+    html = text_of("/nodes", details)
+    assert "Price 110.28 $/h and 1 without a price" in words(html)
+    assert "unknown" in row_of(html, "ip-win-1")
+    assert "Price 110.28 $/h Requested" in words(text_of("/nodes"))
+
+
+@pytest.mark.covers("ONC-05")
+def test_idle_slots_and_pods_without_a_price_are_counted() -> None:
+    details = replace(DETAILS, pods=lambda *_: [pod(), pod("unpriced-0", usd_hour=None)])
+    live = state(claims=3)
+    odcrs = [replace(view, cost=None) if view.odcr.id == "cr-1" else view for view in live.odcrs]
+    idle = next(view.odcr.idle for view in odcrs if view.odcr.id == "cr-1")
+    with page(HistoryStore(), replace(live, odcrs=odcrs), details=details) as url:
+        shown = words(get(f"{url}/namespaces/team").data.decode())
+        first = words(get(url).data.decode())
+    assert "Cost of its pods 41.28 $/h and 1 without a price" in shown
+    assert f"Cost of idle slots 0.00 $/h and {idle} without a price" in shown
+    assert f"$/h for idle slots, {idle} without a price" in first
+
+
+@pytest.mark.covers("ONC-05")
+def test_claim_and_pod_say_that_their_price_is_unknown() -> None:
+    document = DETAILS.pod("team/worker-0")
+    assert document is not None
+    (place,) = document["placed"]
+    unpriced = {**document, "placed": [{**place, "usd_hour": None}]}
+    html = text_of("/pods/team/worker-0", replace(DETAILS, pod=lambda _: unpriced))
+    assert "reserved, price unknown" in words(html)
 
 
 @pytest.mark.covers("ONC-05")

@@ -46,6 +46,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         owns=lambda _: True,
         waiting_pods=list,
         slot_rows=list,
+        node_prices=lambda: lambda _: None,
     )
     provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
     return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)

@@ -116,7 +116,7 @@ def slots(odcrs: int) -> list[SlotRow]:
         )
         for n in range(1, odcrs + 1)
     ]
-    return slot_rows(uses, kept={"cr-1": 1}, broken={"train-4"}, price=lambda _, __: 55.04)
+    return slot_rows(uses, kept={"cr-1": 1}, broken={"train-4"}, price=lambda _: 55.04)
 
 
 def holder(claim: str, owner: str = "team/gpus", *, ends: str = "") -> SlotUser:

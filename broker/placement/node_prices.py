@@ -1,0 +1,85 @@
+"""The products of nodes, claims and slots, by which their prices are looked up.
+
+EC2's description of the instance or of its reservation decides platform and tenancy; without one, its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from providers.model import PLAIN_OFFER, Instance, InstanceType, Odcr
+from providers.prices import Product, usd_hour
+
+# The price of a node, or of a claim with an instance, in US dollars an hour; None if it is unknown.
+Price = Callable[[Node | NodeClaim], float | None]
+Cost = tuple[float, int]  # US dollars an hour, and the number of parts that have no known price
+PLATFORMS: Final[Mapping[str, str]] = {"": PLAIN_OFFER[0], "linux": PLAIN_OFFER[0], "windows": "Windows"}
+_PURCHASES: Final[Mapping[str, bool]] = {  # whether it is spot
+    "on-demand": False,
+    "reserved": False,
+    "spot": True,
+    "ON_DEMAND": False,
+    "CAPACITY_BLOCK": False,
+    "SPOT": True,
+}
+
+
+class Described(Protocol):
+    """EC2's description of an instance, or of a reservation of such instances."""
+
+    @property
+    def platform(self) -> str: ...
+    @property
+    def tenancy(self) -> str: ...
+
+
+def product_of(labels: Mapping[str, str], described: Described | None = None) -> Product | None:
+    """The product of an instance with these labels; None if its purchase is not known."""
+    kind = labels.get(names.CAPACITY_TYPE) or labels.get(names.EKS_CAPACITY_TYPE, "")
+    if kind not in _PURCHASES:
+        return None
+    platform = described.platform if described is not None else ""
+    tenancy = described.tenancy if described is not None else ""
+    return Product(
+        instance_type=labels.get(names.INSTANCE_TYPE, ""),
+        zone=labels.get(names.ZONE, ""),
+        platform=platform or PLATFORMS.get(labels.get(names.OS, ""), ""),
+        tenancy=tenancy or labels.get(names.INSTANCE_TENANCY) or PLAIN_OFFER[1],
+        spot=_PURCHASES[kind],
+    )
+
+
+def node_price(
+    types: Mapping[str, InstanceType],
+    reservations: Mapping[str, Described],
+    instances: Mapping[str, Instance],
+    item: Node | NodeClaim,
+) -> float | None:
+    """The price of the instance; None if it is unknown. `reservations` and `instances` are by id."""
+    id_ = item.spec.provider_id if isinstance(item, Node) else item.status.provider_id
+    instance = instances.get(id_.rpartition("/")[2])
+    held = reservations.get(item.labels.get(names.RESERVATION_ID, ""))
+    product = product_of(item.labels, instance if instance and instance.described else held)
+    return usd_hour(types, product) if product is not None else None
+
+
+def slot_price(types: Mapping[str, InstanceType], odcr: Odcr | None) -> float | None:
+    """The On-Demand price of a slot; None if it is unknown."""
+    if odcr is None:
+        return None
+    return usd_hour(
+        types,
+        Product(
+            instance_type=odcr.instance_type, zone=odcr.zone, platform=odcr.platform, tenancy=odcr.tenancy
+        ),
+    )
+
+
+def total(prices: Iterable[float | None]) -> Cost:
+    """The sum of the known prices, and the number of unknown ones."""
+    listed = [*prices]
+    return sum(price for price in listed if price is not None), listed.count(None)

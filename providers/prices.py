@@ -1,0 +1,46 @@
+"""The price of an instance, looked up in the known prices of its type.
+
+Invariant: a price is that of the instance's own Region, platform, tenancy and purchase, or unknown. A Local
+Zone has its own prices, which are not read. Spot prices are those of Linux on shared tenancy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from providers.model import PLAIN_OFFER, InstanceType
+
+_AVAILABILITY_ZONE: Final = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)[a-z]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """What the price of an instance depends on."""
+
+    instance_type: str
+    zone: str
+    platform: str = PLAIN_OFFER[0]
+    tenancy: str = PLAIN_OFFER[1]
+    spot: bool = False
+
+
+def usd_hour(types: Mapping[str, InstanceType], product: Product) -> float | None:
+    """US dollars an hour by the prices of these types; None if it is unknown."""
+    type_, region = types.get(product.instance_type), region_of(product.zone)
+    if type_ is None or not any(region and region_of(zone) == region for zone in type_.zones):
+        return None
+    if not product.spot:
+        return type_.price(product.platform, product.tenancy)
+    plain = (product.platform, product.tenancy) == PLAIN_OFFER
+    return type_.spot_prices.get(product.zone) if plain else None
+
+
+@lru_cache(maxsize=1024)
+def region_of(zone: str) -> str:
+    """The Region of an availability zone; empty for a Local Zone, a Wavelength Zone, and no zone."""
+    match = _AVAILABILITY_ZONE.fullmatch(zone)
+    return match[1] if match else ""
