@@ -7,9 +7,9 @@ the type. Taints and the room for DaemonSets are for `explain claim` and `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
@@ -72,12 +72,15 @@ class IdleSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleMatch:
-    """Alike waiters that could have a slot. `between`: the obstacles; none is known if it is empty."""
+    """Alike waiters that could have a slot. `between`: the obstacles; none is known if it is empty.
+    `excluded`: the pods' own selector excludes the slot, and no other slot is free for them.
+    """
 
     slots: IdleSlots
     waiters: tuple[Waiter, ...]
     between: tuple[str, ...]
     command: str
+    excluded: bool = False
 
     @property
     def named(self) -> str:
@@ -95,11 +98,38 @@ class IdleMatch:
         """The match in a sentence."""
         slots = self.slots
         free = f"{counted(slots.free, 'free slot')}, {slots.type} in {slots.zone}"
-        return f"{self.named} could have a slot of {slots.id} ({free}): {self.why}"
+        verb = "excludes" if len(self.waiters) == 1 else "exclude"
+        could = f"{verb} by selector or affinity the" if self.excluded else "could have a"
+        return f"{self.named} {could} slot of {slots.id} ({free}): {self.why}"
 
 
 _PLURALS: Final = {KARPENTERS: "claims of Karpenter"}
-_Obstacle = tuple[str, str]  # the command that helps, empty for the waiter's; and the text
+
+
+class _Obstacle(NamedTuple):
+    """`command`: the one that helps; empty for the waiter's. `own`: the pod's selector excludes the slot."""
+
+    text: str
+    command: str = ""
+    own: bool = False
+
+
+class _Group(NamedTuple):
+    """Waiters with the same obstacles."""
+
+    waiters: Sequence[Waiter]
+    obstacles: tuple[_Obstacle, ...]
+
+    @property
+    def excludes(self) -> bool:
+        return any(item.own for item in self.obstacles)
+
+
+class Part(NamedTuple):
+    """The reservations, and the waiters by kind and name, of which one must be in a pair."""
+
+    reservations: Set[str]
+    waiters: Set[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +153,20 @@ def facts_of_claims(claims: Iterable[NodeClaim]) -> dict[str, TypeFacts]:
 
 def facts_of_type(type_: InstanceType) -> TypeFacts:
     return TypeFacts(type_labels(type_), whole(allocatable(type_, ANY_CLASS)))
+
+
+def known_facts(
+    claims: Iterable[NodeClaim], types: Mapping[str, InstanceType]
+) -> Callable[[str], TypeFacts | None]:
+    """By a type's name: the facts of a running instance of the type, else those of EC2."""
+    running = facts_of_claims(claims)
+
+    def facts(name: str) -> TypeFacts | None:
+        if name in running or name not in types:
+            return running.get(name)
+        return facts_of_type(types[name])
+
+    return facts
 
 
 def idle_slots(
@@ -166,28 +210,83 @@ def idle_matches(
     waiters: Iterable[Waiter],
     slots: Iterable[IdleSlots],
     *,
-    about: Callable[[Waiter, IdleSlots], bool] = lambda *_: True,
+    part: Part | None = None,
     shown: Shown = Shown(),
 ) -> Iterator[IdleMatch]:
     """Each idle reservation with the waiters that could have its slots, those with the fewest obstacles
-    first. `about`: whether a pair is of interest.
+    first. Then the reservations that pods without such slots exclude by their own selector. `part`: the pairs
+    of interest.
+
+    Obstacles are computed once for equal waiters and equal reservations.
     """
+    every = _alike(waiters)
+    few = every if part is None else _alike(w for alike in every for w in alike if _name(w) in part.waiters)
+    kinds: dict[object, list[_Group]] = {}
+    excluded: list[tuple[IdleSlots, _Group]] = []
+    served: set[tuple[str, str]] = set()
+    kind_of = _kinds(every)
+    for slot in slots:
+        whole = part is None or slot.id in part.reservations
+        kind = whole, kind_of(slot)
+        if kind not in kinds:
+            kinds[kind] = _groups(every if whole else few, slot, shown)
+            served.update(_name(w) for group in kinds[kind] if not group.excludes for w in group.waiters)
+        for group in kinds[kind]:
+            if group.excludes:
+                excluded.append((slot, group))
+            else:
+                yield _match(slot, group.waiters, group.obstacles)
+    for slot, group in excluded:
+        if without := [waiter for waiter in group.waiters if _name(waiter) not in served]:
+            yield _match(slot, without, group.obstacles)
+
+
+def _name(waiter: Waiter) -> tuple[str, str]:
+    return waiter.kind, waiter.name
+
+
+def _alike(waiters: Iterable[Waiter]) -> list[list[Waiter]]:
+    """The waiters that fit the same slots for the same reasons, together."""
     alike: dict[object, list[Waiter]] = {}
     for waiter in waiters:
         alike.setdefault(waiter.shape, []).append(waiter)
-    for slot in slots:
-        groups: dict[tuple[str, tuple[_Obstacle, ...]], list[Waiter]] = {}
-        for members in alike.values():
-            obstacles = _obstacles(members[0], slot, shown)
-            if obstacles is not None and (meant := [w for w in members if about(w, slot)]):
-                groups.setdefault((members[0].kind, obstacles), []).extend(meant)
-        for (_, obstacles), group in sorted(groups.items(), key=lambda item: len(item[0][1])):
-            yield IdleMatch(
-                slots=slot,
-                waiters=tuple(group),
-                between=tuple(text for _, text in obstacles),
-                command=next((command for command, _ in obstacles if command), group[0].command),
-            )
+    return [*alike.values()]
+
+
+def _kinds(every: Iterable[Sequence[Waiter]]) -> Callable[[IdleSlots], object]:
+    """By a reservation, a value that is equal for those with the same obstacles for each of the waiters."""
+    firsts = [alike[0] for alike in every]
+    gangs = max((first.together for first in firsts), default=1)
+    by_id = any(names.RESERVATION_ID in item.requirements for w in firsts for item in w.alternatives)
+
+    def kind(slot: IdleSlots) -> object:
+        labels = frozenset(item for item in slot.labels.items() if by_id or item[0] != names.RESERVATION_ID)
+        return slot.type, slot.owner, slot.node_classes, labels, min(slot.free, gangs)
+
+    return kind
+
+
+def _groups(every: Iterable[Sequence[Waiter]], slot: IdleSlots, shown: Shown) -> list[_Group]:
+    """The waiters by their obstacles, those with the fewest first."""
+    groups: dict[tuple[str, tuple[_Obstacle, ...]], list[Waiter]] = {}
+    for alike in every:
+        obstacles = _obstacles(alike[0], slot, shown)
+        if obstacles is not None:
+            groups.setdefault((alike[0].kind, obstacles), []).extend(alike)
+    ordered = sorted(groups.items(), key=lambda item: len(item[0][1]))
+    return [_Group(members, obstacles) for (_, obstacles), members in ordered]
+
+
+def _match(slot: IdleSlots, waiters: Sequence[Waiter], obstacles: Sequence[_Obstacle]) -> IdleMatch:
+    first, excludes = waiters[0], any(item.own for item in obstacles)
+    command = next((item.command for item in obstacles if item.command), first.command)
+    return IdleMatch(
+        slots=slot,
+        waiters=tuple(waiters),
+        between=tuple(item.text for item in obstacles),
+        command=first.edit if excludes and first.edit else command,
+        excluded=excludes,
+    )
 
 
 def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle, ...] | None:
@@ -203,48 +302,56 @@ def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle
     by_alternative = [
         obstacles
         for alternative in waiter.alternatives
-        if (obstacles := _of_alternative(alternative, slot, shown)) is not None
+        if (obstacles := _of_alternative(waiter, alternative, slot, shown)) is not None
     ]
     if not by_alternative:
         return None
-    held = [("", waiter.held)] if waiter.held else []
-    unsold = [("", f"{slot.type} has too little {resource}") for resource in short]
-    size = [*_gang(waiter, slot)]
-    return (*held, *min(by_alternative, key=len), *unsold, *size, *_owner(waiter, slot, shown))
+    easiest = min(by_alternative, key=lambda items: (any(item.own for item in items), len(items)))
+    held = [_Obstacle(waiter.held)] if waiter.held else []
+    unsold = [_Obstacle(f"{slot.type} has too little {resource}") for resource in short]
+    return (*held, *easiest, *unsold, *_gang(waiter, slot), *_owner(waiter, slot, shown))
 
 
-def _of_alternative(alternative: Alternative, slot: IdleSlots, shown: Shown) -> list[_Obstacle] | None:
+def _of_alternative(
+    waiter: Waiter, alternative: Alternative, slot: IdleSlots, shown: Shown
+) -> list[_Obstacle] | None:
     unmet = alternative.requirements.unmet(slot.labels, among=slot.labels)
     if _OF_TYPE & {*unmet}:
         return None
+    of_pod = waiter.kind == POD
     own = {*alternative.own.unmet(slot.labels, among=slot.labels)}
-    obstacles: list[_Obstacle] = []
-    edit = f"kubectl edit nodepool {alternative.node_pool}"
-    of_claim = alternative.own is alternative.requirements
+    pool, obstacles = alternative.pool, list[_Obstacle]()
+    of_pool = {*pool.unmet(slot.labels, among=slot.labels)} if pool is not None else {*unmet} - own
+    if pool is None and not of_pod:
+        of_pool = {*unmet}  # the claim has the requirements of its NodePool
     for key in unmet:
         values = alternative.requirements.values(key)
         allowed = ", ".join(sorted(values)) if values else alternative.requirements.describe(key)
-        of_pool = alternative.node_pool and shown.cluster and (of_claim or key not in own)
-        whose = "its" if of_claim or key in own else "the NodePool's"
-        obstacles.append(
-            (
-                edit if of_pool else "",
-                f"{whose} {_NOUNS.get(key, key)} may be {allowed}, not {slot.labels[key]}",
-            )
-        )
-    if alternative.node_class and alternative.node_class not in slot.node_classes:
-        named = f" {alternative.node_class}" if shown.cluster else ""
-        obstacles.append(
-            (
-                f"kubectl edit ec2nodeclass {alternative.node_class}" if shown.cluster else "",
-                f"the target of its class{named} is another reservation",
-            )
+        edits = alternative.node_pool and shown.cluster and key in of_pool
+        whose = "its" if key in own else "the NodePool's"
+        text = f"{whose} {_NOUNS.get(key, key)} may be {allowed}, not {slot.labels[key]}"
+        command = f"kubectl edit nodepool {alternative.node_pool}" if edits else ""
+        obstacles.append(_Obstacle(text, command, own=of_pod and key in own))
+    obstacles += _target(alternative, slot, shown)
+    return obstacles
+
+
+def _target(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
+    """The target of the class. Other NodePools of the class change with it."""
+    name, shared = alternative.node_class, alternative.shared
+    if name and name not in slot.node_classes:
+        if not shown.cluster:
+            yield _Obstacle("the target of its class is another reservation")
+            return
+        use = f" (also used by NodePool{'s' * (len(shared) > 1)} {abridged(shared, MOST_NAMED)})"
+        yield _Obstacle(
+            f"the target of its class {name}{use if shared else ''} is another reservation",
+            f"kubectl edit ec2nodeclass {name}",
         )
     elif alternative.unserved:
-        obstacles.append(("", "no NodePool takes it"))
-    elif not alternative.node_class and not slot.node_classes:
-        obstacles.append(("", "it is the target of no EC2NodeClass"))
-    return obstacles
+        yield _Obstacle("no NodePool takes it")
+    elif not name and not slot.node_classes:
+        yield _Obstacle("it is the target of no EC2NodeClass")
 
 
 def _gang(waiter: Waiter, slot: IdleSlots) -> Iterator[_Obstacle]:
@@ -256,7 +363,7 @@ def _gang(waiter: Waiter, slot: IdleSlots) -> Iterator[_Obstacle]:
         pods_a_slot = min(fits, default=waiter.together)
     needed = -(-waiter.together // max(pods_a_slot, 1))
     if needed > slot.free:
-        yield "", f"its gang needs {counted(needed, 'slot')} at once"
+        yield _Obstacle(f"its gang needs {counted(needed, 'slot')} at once")
 
 
 def _owner(waiter: Waiter, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
@@ -268,4 +375,4 @@ def _owner(waiter: Waiter, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]
     else:
         whose = f"it draws from {shown.owner(given)}" if given else f"no {names.DRAWS_FROM} names it"
     command = f"capacity-broker explain reservation {owner}" if owner == str(slot.owner) else ""
-    yield command, f"the slot's owner is {owner}, and {whose}"
+    yield _Obstacle(f"the slot's owner is {owner}, and {whose}", command)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from broker.apis import names
 from broker.apis.core import Pod
@@ -32,8 +33,8 @@ FIXED = frozenset({"Job", "Pod"})
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those
-    with the NodePool's. The class and the pool are empty while they are not known; `unserved`: no NodePool
-    takes the pod.
+    with the NodePool's; `pool`: the NodePool's alone. The class and the pool are empty while they are not
+    known; `unserved`: no NodePool takes the pod. `shared`: the other NodePools of the class.
     """
 
     own: Requirements
@@ -41,6 +42,8 @@ class Alternative:
     node_class: str = ""
     node_pool: str = ""
     unserved: bool = False
+    pool: Requirements | None = None
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Waiter:
     `alternatives`: any one of these serves it; none do if only a named node does. `draws_from`: the owner
     that it draws from, or why it may not; None if it names none. `gang`: its gang, of which `together` wait.
     `held`: what it waits for before it may have a machine. `claim`: a pod's claim, which has its instance.
+    `edit`: the command with which a person changes a pod's template.
     """
 
     kind: str
@@ -66,6 +70,7 @@ class Waiter:
     together: int = 1
     held: str = ""
     claim: str = ""
+    edit: str = ""
 
     @property
     def shape(self) -> object:
@@ -103,8 +108,11 @@ def gang_members(pods: Iterable[Pod]) -> Counter[str]:
     return Counter(name for name in gangs if name)
 
 
-def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[Waiter]:
+def claim_waiters(
+    claims: Sequence[NodeClaim], rights: DrawRights, pools: Iterable[NodePool] = ()
+) -> Iterator[Waiter]:
     """`claims`: those without an instance, of either launcher."""
+    templates = {template.pool: template for template in _templates(pools)}
     gangs = Counter(claim.annotations.get(names.GANG, "") for claim in claims)
     for claim in claims:
         gang = claim.annotations.get(names.GANG, "")
@@ -112,6 +120,15 @@ def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[W
         own = claim_requirements(claim)
         pool = claim.labels.get(names.NODEPOOL, "")
         reason, message = launch_state(claim)
+        template = templates.get(pool)
+        alternative = Alternative(
+            own,
+            own,
+            spec.node_class_ref.name,
+            pool,
+            pool=template.requirements if template else None,
+            shared=template.shared if template else (),
+        )
         yield Waiter(
             kind=CLAIM if of_broker else KARPENTERS,
             name=claim.name,
@@ -119,7 +136,7 @@ def claim_waiters(claims: Sequence[NodeClaim], rights: DrawRights) -> Iterator[W
             reason=reason,
             message=message,
             command=f"capacity-broker explain claim {claim.name}",
-            alternatives=(Alternative(own, own, spec.node_class_ref.name, pool),),
+            alternatives=(alternative,),
             draws_from=rights.of_claim(claim),
             requests=amounts(spec.resources.requests),
             gang=gang,
@@ -162,6 +179,7 @@ def pod_waiters(
             together=gangs[gang.name] if gang.name else 1,
             held=gates(pod) or waits_for_pods(gang, present),
             claim=claim,
+            edit=template_command(pod.namespace, pod.name, owner_of(pod)),
         )
 
 
@@ -216,28 +234,39 @@ def _own(pod: Pod) -> tuple[Requirements, ...]:
     )
 
 
-def _templates(pools: Iterable[NodePool]) -> Iterator[tuple[str, str, Requirements]]:
-    """Name, class and requirements of each pool whose requirements can be read."""
-    for pool in pools:
+class _Template(NamedTuple):
+    pool: str
+    node_class: str
+    requirements: Requirements
+    shared: tuple[str, ...]
+
+
+def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
+    """Those of each pool whose requirements can be read."""
+    known = [*pools]
+    users: dict[str, list[str]] = {}
+    for pool in known:
+        users.setdefault(pool.spec.template.spec.node_class_ref.name, []).append(pool.name)
+    for pool in known:
         spec, labels = pool.spec.template.spec, pool.spec.template.metadata.labels
         try:
             required = requirements_of(spec) & Requirements.of_labels(labels | {names.NODEPOOL: pool.name})
         except InvalidRequirement:
             continue
-        yield pool.name, spec.node_class_ref.name, required
+        node_class = spec.node_class_ref.name
+        shared = tuple(sorted(name for name in users[node_class] if name != pool.name))
+        yield _Template(pool.name, node_class, required, shared)
 
 
-def _alternatives(
-    own: Iterable[Requirements], templates: Sequence[tuple[str, str, Requirements]]
-) -> Iterator[Alternative]:
+def _alternatives(own: Iterable[Requirements], templates: Sequence[_Template]) -> Iterator[Alternative]:
     """One for each NodePool that may serve the pod; without such a pool, the pod's own requirements."""
     for requirements in own:
         served = False
-        for pool, node_class, required in templates:
+        for pool, node_class, required, shared in templates:
             both = requirements & required
             if not both.problems():
                 served = True
-                yield Alternative(requirements, both, node_class, pool)
+                yield Alternative(requirements, both, node_class, pool, pool=required, shared=shared)
         if not served:
             yield Alternative(requirements, requirements, unserved=bool(templates))
 

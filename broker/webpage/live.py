@@ -6,10 +6,9 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -22,7 +21,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
-from broker.oncall.idle_matches import IdleSlots, TypeFacts, facts_of_claims, facts_of_type, idle_slots
+from broker.oncall.idle_matches import IdleSlots, idle_slots, known_facts
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
 from broker.oncall.slot_marks import SlotRow
 from broker.oncall.state import launch_state
@@ -44,7 +43,6 @@ from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
 from providers.base import AccountFacts
 from providers.errors import ProviderError
-from providers.model import InstanceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +197,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
     price = broker.node_prices()
-    facts = partial(_facts, facts_of_claims(claims), types)
+    facts = known_facts(claims, types)
     broken = broken_nodes(
         claims,
         broker.read.nodes.cache.list(),
@@ -233,22 +231,15 @@ def _waiters(
 ) -> Iterator[Waiter]:
     """Reads them like `explain cluster`."""
     waiting = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
-    yield from claim_waiters(waiting, snapshot.rights)
-    pods = broker.read.pods.cache.list()
+    pods, pools = broker.read.pods.cache.list(), broker.read.pools.cache.list()
+    yield from claim_waiters(waiting, snapshot.rights, pools)
     yield from pod_waiters(
         waiting_pods(pods, claims, now),
         snapshot.rights,
         claims=claims,
-        pools=broker.read.pools.cache.list(),
+        pools=pools,
         members=gang_members(pods),
     )
-
-
-def _facts(known: Mapping[str, TypeFacts], types: Mapping[str, InstanceType], name: str) -> TypeFacts | None:
-    """Those of a running instance of the type, else those of EC2."""
-    if name in known or name not in types:
-        return known.get(name)
-    return facts_of_type(types[name])
 
 
 def _claim(claim: NodeClaim, price: Price, *, owned: bool) -> ClaimRow:

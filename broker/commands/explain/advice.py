@@ -69,7 +69,14 @@ def _held(situation: Situation) -> Iterator[tuple[str, str]]:
 
 def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
     """Idle slots beside what waits for one."""
-    for match in islice(situation.matches, MOST_MATCHES):
+    offers = (match for match in situation.matches if not match.excluded)
+    for match in islice(offers, MOST_MATCHES):
+        yield match.command, match.text
+
+
+def _excluded(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Pods without an idle slot that they could use, beside those that their own selector excludes."""
+    for match in islice((match for match in situation.matches if match.excluded), MOST_NAMED):
         yield match.command, match.text
 
 
@@ -213,6 +220,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _pods,
     _lent,
     _matches,
+    _excluded,
     _others,
     _elsewhere,
     _held,
@@ -273,7 +281,8 @@ def best_advice(
     """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
     if pod.remedy:
         return [{"command": pod.edit, "why": pod.remedy}]
-    rules = (*(row for rule in _OF_A_POD for row in rule(situation)), *_by_options(situation, pod, rows))
+    of_pod = [row for rule in _OF_A_POD for row in rule(situation)]
+    rules = (*of_pod, *_by_options(situation, pod, rows), *_excluded(situation))
     command, why = next(iter(rules), ("", ""))
     if command in ("", pod.command):  # the page that this is for names another one
         usual = ("kubectl describe pod {pod}", "its conditions and events in full")

@@ -31,7 +31,7 @@ from broker.controllers.provisioning.published_types import read_types
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.broken import BrokenNode, broken_nodes
-from broker.oncall.idle_matches import IdleMatch, IdleSlots, facts_of_claims, idle_matches, idle_slots
+from broker.oncall.idle_matches import IdleMatch, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.waiters import (
@@ -117,7 +117,7 @@ class Situation:
             pools=self.pools,
             members=self.members,
         )
-        return [*claim_waiters(self.waiting_claims, rights), *pods]
+        return [*claim_waiters(self.waiting_claims, rights, (self.whole or self).pools), *pods]
 
     @cached_property
     def waiting_pods(self) -> list[WaitingPod]:
@@ -173,13 +173,11 @@ class Situation:
     def matches(self) -> list[IdleMatch]:
         """The idle slots with the waiters that could have them; of a part, those with either in it."""
         whole = self.whole or self
-        slots = idle_slots(whole.mirrors, whole.slot_owners, facts_of_claims(whole.claims).get)
-        ids, waiters = {m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters}
-
-        def about(waiter: Waiter, idle: IdleSlots) -> bool:
-            return self.whole is None or idle.id in ids or (waiter.kind, waiter.name) in waiters
-
-        return [*idle_matches(whole.waiters, slots, about=about)]
+        slots = idle_slots(whole.mirrors, whole.slot_owners, known_facts(whole.claims, whole.types))
+        part = None
+        if self.whole is not None:
+            part = Part({m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters})
+        return [*idle_matches(whole.waiters, slots, part=part)]
 
     @property
     def attempts(self) -> list[Attempt]:

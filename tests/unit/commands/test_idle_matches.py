@@ -179,8 +179,9 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
         ),
         (
             {"pods": [pod(nodeSelector={names.ZONE: B})]},
-            "capacity-broker explain pod -n team train",
-            f"pod team/train could have a slot of cr-1 (1 free slot, {P5} in {A}): its zone may be {B}",
+            "kubectl get pod -n team train -o yaml",
+            f"pod team/train excludes by selector or affinity the slot of cr-1 (1 free slot, {P5} in {A}): "
+            f"its zone may be {B}",
         ),
         (
             {"pods": [pod()], "pools": [pool(zone=B)]},

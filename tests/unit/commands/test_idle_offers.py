@@ -1,0 +1,123 @@
+"""`You can`: a pod is offered only slots that it can use, and the change is named at the narrowest object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Pod
+from broker.commands.explain.explanation import explain
+from broker.commands.explain.situation import Situation
+from broker.oncall import idle_matches as module
+from providers.model import Gpu, InstanceType
+
+from .test_idle_matches import NOW, P5, A, B, claim, mirror, pod, pool
+
+GPUS = (Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920),)
+TYPES = {P5: InstanceType(name=P5, vcpus=192, memory_mib=2097152, gpus=GPUS)}
+
+
+def in_zone(name: str, zone: str) -> OnDemandCapacityReservation:
+    document = mirror(name).wire()
+    document["status"]["zone"] = zone
+    return OnDemandCapacityReservation.decode(document)
+
+
+def of_deployment(name: str, **spec: Any) -> Pod:
+    document = pod(f"{name}-6d4b-x", **spec).wire()
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-6d4b", "uid": name}
+    document["metadata"] |= {"labels": {"pod-template-hash": "6d4b"}, "ownerReferences": [owner]}
+    return Pod.decode(document)
+
+
+def do(**objects: Any) -> list[tuple[str, str]]:
+    given = {"mirrors": [mirror()], "types": TYPES, **objects}
+    return [(r["command"], r["why"]) for r in explain(Situation(now=NOW, **given)).parts["do"]]
+
+
+def texts(rows: list[tuple[str, str]], words: str) -> list[str]:
+    return sorted(text for _, why in rows for text in why.split("; ") if words in text)
+
+
+@pytest.mark.covers("ONC-01", "FLT-54")
+def test_each_of_two_pods_is_offered_the_slot_of_its_own_zone() -> None:
+    near, far = pod("near", nodeSelector={names.ZONE: A}), pod("far", nodeSelector={names.ZONE: B})
+    rows = do(pods=[near, far], pools=[pool()], mirrors=[in_zone("cr-a", A), in_zone("cr-b", B)])
+    offered = [text.partition(" (")[0] for text in texts(rows, "could have")]
+    assert offered == ["pod team/far could have a slot of cr-b", "pod team/near could have a slot of cr-a"]
+    assert not texts(rows, "exclude")
+
+
+@pytest.mark.covers("ONC-01", "FLT-54")
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        ({names.ZONE: B}, f"its zone may be {B}, not {A}"),
+        ({names.CAPACITY_TYPE: "on-demand"}, "its capacity type may be on-demand, not reserved"),
+    ],
+)
+def test_pod_whose_own_selector_excludes_the_slot_is_to_edit_its_workload(
+    selector: dict[str, str], words: str
+) -> None:
+    rows = do(pods=[of_deployment("web", nodeSelector=selector)], pools=[pool()])
+    assert not texts(rows, "could have")
+    (why,) = [why for command, why in rows if command == "kubectl edit deployment -n team web"]
+    assert "excludes by selector or affinity" in why and words in why
+    assert not [command for command, _ in rows if "nodepool" in command or "ec2nodeclass" in command]
+
+
+@pytest.mark.covers("ONC-01", "FLT-54")
+@pytest.mark.parametrize(
+    "selector", [{names.INSTANCE_TYPE: "m5.large"}, {names.ARCH: "arm64"}, {names.INSTANCE_FAMILY: "m5"}]
+)
+def test_slot_of_a_type_that_the_pod_excludes_is_not_named_at_all(selector: dict[str, str]) -> None:
+    rows = do(pods=[of_deployment("web", nodeSelector=selector)], pools=[pool()])
+    assert not texts(rows, "could have") and not texts(rows, "exclude")
+
+
+@pytest.mark.covers("ONC-01")
+def test_class_that_other_pools_use_too_is_named_with_them() -> None:
+    alone = do(pods=[pod()], pools=[pool(node_class="cpu")])
+    shared = do(
+        pods=[pod(nodeSelector={names.NODEPOOL: "gpus"})],
+        pools=[pool(node_class="cpu"), pool("web", "cpu"), pool("batch", "cpu"), pool("other", "else")],
+    )
+    for rows, words in (
+        (alone, "the target of its class cpu is another reservation"),
+        (shared, "its class cpu (also used by NodePools batch, web) is another reservation"),
+    ):
+        (why,) = [why for command, why in rows if command == "kubectl edit ec2nodeclass cpu"]
+        assert words in why
+
+
+@pytest.mark.covers("ONC-01", "FLT-54")
+@pytest.mark.parametrize(
+    ("pool_zone", "command"),
+    [(B, "kubectl edit nodepool workers"), ("", "capacity-broker explain claim c-0")],
+)
+def test_pool_is_to_be_edited_only_if_it_excludes_the_slot_of_the_claim(pool_zone: str, command: str) -> None:
+    wanted = {"zone": pool_zone} if pool_zone else {}
+    rows = do(claims=[claim(zones=[B])], pools=[pool("workers", **wanted)])
+    (found,) = [cmd for cmd, why in rows if f"its zone may be {B}, not {A}" in why]
+    assert found == command
+
+
+@pytest.mark.covers("ONC-06")
+def test_equal_waiters_and_equal_reservations_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, obstacles = [], module._obstacles
+
+    def counting(*arguments: Any) -> Any:
+        compared.append(arguments)
+        return obstacles(*arguments)
+
+    monkeypatch.setattr(module, "_obstacles", counting)
+    waiters = [pod(f"a-{n}") for n in range(50)] + [
+        pod(f"b-{n}", nodeSelector={names.ZONE: B}) for n in range(50)
+    ]
+    mirrors = [*(in_zone(f"cr-a{n}", A) for n in range(40)), *(in_zone(f"cr-b{n}", B) for n in range(40))]
+    rows = do(pods=waiters, pools=[pool()], mirrors=mirrors)
+    assert len(compared) == 4
+    assert texts(rows, "50 pods team/a-0, team/a-1, team/a-2 and 47 more could have a slot of cr-a0")
