@@ -16,6 +16,7 @@ from broker.apis import names
 from broker.app import LEASE
 from broker.controllers.launch import published
 from broker.controllers.launch.calls import RECORDS
+from broker.controllers.provisioning import published_types
 from broker.kube.identity import NAME, NAMESPACE
 from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.options import HINTS, problems
@@ -409,7 +410,12 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     for name, limited in (
         (
             helm.RELEASE,
-            [[LEASE], [NAME], [*RECORDS, NOTIFICATIONS, LEDGER, published.NAME], [SCHEDULER_LEASE]],
+            [
+                [LEASE],
+                [NAME],
+                [*RECORDS, NOTIFICATIONS, LEDGER, published.NAME, published_types.NAME],
+                [SCHEDULER_LEASE],
+            ],
         ),
         (webhook, [[SECRET]]),
     ):
