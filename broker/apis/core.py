@@ -358,6 +358,13 @@ class EventSource(Model):
     host: str = ""
 
 
+class EventSeries(Model):
+    """The repeats of an event, as kube-scheduler writes them."""
+
+    count: int = 0
+    last_observed_time: MicroTime | None = None
+
+
 class Event(Object):
     KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
 
@@ -369,6 +376,7 @@ class Event(Object):
     first_timestamp: Time | None = None
     last_timestamp: Time | None = None
     event_time: MicroTime | None = None
+    series: EventSeries = EventSeries()
     source: EventSource = EventSource()
     reporting_component: str = ""
     reporting_instance: str = ""

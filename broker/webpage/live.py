@@ -37,6 +37,7 @@ from broker.oncall.waiters import (
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
+from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.render import reservation_url
@@ -60,8 +61,9 @@ class ClaimRow:
     reason: str
     message: str
     capacity_type: str = ""
-    price: float | None = None  # US dollars an hour at On-Demand price; a spot price is not known
+    price: float | None = None  # US dollars an hour
     placed: str = ""  # message about the reservation, if the claim is in none or was moved
+    owner: str = ""  # the reservation that it draws from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +212,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim, price, owned=broker.owns(claim)) for claim in claims],
+        claims=[_claim(claim, price, snapshot.rights, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
         shortages=[shortage_row(shortage, places) for shortage in broker.launcher.shortages.lasting(now)],
@@ -242,7 +244,8 @@ def _waiters(
     )
 
 
-def _claim(claim: NodeClaim, price: Price, *, owned: bool) -> ClaimRow:
+def _claim(claim: NodeClaim, price: Price, rights: DrawRights, *, owned: bool) -> ClaimRow:
+    drawn = rights.of_claim(claim)
     reason, message = launch_state(claim)
     reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
     return ClaimRow(
@@ -261,6 +264,7 @@ def _claim(claim: NodeClaim, price: Price, *, owned: bool) -> ClaimRow:
         capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
         price=price(claim),
         placed=reserved.message if reserved is not None else "",
+        owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
     )
 
 

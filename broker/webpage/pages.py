@@ -266,7 +266,7 @@ def namespace(request: PageRequest) -> Mapping[str, Any]:
     values = _object(request, "Namespace", name, pods or own or None, rows)
     held = {id_ for row in own for id_ in row.odcrs}
     idle = idle_cost(view for view in request.state.odcrs if view.odcr.id in held)
-    shown = team(pods, request.state.loans, [row.key for row in own], idle=_idle(request, idle))
+    shown = team(pods, request.state, [row.key for row in own], idle=_idle(request, idle))
     return values | {"own": own} | shown
 
 
@@ -320,7 +320,7 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
     values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
     pods = request.details.pods("", title) if row else ()
     idle = _idle(request, idle_cost(shown))
-    team_values = team(pods, state.loans, [title] if row else [], idle=idle)
+    team_values = team(pods, state, [title] if row else [], idle=idle)
     return values | _uses(request, [view.odcr.id for view in shown]) | team_values
 
 

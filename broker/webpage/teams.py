@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.placement.node_prices import Cost, total
-from broker.webpage.lending import LoanRow
+from broker.webpage.live import LiveState
 from broker.webpage.nodes import PodRow
 
 MOST_PODS: Final = 200
+MOST_CLAIMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +24,21 @@ class TeamCost:
 
 
 def team(
-    pods: Sequence[PodRow], loans: Iterable[LoanRow], reservations: Iterable[str], *, idle: Cost | None
+    pods: Sequence[PodRow], live: LiveState, reservations: Iterable[str], *, idle: Cost | None
 ) -> dict[str, Any]:
-    """The values of a team. `reservations`: those with the team's loans."""
-    names = {*reservations}
+    """The values of a team. `reservations`: those with the team's loans. Its claims are those that draw from
+    them, and those of its pods.
+    """
+    names, keys = {*reservations}, {pod.key for pod in pods}
+    of_pods = {pod.claim for pod in pods} | {pod.claim for pod in live.waiting_pods if pod.key in keys}
+    claims = [claim for claim in live.claims if claim.owner in names or claim.name in of_pods]
+    claims.sort(key=lambda claim: (not claim.waits, claim.name))
     return {
+        "team_claims": claims[:MOST_CLAIMS],
+        "claim_count": len(claims),
         "team_pods": pods[:MOST_PODS],
         "pod_count": len(pods),
-        "team_loans": [loan for loan in loans if loan.owner in names or loan.borrower in names],
+        "team_loans": [loan for loan in live.loans if loan.owner in names or loan.borrower in names],
         "cost": TeamCost(
             pods=total(pod.usd_hour for pod in pods),
             idle=idle,

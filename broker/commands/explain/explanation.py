@@ -84,7 +84,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "outcome": "OUTCOME",
         "result": "POOL, AND RESULT",
     },
-    "events": {"at": "WHEN", "reason": "REASON", "message": "MESSAGE"},
+    "events": {"at": "WHEN", "times": "COUNT", "reason": "REASON", "message": "MESSAGE"},
     "costs": {"what": "WHAT", "count": "COUNT", "usd_hour": "$/H"},
 }
 HEADINGS: Final[Mapping[str, str]] = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.commands.explain.explanation import Explanation
-from broker.commands.explain.situation import Situation, concerned, draw_rights, happened
+from broker.commands.explain.situation import Situation, concerned, draw_rights, happened, times
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
@@ -102,21 +103,25 @@ def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode])
 
 
 def last_events(situation: Situation, pod: Pod, claim: NodeClaim | None) -> Iterator[dict[str, Any]]:
-    """The last events of the broker and of Karpenter about the pod and its claim, the newest first."""
+    """The last events of the broker, of Karpenter and of the scheduler about the pod and its claim, the
+    newest first. Equal ones are one row with their number and the last time.
+    """
     about = {(Pod.KIND.kind, pod.key)} | ({(NodeClaim.KIND.kind, claim.name)} if claim is not None else set())
-    events = [
-        (at, event)
-        for event in (*situation.events, *situation.karpenter_events)
-        if concerned(event) in about
-        and (at := happened(event))
-        and names.ATTEMPT_IDS not in event.annotations
-    ]
-    for at, event in sorted(events, key=lambda item: item[0], reverse=True)[:MOST_EVENTS]:
-        yield {
-            "at": timestamp(at),
-            "type": event.type,
-            "reason": event.reason,
-            "about": " ".join(concerned(event)),
-            "message": event.message,
-            "count": event.count or 1,
+    equal: dict[tuple[str, ...], list[Event]] = defaultdict(list)
+    for event in (*situation.events, *situation.karpenter_events, *situation.scheduler_events):
+        if concerned(event) in about and happened(event) and names.ATTEMPT_IDS not in event.annotations:
+            key = (event.type, event.reason, " ".join(concerned(event)), event.message)
+            equal[key].append(event)
+    rows = [
+        {
+            "at": timestamp(max(at for event in members if (at := happened(event)))),
+            "type": type_,
+            "reason": reason,
+            "about": subject,
+            "message": message,
+            "count": (count := sum(times(event) for event in members)),
+            "times": f"{count} times" if count > 1 else None,
         }
+        for (type_, reason, subject, message), members in equal.items()
+    ]
+    yield from sorted(rows, key=lambda row: str(row["at"]), reverse=True)[:MOST_EVENTS]

@@ -82,6 +82,7 @@ class Situation:
     pods: Sequence[Pod] = ()  # that wait, and that no waiting claim stands for
     every_pod: Sequence[Pod] = ()
     karpenter_events: Sequence[Event] = ()
+    scheduler_events: Sequence[Event] = ()  # about pods without a node
     pools: Sequence[NodePool] = ()
     nodes: Sequence[Node] = ()
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
@@ -187,12 +188,25 @@ class Situation:
 
 
 def happened(event: Event) -> datetime | None:
-    return event.last_timestamp or event.event_time or event.first_timestamp
+    return (
+        event.series.last_observed_time or event.last_timestamp or event.event_time or event.first_timestamp
+    )
+
+
+def times(event: Event) -> int:
+    """How often the event happened."""
+    return max(1, event.count, event.series.count)
 
 
 def written_by(event: Event, component: str) -> bool:
     """Whether the component wrote the event."""
     return component in (event.reporting_component, event.source.component)
+
+
+def _of_scheduler(event: Event) -> bool:
+    """Whether a scheduler wrote that a pod gets no node: kube-scheduler, or another by its own name."""
+    known = any(written_by(event, writer) for writer in (MANAGER, KARPENTER))
+    return event.reason == FAILED_SCHEDULING and event.involved_object.kind == Pod.KIND.kind and not known
 
 
 def _reports(events: Iterable[Event]) -> dict[str, str]:
@@ -242,6 +256,7 @@ def _read(client: Client, now: datetime) -> Situation:
         shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
         events=[event for event in events if written_by(event, MANAGER)],
         karpenter_events=[event for event in events if written_by(event, KARPENTER)],
+        scheduler_events=[event for event in events if _of_scheduler(event)],
         unread=tuple(unread),
     )
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from broker.history.store import HistoryStore
+from broker.oncall.waiting_pods import WaitingPod
 from broker.webpage.details import Details, visible_details
+from broker.webpage.live import LiveState
 from broker.webpage.scope import VisibleScope
 from tests.unit.webpage.rights import CLUSTER, TEAM, Reviews
 from tests.unit.webpage.samples import DETAILS, node, pod
@@ -121,6 +123,63 @@ def test_team_shows_pods_loans_and_cost(path: str) -> None:
     cost = "82.56" if path.startswith("/reservations") else "41.28"  # a pod of another namespace draws, too
     assert f"Cost of its pods {cost} $/h" in words(html)
     assert "Cost of idle slots 165.12 $/h" in words(html)
+
+
+def with_claims() -> LiveState:
+    """Claims that draw from the team's reservation, that its pods are on or wait for, and of nobody."""
+    live = state(claims=3)
+    drawing, of_waiting, other = live.claims
+    runs = {"waits": False, "instance_type": "p5.48xlarge", "zone": "us-east-1a", "reservation": "cr-1"}
+    of_pod = replace(other, name="of-pod", capacity_type="reserved", price=None, **runs)  # type: ignore[arg-type]
+    waiting = WaitingPod(
+        namespace="team",
+        name="waits-0",
+        owner="",
+        node_pool="gpu",
+        reason="New",
+        message="",
+        since=None,
+        claim=of_waiting.name,
+    )
+    return replace(
+        live,
+        claims=[replace(drawing, owner="team/gpus"), of_waiting, of_pod, other],
+        waiting_pods=[waiting],
+    )
+
+
+@pytest.mark.covers("ONC-05")
+@pytest.mark.parametrize("path", ["/reservations/team/gpus", "/namespaces/team"])
+def test_team_lists_its_claims(path: str) -> None:
+    pods = [replace(pod(), claim="of-pod"), pod("waits-0", state="waits", usd_hour=0.0)]
+    details = replace(DETAILS, pods=lambda *_: pods)
+    with page(HistoryStore(), with_claims(), details=details) as url:
+        html = get(url + path).data.decode()
+    table = html[html.index("Its claims: ") :]
+    table = table[: table.index("</table>")]
+    names = re.findall(r'href="/claims/([^"]+)"', table)
+    assert names == ["train-1", "train-2", "of-pod"]
+    assert "waits" in row_of(table, "train-1") and "1h" in row_of(table, "train-1")
+    placed = row_of(table, "of-pod")
+    for part in ("reserved", "p5.48xlarge", "us-east-1a", "cr-1", "unknown"):
+        assert part in placed, part
+
+
+@pytest.mark.covers("ONC-05")
+def test_team_page_names_no_claim_to_a_person_without_the_cluster() -> None:
+    access, headers = signed_in(Reviews({"ana": {TEAM}}))
+    with page(HistoryStore(), with_claims(), access, DETAILS) as url:
+        html = get(f"{url}/namespaces/team", **headers).data.decode()
+    assert "Its claims" not in html and "of-pod" not in html
+
+
+@pytest.mark.covers("ONC-06")
+def test_waiting_time_is_a_span_with_the_time_at_hand() -> None:
+    html = text_of("/")
+    cells = re.findall(r'data-label="Waits">(.*?)</td>', html, re.DOTALL)
+    assert cells
+    for cell in cells:
+        assert re.fullmatch(r"(\d+[dhms]\s?)+", words(cell)) and 'title="20' in cell, cell
 
 
 @pytest.mark.covers("ONC-05")
