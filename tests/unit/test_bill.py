@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.commands.inventory.prices import shown_price
 from broker.commands.plan.bill import summary
 
 
@@ -38,3 +39,16 @@ SLOT, WAITS, RUNS = _row("reserved", 0.0), _row(), _row(runs=True)
 )
 def test_first_line_says_what_is_bought(rows: list[dict[str, object]], line: str) -> None:
     assert summary(rows) == line
+
+
+@pytest.mark.parametrize(
+    ("prices", "shown"),
+    [
+        ([0.5, 0.25], "0.25-0.50"),
+        ([0.5, None, None], "0.50, 2 unknown"),
+        ([None, None], "unknown"),
+    ],
+)
+def test_like_options_show_how_many_have_no_price(prices: list[float | None], shown: str) -> None:
+    assert shown_price("on-demand", prices) == shown
+    assert shown_price("reserved", prices) == "paid"

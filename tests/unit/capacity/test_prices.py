@@ -18,7 +18,7 @@ from providers.errors import ErrorClass
 from providers.launch import ReservationTarget
 from providers.model import InstanceType, MatchCriteria
 
-from .builders import GROUP, NOW, chosen, claim, inventory, node_class, odcr, planned, supply, type_
+from .builders import GROUP, IMAGES, NOW, chosen, claim, inventory, node_class, odcr, planned, supply, type_
 
 A = ("us-east-1a",)
 SPOT_TOO = ["reserved", "on-demand", "spot"]
@@ -211,3 +211,30 @@ def test_claim_of_the_owner_of_an_accelerator_slot_takes_it() -> None:
     owned = supply({"default": classes}, world, types=TYPES, entitlements=given)
     result = plan([claim("c", kinds=BOTH)], owned)
     assert chosen(result) == {"c": "reserved:g5.xlarge:us-east-1a"}
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("more", "price"),
+    [
+        ({}, 0.1),
+        ({"tenancy": "dedicated"}, 0.15),
+        ({"images": [replace(image, platform="Red Hat Enterprise Linux") for image in IMAGES]}, None),
+    ],
+    ids=["plain", "dedicated", "other platform"],
+)
+def test_an_option_has_the_price_of_its_platform_and_tenancy_or_none(
+    more: dict[str, Any], price: float | None
+) -> None:
+    """An unknown price is not shown, and the order of the options stays that of the types' known prices."""
+    dedicated = {"Linux/UNIX": {"dedicated": 0.15}}
+    types = {
+        "m5.large": replace(TYPES["m5.large"], other_prices=dedicated),
+        "m5.xlarge": TYPES["m5.xlarge"],
+    }
+    classes = node_class(zones=A, **more)
+    (assignment,) = planned([claim("c", kinds=["on-demand"])], classes, inventory(), types=types).assignments
+    options = (assignment.option, *assignment.rest)
+    assert [option.pool.instance_type for option in options] == ["m5.large", "m5.xlarge"]
+    assert options[0].usd_hour == price
+    assert options[1].usd_hour == (None if more else 0.2)
