@@ -119,7 +119,7 @@ def situation(broker: Broker, now: datetime) -> Situation:
         mirrors=broker.mirrors.list(),
         price=broker.node_prices(),
         shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
-        types=broker.reads.snapshot().types,
+        types=broker.types(),
     )
 
 
