@@ -46,6 +46,8 @@ def nodes(stack: Stack, kind: str, *claims: str, app: bool = True, pool: str = "
     for name in claims:
         if app:
             run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, cpu="1500m", labels=WEB)
+    for name in claims if app else ():  # a node whose pod the broker does not see yet counts as empty
+        stack.until(lambda n=name: stack.get(NodeClaim, n).status.last_pod_event_time, f"{name} has its pod")  # type: ignore[misc]
 
 
 def live(stack: Stack) -> list[Pod]:

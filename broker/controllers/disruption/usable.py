@@ -10,13 +10,16 @@ from broker.apis.karpenter import pods_of
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.candidates import awaits_pods, waits
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.placement.holds_reading import holds_room
 
 
 def closed_nodes(snapshot: DisruptionSnapshot, caches: ClaimCaches) -> frozenset[str]:
-    """The nodes of the snapshot that end, are not there yet, or await pods of their own."""
+    """The nodes that got pods since the pass began, and those of the snapshot that end, are not there yet, or
+    await pods of their own.
+    """
     bound = {pod.key for pod in snapshot.occupancy.pods}
-    return frozenset(
+    return _gained(snapshot.occupancy, caches) | frozenset(
         node.node.name
         for node in snapshot.nodes
         if node.node is not None
@@ -28,6 +31,15 @@ def closed_nodes(snapshot: DisruptionSnapshot, caches: ClaimCaches) -> frozenset
             or _expects(node, caches, bound)
         )
     )
+
+
+def _gained(occupancy: NodeOccupancy, caches: ClaimCaches) -> frozenset[str]:
+    """The nodes whose room the pass counts as free although pods came since: a successor has those of its
+    node by then, and awaits them no more.
+    """
+    counted = {(pod.key, pod.spec.node_name) for pod in occupancy.pods}
+    placed = ((pod.key, pod.spec.node_name) for pod in caches.pods.list() if holds_room(pod))
+    return frozenset(node for key, node in placed if (key, node) not in counted)
 
 
 def usable_nodes(nodes: Iterable[Node], closed: Collection[str]) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.names import INITIALIZED_CONDITION, PODS
 from broker.controllers.disruption.candidates import awaits_pods, nominated, ready_to_go, usable_soon
 from broker.controllers.disruption.conditions import RETRY
-from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.disruption.usable import closed_nodes
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
@@ -50,6 +52,31 @@ def kept(pods: list[Pod], *names: str) -> dict[str, str]:
     infos = {waiting.key: pod_info(waiting) for waiting in pods}
     occupancy = NodeOccupancy(nodes=[*nodes, node("busy")], infos=infos)
     return usable_soon(map(managed, nodes), pods, occupancy)
+
+
+@pytest.mark.covers("FUL-05")
+@pytest.mark.parametrize(
+    ("counted", "closed"),
+    [
+        pytest.param([], {"a"}, id="came since"),
+        pytest.param(["a"], set(), id="counted"),
+        pytest.param(["b"], {"a"}, id="moved since"),
+    ],
+)
+def test_a_node_that_got_a_pod_since_the_pass_began_takes_no_other(
+    counted: list[str], closed: set[str]
+) -> None:
+    """A successor that has the pod of its node would else have room for the next node's, which ends too."""
+
+    def placed(on: str) -> Pod:
+        return pod("web-0", "1500m", spec={"nodeName": on})
+
+    caches: Any = SimpleNamespace(pods=SimpleNamespace(list=lambda: [placed("a")]))
+    occupancy = NodeOccupancy(nodes=[node("a"), node("b")], pods=[placed(on) for on in counted])
+    assert (
+        closed_nodes(DisruptionSnapshot(now=datetime(2026, 1, 1, tzinfo=UTC), occupancy=occupancy), caches)
+        == closed
+    )
 
 
 def test_as_few_empty_nodes_are_kept_as_hold_the_waiting_pods() -> None:
