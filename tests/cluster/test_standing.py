@@ -46,8 +46,9 @@ def nodes(stack: Stack, kind: str, *claims: str, app: bool = True, pool: str = "
     for name in claims:
         if app:
             run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, cpu="1500m", labels=WEB)
-    for name in claims if app else ():  # a node whose pod the broker does not see yet counts as empty
-        stack.until(lambda n=name: stack.get(NodeClaim, n).status.last_pod_event_time, f"{name} has its pod")  # type: ignore[misc]
+    broker = stack.broker
+    for name in claims if app and broker is not None else ():  # a node without a known pod counts as empty
+        stack.until(lambda n=name: broker.read.pods.cache.find(f"default/app-{n}"), "its pod is known")  # type: ignore[misc,union-attr]
 
 
 def live(stack: Stack) -> list[Pod]:
