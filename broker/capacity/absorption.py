@@ -41,8 +41,11 @@ def lets_absorb(node_class: NodeClass, place: Place) -> bool:
 
 
 def absorbs(odcr: Odcr, instance: Instance, groups: Mapping[str, ReservationGroup]) -> bool:
-    """Whether EC2 can count a running instance, which is in no reservation, in a free slot of this one."""
-    if instance.reservation_id or instance.lifecycle or instance.state != "running":
+    """Whether EC2 can count an instance, which is in no reservation, in a free slot of this one.
+
+    One that was pending when EC2 described it may run by now.
+    """
+    if instance.reservation_id or instance.lifecycle or instance.state not in ("pending", "running"):
         return False
     alike = (instance.instance_type, instance.zone, instance.platform, instance.tenancy)
     if (odcr.instance_type, odcr.zone, odcr.platform, odcr.tenancy) != alike:

@@ -62,6 +62,13 @@ def instance_id(claim: NodeClaim) -> str:
     return claim.status.provider_id.rpartition("/")[2]
 
 
+def place_outside(claim: NodeClaim) -> tuple[str, str] | None:
+    """Instance type and zone of an instance that may run outside reservations, as far as its claim shows."""
+    if not instance_id(claim) or claim.labels.get(names.CAPACITY_TYPE, "on-demand") != "on-demand":
+        return None
+    return claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
+
+
 def held_odcr(claim: NodeClaim) -> str:
     """The ODCR that the claim's instance runs in."""
     return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""

@@ -232,7 +232,7 @@ def test_pool_that_launches_first_waits_for_room_beside(stack: Stack, target: st
     calls = stack.calls("CreateFleet")
     drift(stack, "r-0")
     stack.until(lambda: stack.calls("CreateFleet") > calls, "a refusal", step=STEP)
-    for _ in range(10):
+    for _ in range(5):  # a replacement may be on its way for ten minutes
         stack.advance(30)
         stack.passes()
         replicas(stack, 1)

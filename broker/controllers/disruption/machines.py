@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.static_pools import follows
-from broker.capacity.absorption import ClosedPlaces, absorbs
+from broker.capacity.absorption import ClosedPlaces, absorbs, place_of
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog, awaited
@@ -25,7 +25,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy
 from broker.capacity.ways import ways
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr
+from broker.controllers.claim_status import held_odcr, instance_id, place_outside
 from broker.controllers.disruption.choosing import (
     Fitting,
     beside_or_in,
@@ -194,10 +194,13 @@ class MachineFinder:
             return ""
         if own.way.borrows and (waits := self._owner_waits(slot)):
             return f"once it ends, {waits} of the owner gets its slot of {slot}"
-        odcrs, groups = self.observed.inventory.odcrs, self.observed.inventory.groups
-        running = self.sources.instances().values()
-        takers = [instance.id for instance in running if absorbs(odcrs[slot], instance, groups)]
-        return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}" if takers else ""
+        odcr, groups = self.observed.inventory.odcrs[slot], self.observed.inventory.groups
+        running = self.sources.instances()
+        if takers := [id_ for id_, instance in running.items() if absorbs(odcr, instance, groups)]:
+            return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}"
+        beside = (c for c in self.caches.claims.list() if place_outside(c) == place_of(odcr))
+        new = [id_ for id_ in map(instance_id, beside) if id_ not in running]
+        return f"once it ends, EC2 may count {min(new)}, which was just launched, in {slot}" if new else ""
 
     def _owner_waits(self, slot: str) -> str:
         return owner_waits(slot, self._succession.others, self.catalog, self.supply)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -24,7 +23,14 @@ from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.absorption import Place, absorbs, place_of
 from broker.capacity.model import Inventory
 from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
-from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
+from broker.controllers.claim_status import (
+    AVAILABLE,
+    LIMIT_EXCEEDED,
+    instance_id,
+    patch,
+    place_outside,
+    write,
+)
 from broker.controllers.instances import InstanceListing, InstanceView
 from broker.controllers.inventory import InventoryCache
 from broker.kube.context import ControllerContext
@@ -194,16 +200,13 @@ class _Changes:
 
     def reach(self, claim: NodeClaim) -> bool:
         """Whether a reservation may have taken in an instance on demand that EC2 has not listed yet."""
-        place = (claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, ""))
-        outside = claim.labels.get(names.CAPACITY_TYPE) == "on-demand" and bool(instance_id(claim))
-        return outside and any(odcr.active for odcr in self._at.get(place, ()))
+        place = place_outside(claim)
+        return place is not None and any(odcr.active for odcr in self._at.get(place, ()))
 
     def concern(self, instance: Instance) -> bool:
         """Whether EC2 may count the instance in another reservation than the last listing shows."""
         if instance.reservation_id:
             return instance.reservation_id in self._resized
-        if instance.state == "pending":
-            instance = replace(instance, state="running")  # it may run since
         near = self._at.get((instance.instance_type, instance.zone), ())
         return any(absorbs(odcr, instance, self._groups) for odcr in near)
 

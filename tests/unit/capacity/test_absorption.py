@@ -188,6 +188,7 @@ def running(**more: Any) -> Instance:
         ({"tenancy": "dedicated"}, {}, False),
         ({"lifecycle": "spot"}, {}, False),
         ({"state": "stopped"}, {}, False),
+        ({"state": "pending"}, {}, True),
         ({"reservation": "cr-2"}, {}, False),
         ({"reservation_preference": "none"}, {}, False),
         ({"reservation_preference": "capacity-reservations-only"}, {}, False),
