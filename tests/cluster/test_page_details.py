@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.app import Broker
 from broker.commands.dry_run import DryRun
 from broker.commands.explain import claim as explain
 from broker.commands.explain.live import LIVE
@@ -23,25 +25,23 @@ from tests.cluster.stack import Stack
 EC2_CALLS = ("DescribeCapacityReservations", "DescribeSubnets", "DescribeInstances", "DescribeImages")
 
 
-def details(stack: Stack) -> Details:
-    assert stack.broker is not None and stack.current is not None
-    return live_details(stack.broker, LIVE, stack.clock.now(), PodAmounts())
+def details(broker: Broker, now: datetime) -> Details:
+    return live_details(broker, LIVE, now, PodAmounts())
 
 
-def forecaster(stack: Stack) -> explain.Forecaster:
+def forecaster(stack: Stack, now: datetime) -> explain.Forecaster:
     return explain.Forecaster(
         client=stack.client,
         provider=stack.provider,
-        now=stack.clock.now(),
+        now=now,
         entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
     )
 
 
-def by_command(stack: Stack, key: str) -> dict[str, Any]:
+def by_command(stack: Stack, key: str, now: datetime) -> dict[str, Any]:
     """The document of `explain pod`, without the events: the page has its timeline."""
-    planner = forecaster(stack)
-    situation = read(stack.client, stack.clock.now())
-    explainer = PodExplainer(situation=situation, forecaster=planner)
+    situation = read(stack.client, now)
+    explainer = PodExplainer(situation=situation, forecaster=forecaster(stack, now))
     document = explainer.page(find(situation, *key.split("/"))).document()
     return {part: rows for part, rows in document.items() if part != "events"}
 
@@ -51,7 +51,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     odcr = stack.aws.odcr("m5.large", A, 1)
     stack.node_class(id_=odcr)
     stack.node_pool()
-    stack.start()
+    broker = stack.start()
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     stack.claim("c-0", capacity=(RESERVED, ON_DEMAND))
     stack.until_ready("c-0")
@@ -61,14 +61,15 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     stack.until_waiting("c-1")
 
     def seen() -> bool:
-        page = details(stack)
+        page = details(broker, stack.clock.now())
         launched = page.claim("c-0")
         placed = launched is not None and launched["reservation"] == odcr
         return placed and page.pod("default/runs") is not None and page.nodes()[0].pods == 1
 
     stack.until(seen, "the caches have the pod and its slot", step=0.5)
-    calls = [stack.calls(action) for action in EC2_CALLS]
-    page = details(stack)
+    stack.stop()  # its caches stay as they are, and no poll calls EC2
+    calls, now = [stack.calls(action) for action in EC2_CALLS], stack.clock.now()
+    page = details(broker, now)
     runs, waits, pod = page.claim("c-0"), page.claim("c-1"), page.pod("default/runs")
     (row,) = page.nodes()
     (team_pod,) = page.pods("default", "")
@@ -79,7 +80,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
         claim = stack.get(NodeClaim, document["claim"])
         shown = explain.document(
             claim,
-            forecaster(stack).of(claim),
+            forecaster(stack, now).of(claim),
             pods=explain.pods_on(stack.client, claim),
             usd_hour=explain.price(stack.client, claim),
         )
@@ -87,7 +88,9 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     assert (runs["reservation"], runs["capacity_type"]) == (odcr, "reserved")
     assert waits["pods"] == ["default/runs"] and waits["claim"] == "c-1"
     assert [option["reservation"] for option in waits["options"]] == [odcr]
-    assert {part: rows for part, rows in pod.items() if part != "events"} == by_command(stack, "default/runs")
+    assert {part: rows for part, rows in pod.items() if part != "events"} == by_command(
+        stack, "default/runs", now
+    )
     assert pod["placed"][0]["reservation"] == odcr
     assert (row.name, row.claim, row.reservation, row.pods) == (node, "c-0", odcr, 1)
     cpu = row.fills[0]
@@ -99,7 +102,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
 
 @pytest.mark.covers("ONC-05")
 def test_node_of_another_platform_tenancy_or_region_has_no_price_of_linux(stack: Stack) -> None:
-    stack.start()
+    broker = stack.start()
     others = {
         "linux": {},
         "windows": {names.OS: "windows"},
@@ -116,7 +119,11 @@ def test_node_of_another_platform_tenancy_or_region_has_no_price_of_linux(stack:
     for name, labels in others.items():
         metadata = {"name": name, "labels": plain | labels}
         stack.client.create(Node.KIND, {"metadata": metadata, "spec": {"providerID": f"aws:///{A}/i-{name}"}})
-    stack.until(lambda: len(details(stack).nodes()) == len(others), "the caches have the nodes", step=0.5)
-    prices = {row.name: row.usd_hour for row in details(stack).nodes()}
+    stack.until(
+        lambda: len(details(broker, stack.clock.now()).nodes()) == len(others),
+        "the caches have the nodes",
+        step=0.5,
+    )
+    prices = {row.name: row.usd_hour for row in details(broker, stack.clock.now()).nodes()}
     assert prices.pop("linux") == 0.096
     assert prices == dict.fromkeys(["windows", "dedicated", "elsewhere", "spot"])
