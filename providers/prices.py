@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from providers.model import PLAIN_OFFER, InstanceType
+from providers.model import PLAIN_OFFER, InstanceType, Odcr
 
 _AVAILABILITY_ZONE: Final = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)[a-z]")
 
@@ -31,12 +31,23 @@ class Product:
 def usd_hour(types: Mapping[str, InstanceType], product: Product) -> float | None:
     """US dollars an hour by the prices of these types; None if it is unknown."""
     type_, region = types.get(product.instance_type), region_of(product.zone)
-    if type_ is None or not any(region and region_of(zone) == region for zone in type_.zones):
+    if type_ is None:
         return None
-    if not product.spot:
-        return type_.price(product.platform, product.tenancy)
-    plain = (product.platform, product.tenancy) == PLAIN_OFFER
-    return type_.spot_prices.get(product.zone) if plain else None
+    if product.spot:
+        plain = (product.platform, product.tenancy) == PLAIN_OFFER
+        return type_.spot_prices.get(product.zone) if plain else None
+    here = any(region and region_of(zone) == region for zone in type_.zones)
+    return type_.price(product.platform, product.tenancy) if here else None
+
+
+def slot_price(types: Mapping[str, InstanceType], odcr: Odcr) -> float | None:
+    """US dollars that a slot costs by the hour, used or not; None if that is unknown. A block is prepaid."""
+    if odcr.prepaid:
+        return 0.0
+    product = Product(
+        instance_type=odcr.instance_type, zone=odcr.zone, platform=odcr.platform, tenancy=odcr.tenancy
+    )
+    return usd_hour(types, product)
 
 
 @lru_cache(maxsize=1024)

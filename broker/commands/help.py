@@ -112,6 +112,6 @@ class KindGroup(Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         kind, slash, name = args[0].partition("/")
         command = KINDS.get(kind.partition(".")[0].lower())
-        if slash and command is not None:
-            args = [command, *([name] if name else []), *args[1:]]
+        if command is not None:
+            args = [command, *([name] if slash and name else []), *args[1:]]
         return super().resolve_command(ctx, args)

@@ -14,7 +14,7 @@ Dollars = Mapping[tuple[str, ...], float]
 _COST: Final = GaugeTable(
     "capacity_broker_outside_cost_dollars_per_hour",
     "On-Demand price of the cluster's instances outside of EC2 capacity reservations, without spot "
-    "instances and those without a known price; 0 for a type and zone with a reservation and no instance "
+    "and unpriced ones; 0 for a type and zone with a reservation and no instance "
     "outside.",
     ("instance_type", "zone"),
 )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.core import Pod
@@ -28,6 +28,11 @@ from broker.reservations.drawing import DrawRights
 CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
 # Kinds of objects with a template that Kubernetes does not let anyone change.
 FIXED = frozenset({"Job", "Pod"})
+# By the label with the hash in a ReplicaSet's name: the workload that has the template.
+_OF_REPLICA_SETS: Final[Mapping[str, str]] = {
+    "pod-template-hash": "Deployment",
+    "rollouts-pod-template-hash": "Rollout",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +197,9 @@ def pod_command(pod: str) -> str:
 def owner_of(pod: Pod) -> str:
     """The workload that made the pod. A Deployment's ReplicaSet has its name and a hash."""
     for owner in pod.metadata.owner_references:
-        if owner.kind == "ReplicaSet" and (hash_ := pod.labels.get("pod-template-hash")):
-            return f"Deployment {owner.name.removesuffix(f'-{hash_}')}"
+        for label, kind in _OF_REPLICA_SETS.items() if owner.kind == "ReplicaSet" else ():
+            if hash_ := pod.labels.get(label):
+                return f"{kind} {owner.name.removesuffix(f'-{hash_}')}"
         return f"{owner.kind} {owner.name}"
     return ""
 

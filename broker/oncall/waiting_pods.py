@@ -8,7 +8,7 @@ broker reported on the pod, or those of the reservations of a class that Karpent
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -178,18 +178,18 @@ def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
 
 
 class _Choices:
-    """The NodePools of each pod. Pods of one owner have one template, so they share the answer."""
+    """The NodePools of each pod. Pods that ask for the same share the answer."""
 
     def __init__(self, around: PodSurroundings) -> None:
         self._around = around
-        self._known: dict[tuple[str, ...], list[PoolVerdict]] = {}
+        self._known: dict[Hashable, list[PoolVerdict]] = {}
 
     def of(self, pod: Pod) -> list[PoolVerdict]:
-        owners = tuple(owner.uid or owner.name for owner in pod.metadata.owner_references)
-        key = (pod.namespace, *owners) if owners else (pod.namespace, "", pod.name)
+        info, around = pod_info(pod), self._around
+        asked = tuple(sorted(info.requests.items()))
+        key = (asked, info.node_selector, info.node_terms, info.named_nodes, info.tolerations)
         if key not in self._known:
-            around = self._around
-            self._known[key] = pool_verdicts(pod_info(pod), around.pools, around.room_lack)
+            self._known[key] = pool_verdicts(info, around.pools, around.room_lack)
         return self._known[key]
 
 
@@ -239,7 +239,9 @@ def _full(
     around: PodSurroundings,
 ) -> Iterator[str]:
     """The full reservations that the message names and the claim allows, or the pod and its NodePool."""
-    named = [use for id_ in dict.fromkeys(_ID.findall(message)) if (use := around.uses.get(id_))]
+    others = [verdict.pool for verdict in verdicts[:1] if not of_broker(verdict.pool)]
+    named = [use for pool in others for use in advised_uses(pool, around)]
+    named = named or [use for id_ in dict.fromkeys(_ID.findall(message)) if (use := around.uses.get(id_))]
     full = [use for use in named if not use.free and use.state == "active"]
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():
@@ -281,7 +283,7 @@ def _without_pool(
     if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
         return NO_NODEPOOL, absent
     named: dict[str, list[str]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: not verdict.too_large):
+    for verdict in sorted(verdicts, key=lambda verdict: not verdict.lack):
         named.setdefault(verdict.rejection, []).append(verdict.pool.name)
     refused = [f"{pools_named(pools)}: {rejection}" for rejection, pools in named.items()]
     return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"
@@ -293,7 +295,10 @@ def _remedy(pod: Pod, verdicts: Sequence[PoolVerdict]) -> str:
         return ""
     if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
         return f"its node selector or affinity names what is not there: {absent}"
-    if any(verdict.too_large for verdict in verdicts):
+    lacks = {verdict.lack for verdict in verdicts}
+    if lacks == {"pool"}:
+        return ""
+    if "requests" in lacks:
         return "its requests are more than any instance type that its NodePools allow has"
     return "its node selector, affinity and tolerations are met by no NodePool"
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from providers.model import PLAIN_OFFER, Instance, InstanceType, Odcr
+from providers.model import PLAIN_OFFER, Instance, InstanceType
 from providers.prices import Product, usd_hour
 
 # The price of a node, or of a claim with an instance, in US dollars an hour; None if it is unknown.
@@ -23,8 +23,11 @@ _PURCHASES: Final[Mapping[str, bool]] = {  # whether it is spot
     "reserved": False,
     "spot": True,
     "ON_DEMAND": False,
-    "CAPACITY_BLOCK": False,
     "SPOT": True,
+}
+_OF_BLOCKS: Final[Mapping[str, str]] = {
+    names.RESERVATION_TYPE: "capacity-block",
+    names.EKS_CAPACITY_TYPE: "CAPACITY_BLOCK",
 }
 
 
@@ -59,24 +62,17 @@ def node_price(
     instances: Mapping[str, Instance],
     item: Node | NodeClaim,
 ) -> float | None:
-    """The price of the instance; None if it is unknown. `reservations` and `instances` are by id."""
+    """The price of the instance; None if it is unknown. `reservations` and `instances` are by id.
+
+    One in a block costs nothing by the hour: the block is prepaid.
+    """
+    if any(item.labels.get(key) == value for key, value in _OF_BLOCKS.items()):
+        return 0.0
     id_ = item.spec.provider_id if isinstance(item, Node) else item.status.provider_id
     instance = instances.get(id_.rpartition("/")[2])
     held = reservations.get(item.labels.get(names.RESERVATION_ID, ""))
     product = product_of(item.labels, instance if instance and instance.described else held)
     return usd_hour(types, product) if product is not None else None
-
-
-def slot_price(types: Mapping[str, InstanceType], odcr: Odcr | None) -> float | None:
-    """The On-Demand price of a slot; None if it is unknown."""
-    if odcr is None:
-        return None
-    return usd_hour(
-        types,
-        Product(
-            instance_type=odcr.instance_type, zone=odcr.zone, platform=odcr.platform, tenancy=odcr.tenancy
-        ),
-    )
 
 
 def total(prices: Iterable[float | None]) -> Cost:

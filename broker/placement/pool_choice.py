@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
@@ -30,21 +30,32 @@ _OF_GROUP: Final[Mapping[str, Mapping[str, str]]] = {AUTO_MODE: {f"{AUTO_MODE}/c
 OFFERING: Final = "MachinesOffered"
 NO_MACHINE: Final = "NoMachineOffered"
 MOST_NAMED: Final = 3
-# Why no instance type that the pool's nodes may have has room for the pod; empty if one has.
-RoomLack = Callable[[FutureNode, PodInfo], str]
+
+
+class Lack(NamedTuple):
+    """Why no instance type that the pool's nodes may have has room for a pod, and which part to correct: the
+    pod's requests, its selector, or the pool. Empty if one has room.
+    """
+
+    text: str = ""
+    of: Literal["", "requests", "selector", "pool"] = ""
+
+
+NO_LACK: Final = Lack()
+RoomLack = Callable[[FutureNode, PodInfo], Lack]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolVerdict:
     """`rejection`: why the pod gets no node of the pool; empty if it may get one. `accepts`: whether labels
-    and taints admit the pod, and a type has room for it, even if the pool serves no pod now. `too_large`:
-    whether only the room lacks.
+    and taints admit the pod, and a type has room for it, even if the pool serves no pod now. `lack`: the
+    part to correct, if only the room lacks.
     """
 
     pool: NodePool
     rejection: str
     accepts: bool
-    too_large: bool = False
+    lack: str = ""
 
     @property
     def node_class(self) -> str:
@@ -95,14 +106,14 @@ def pool_verdicts(pod: PodInfo, pools: Iterable[NodePool], room_lack: RoomLack) 
 
 
 def _verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdict:
-    lack = ""
+    lack = NO_LACK
     try:
         node = pool_node(pool)
-        unfit = node.rejection(pod) or (lack := room_lack(node, pod))
+        unfit = node.rejection(pod) or (lack := room_lack(node, pod)).text
     except InvalidRequirement as error:
         unfit = f"its requirements cannot be read: {error}"
     rejection = unfit or not_serving(pool)
-    return PoolVerdict(pool=pool, rejection=rejection, accepts=not unfit, too_large=bool(lack))
+    return PoolVerdict(pool=pool, rejection=rejection, accepts=not unfit, lack=lack.of)
 
 
 def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:

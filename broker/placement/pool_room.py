@@ -17,7 +17,7 @@ from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, type_labels
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
-from broker.placement.pool_choice import AUTO_MODE
+from broker.placement.pool_choice import AUTO_MODE, NO_LACK, Lack
 from providers.model import InstanceType
 
 # Auto Mode has Karpenter's labels of instances in its own domain.
@@ -37,21 +37,23 @@ class TypeRoom:
         """Whether a type has room for the pod."""
         return any(self._has_type(required, pod) for required in node.selections(pod))
 
-    def lack(self, node: FutureNode, pod: PodInfo) -> str:
-        """Why no type has room for the pod; empty if one has, and while no type is known."""
+    def lack(self, node: FutureNode, pod: PodInfo) -> Lack:
+        """Why no type has room for the pod; no lack if one has, and while no type is known."""
         if not node.accepts(pod) or not self._machines.rooms or self.fits(node, pod):
-            return ""
+            return NO_LACK
         places = [place for place, allowed in enumerate(self._allowed(node, pod)) if allowed]
         rooms = [self._machines.rooms[place] for place in places]
         if not rooms:
-            return "EC2 has no instance type that it and the pod's selector allow"
+            alone = self._machines.filter.matches_labels(node.requirements, among=_TYPE_KEYS).any()
+            whose = "it and the pod's selector allow" if alone else "its requirements allow: correct them"
+            return Lack(f"EC2 has no instance type that {whose}", "selector" if alone else "pool")
         requests = self._requests(pod)
         largest = {name: max(room.get(name, 0.0) for room in rooms) for name in requests}
         short = [name for name in sorted(requests) if requests[name] > largest[name]]
         if not short:
             wanted = " and ".join(_amount(name, requests[name]) for name in sorted(requests))
-            return f"no type that it allows has {wanted} at once"
-        return "; ".join(
+            return Lack(f"no type that it allows has {wanted} at once", "requests")
+        texts = (
             (
                 f"the largest type that it allows has {_amount(name, largest[name])}"
                 if largest[name]
@@ -60,6 +62,7 @@ class TypeRoom:
             + f", the pod asks for {_amount(name, requests[name])}"
             for name in short
         )
+        return Lack("; ".join(texts), "requests")
 
     def _has_type(self, required: Requirements, pod: PodInfo) -> bool:
         filter_ = self._machines.filter
@@ -99,7 +102,8 @@ class _Machines(NamedTuple):
 def _amount(resource: str, amount: float) -> str:
     """`8 CPU`, `64 GiB of memory`, `8 nvidia.com/gpu`."""
     if resource == MEMORY:
-        return f"{amount / 2**30:,.4g} GiB of memory"
+        gib = f"{amount / 2**30:,.2f}".rstrip("0").rstrip(".")
+        return f"{gib} GiB of memory"
     return f"{amount:.10g} {'CPU' if resource == CPU else resource}"
 
 

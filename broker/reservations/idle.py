@@ -21,6 +21,7 @@ from broker.capacity.model import Inventory
 from broker.reservations.fulfilment import unused
 from broker.reservations.ownership import made_here
 from providers.model import InstanceType, Odcr
+from providers.prices import slot_price
 
 
 def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float | None:
@@ -29,9 +30,9 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float 
     An empty `account` is the owner's: the caller could not read its own.
     """
     owner = odcr.owner_id or account
-    if odcr.prepaid or (odcr.billing_owner_id or owner) != (account or owner):
+    if (odcr.billing_owner_id or owner) != (account or owner):
         return 0.0
-    price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
+    price = slot_price({type_.name: type_} if type_ else {}, odcr)
     return None if price is None else odcr.idle * price
 
 
@@ -40,9 +41,7 @@ def cost_of_all(odcr: Odcr, type_: InstanceType | None) -> float | None:
 
     A capacity block is paid in advance and costs nothing by the hour.
     """
-    if odcr.prepaid:
-        return 0.0
-    price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
+    price = slot_price({type_.name: type_} if type_ else {}, odcr)
     return None if price is None else odcr.total * price
 
 

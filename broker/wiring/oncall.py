@@ -18,11 +18,12 @@ from broker.oncall.waiting_pods import (
     waiting_rows,
 )
 from broker.placement.claims import kept_slots
-from broker.placement.node_prices import Price, node_price, slot_price
+from broker.placement.node_prices import Price, node_price
 from broker.placement.pool_room import TypeRoom
 from broker.wiring.odcr import Mirrored
 from broker.wiring.provisioning import Failures
 from broker.wiring.term import Term
+from providers.prices import slot_price
 
 
 def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Callable[[], list[WaitingPod]]:
@@ -64,7 +65,7 @@ def slot_rows_of(term: Term, mirrored: Mirrored) -> Callable[[], list[SlotRow]]:
             slot_uses(mirrored.reservations.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
             kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
             broken={node.claim for node in broken},
-            price=lambda use: slot_price(types, inventory.odcrs.get(use.id)),
+            price=lambda use: slot_price(types, odcr) if (odcr := inventory.odcrs.get(use.id)) else None,
         )
 
     return rows

@@ -17,6 +17,7 @@ from .town import Town, owned_by
         ("pods/old", ("pod", "old")),
         ("statefulset/db", ("statefulset", "db")),
         ("sts/db", ("statefulset", "db")),
+        ("sts db", ("statefulset", "db")),
         ("statefulset.apps/db", ("statefulset", "db")),
         ("job/train", ("job", "train")),
         ("job.batch/train", ("job", "train")),
@@ -33,7 +34,7 @@ def test_type_slash_name_is_type_and_name(town: Town, form: str, arguments: tupl
         pod = f"{name}-0"
         town.pod(pod, node="ip-10-0-0-1", ownerReferences=[owned_by(kind, name)], labels=labels)
     namespace = () if arguments[0] == "claim" else ("-n", "ml")
-    shown = town.explain(form, *namespace)
+    shown = town.explain(*form.split(), *namespace)
     assert shown == town.explain(*arguments, *namespace)
     assert arguments[1] in str(shown) and "holder-0" in str(shown)
 

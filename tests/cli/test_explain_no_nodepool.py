@@ -142,3 +142,48 @@ def test_without_the_published_types_both_commands_say_what_the_scheduler_says(t
     of_deployment(town, **asking(cpu="200"))
     reason, message, _ = shown(town)
     assert reason == "Unschedulable" and "Insufficient nvidia.com/gpu" in message
+
+
+@pytest.mark.covers("ONC-01", "ONC-02")
+def test_pods_of_one_owner_with_other_requests_have_reasons_of_their_own(town: Town) -> None:
+    """A RayCluster's head and workers are alike."""
+    town.types(p5())
+    town.pool("gpu")
+    for name, cpu in (("a-worker", "400"), ("train-0", "1")):
+        town.pod(name, spec=asking(cpu=cpu), ownerReferences=[owned_by("RayCluster", "ray")])
+    reasons = {row["pod"]: row["reason"] for row in town.explain("cluster")["pods"]}
+    assert reasons["ml/a-worker"] == "NoNodePool" != reasons["ml/train-0"]
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("pool_types", "selector", "words", "command"),
+    [
+        (["m5.larg"], "", "its requirements allow: correct them", "kubectl get nodepools -o yaml"),
+        ([], "p5.48xlarg", "", "kubectl edit deployment -n ml train"),
+    ],
+    ids=["of the pool", "of the pod"],
+)
+def test_type_that_ec2_does_not_have_is_to_be_corrected_where_it_is_written(
+    town: Town, pool_types: list[str], selector: str, words: str, command: str
+) -> None:
+    town.types(p5())
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": pool_types}
+    template = {"requirements": [types] if pool_types else []}
+    town.pool("gpu", template=template)
+    spec: dict[str, Any] = {"nodeSelector": {names.INSTANCE_TYPE: selector}} if selector else {}
+    of_deployment(town, **spec)
+    reason, message, ((shown_command, why),) = shown(town)
+    assert reason == "NoNodePool" and words in message and shown_command == command
+    assert "its requests are more" not in why
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_of_an_argo_rollout_is_edited_in_its_rollout(town: Town) -> None:
+    town.types(p5())
+    town.pool("gpu")
+    owner = owned_by("ReplicaSet", "train-6d4b")
+    labels = {"rollouts-pod-template-hash": "6d4b"}
+    town.pod("train-0", spec=asking(cpu="400"), labels=labels, ownerReferences=[owner])
+    _, _, ((command, _),) = shown(town)
+    assert command == "kubectl edit rollout -n ml train"

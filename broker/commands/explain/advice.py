@@ -268,7 +268,10 @@ _OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _matches, _lent, 
 # By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
 _BY_REASON: Final[Mapping[str, tuple[str, str]]] = {
     GATED: ("kubectl describe pod {pod}", "its scheduling gates, and the events of their controller"),
-    NO_NODEPOOL: ("kubectl get nodepools -o yaml", "it lists none: apply one, as in the folder examples"),
+    NO_NODEPOOL: (
+        "kubectl get nodepools -o yaml",
+        "none, or their requirements allow no type of EC2: apply one as in the folder examples",
+    ),
     NODEPOOL_NOT_READY: ("kubectl describe nodepool {pool}", "its conditions have the field and the remedy"),
     RESERVATIONS_FULL: ("capacity-broker inventory", "all reservations with their owners and free slots"),
     NODE_NOT_READY: ("capacity-broker explain claim {claim}", "the conditions of the claim and its node"),

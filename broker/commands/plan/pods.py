@@ -267,6 +267,7 @@ def planned_pods(
             learned=learned,
             storage=reads.storage(),
             group_size=reads.group_size,
+            pools=[pool.name for pool in every],
         ),
         launches=lambda: LaunchState(
             supply=LaunchSupply(

@@ -40,6 +40,7 @@ from providers.names import MANAGER
 # The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 NOT_YET = 1.0
+TYPES_AGAIN = 10.0  # seconds, until types are known
 
 _log = structlog.get_logger("mirror")
 
@@ -70,16 +71,12 @@ class MirrorController:
 
     def run(self) -> Result | None:
         """Raises ApiError, after every object had its turn unless the API server is unavailable."""
+        again = self._read_types()
         inventory = self._inventory.snapshot()
         if inventory.described is None:
             if self._inventory.unreadable is not None:
                 for_each(self._mirrors.list(), self._unread)
             return Result(requeue_after=NOT_YET)
-        try:
-            self.types = self._provider.instance_types()
-            self._account = self._provider.account_id()
-        except ProviderError as error:
-            _log.info("prices as they were", error=str(error))
         users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
         views: list[OdcrView] = []
         for odcr in inventory.odcrs.values():
@@ -91,6 +88,16 @@ class MirrorController:
         stale = inventory.described if self._inventory.unreadable else None
         for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved, stale))
         for_each(self._left_over(inventory), self._end)
+        return again
+
+    def _read_types(self) -> Result | None:
+        """When to read again; the types stay as they were if EC2 cannot be read."""
+        try:
+            self.types = self._provider.instance_types()
+            self._account = self._provider.account_id()
+        except ProviderError as error:
+            _log.info("prices as they were", error=str(error))
+            return None if self.types else Result(requeue_after=TYPES_AGAIN)
         return None
 
     def _idle_since(self, odcr: Odcr, now: datetime) -> datetime | None:

@@ -10,7 +10,7 @@ refuses is kept while nothing else could be launched, and each step to another m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -63,6 +63,7 @@ class ProvisioningCluster:
     learned: LearnedRoom
     storage: Storage
     group_size: GroupSizes
+    pools: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +201,9 @@ class ProvisioningPlanner:
 
     def _explained(self, packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
         every = [pool.pool for pool in self.pools]
-        reasons = pool_reasons(packing, pods, offered, every, self.faults, self.cluster.storage)
+        reasons = pool_reasons(
+            packing, pods, offered, every, self.faults, self.cluster.storage, self.cluster.pools
+        )
         return _with_smaller(reasons, pods, offered)
 
     def _since(self, packed: PackedBin, before: Sequence[NodeClaim]) -> datetime | None:

@@ -7,7 +7,7 @@ A pool that cannot have the pod, whatever it offers, is only counted: its reason
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +42,11 @@ def pool_reasons(
     pools: Sequence[NodePool],
     faults: Sequence[PoolFault],
     storage: Storage,
+    existing: Collection[str] = (),
 ) -> dict[str, str]:
-    """The reason of each pod that gets no machine, by its key."""
+    """The reason of each pod that gets no machine, by its key. `existing`: the names of all NodePools, those
+    of others included.
+    """
     reasons = dict(packing.reasons)
     for pod in pods:
         if pod.key not in reasons:
@@ -58,18 +61,27 @@ def pool_reasons(
             every = [*pools, *(fault.pool for fault in faults)]
             # A reason of the pod's own, or of its gang, precedes those of pools.
             own = "" if by_pool or reasons[pod.key] == NO_OPTION else reasons[pod.key]
-            reasons[pod.key] = "; ".join(filter(None, [own, *_texts(pod, known, every, count=not own)]))
+            reasons[pod.key] = "; ".join(
+                filter(None, [own, *_texts(pod, known, every, existing, count=not own)])
+            )
     return reasons
 
 
-def _texts(pod: PendingPod, known: Mapping[str, str], pools: Sequence[NodePool], *, count: bool) -> list[str]:
+def _texts(
+    pod: PendingPod,
+    known: Mapping[str, str],
+    pools: Sequence[NodePool],
+    existing: Collection[str],
+    *,
+    count: bool,
+) -> list[str]:
     """The reason of each pool that admits the pod; `count`: also the number of the others."""
     admitting = [pool for pool in pools if pool.name in known and _admits(pool, pod)]
     related = [pool.name for pool in sorted(admitting, key=lambda pool: not _owned(pool, pod))]
     texts = [f"NodePool {name}: {known[name]}" for name in related]
     if count and (others := len(known) - len(related)):
         pools_text = counted(others, "other NodePool" if related else NodePool.KIND.kind)
-        absent = absent_pools(pod.info, [pool.name for pool in pools])
+        absent = absent_pools(pod.info, {*existing, *(pool.name for pool in pools)})
         texts.append(absent or f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
     return texts
 

@@ -267,6 +267,7 @@ class Provisioner:
                 learned=learned,
                 storage=self._reads.storage(),
                 group_size=self._reads.group_size,
+                pools=[pool.name for pool in self._caches.pools.list()],
             ),
             launches=lambda: self._launch_state(snapshot, pools, claims),
             now=now,

@@ -9,8 +9,10 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.placement.node_prices import node_price, slot_price, total
+from broker.placement.node_prices import node_price, total
+from broker.reservations.idle import idle_cost
 from providers.model import Instance, InstanceType, Odcr
+from providers.prices import slot_price
 
 ID, A = "i-0abc", "us-east-1a"
 TYPES = {
@@ -72,7 +74,26 @@ def test_ec2_knows_better_than_the_labels() -> None:
     odcr = Odcr(id="cr-1", instance_type="m5.large", zone=A, total=1, available=0, platform="Windows")
     held = node(**{names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: "cr-1"})
     assert price(held, odcrs={"cr-1": odcr}) == slot_price(TYPES, odcr) == 0.188
-    assert slot_price(TYPES, None) is None
+
+
+def test_what_runs_in_a_block_costs_nothing_by_the_hour_as_its_slot() -> None:
+    block = Odcr(
+        id="cr-1",
+        instance_type="m5.large",
+        zone=A,
+        total=2,
+        available=1,
+        reservation_type="capacity-block",
+    )
+    labels = {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: "cr-1"}
+    held = node(**labels, **{names.RESERVATION_TYPE: "capacity-block"})
+    assert price(held) == slot_price(TYPES, block) == idle_cost(block, TYPES["m5.large"], account="") == 0
+    assert price(node(**{names.EKS_CAPACITY_TYPE: "CAPACITY_BLOCK"})) == 0
+
+
+def test_a_slot_in_a_local_zone_has_no_known_price_anywhere() -> None:
+    odcr = Odcr(id="cr-1", instance_type="m5.large", zone="us-east-1-bos-1a", total=2, available=1)
+    assert slot_price(TYPES, odcr) is None and idle_cost(odcr, TYPES["m5.large"], account="") is None
 
 
 def test_a_total_counts_what_has_no_price() -> None:

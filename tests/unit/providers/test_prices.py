@@ -18,7 +18,7 @@ TYPES = {
         zones=frozenset({"us-east-1a", "us-east-1b", "us-east-1-bos-1a"}),
         on_demand_price=0.096,
         other_prices={"Windows": {"default": 0.188}, "Linux/UNIX": {"dedicated": 0.106}},
-        spot_prices={"us-east-1a": 0.04},
+        spot_prices={"us-east-1a": 0.04, "us-east-1-bos-1a": 0.05},
     )
 }
 
@@ -38,6 +38,7 @@ TYPES = {
         ({"tenancy": "dedicated", "spot": True}, None),
         ({"zone": "eu-west-1a"}, None),
         ({"zone": "us-east-1-bos-1a"}, None),
+        ({"zone": "us-east-1-bos-1a", "spot": True}, 0.05),
         ({"zone": ""}, None),
         ({"instance_type": "m9.large"}, None),
     ],

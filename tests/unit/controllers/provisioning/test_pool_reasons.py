@@ -40,6 +40,22 @@ def test_the_pool_of_the_owner_is_named_first(draws: str, first: str) -> None:
     assert reasons[pod.key].startswith(f"NodePool {first}: ")
 
 
+def test_a_pool_of_another_controller_is_not_said_to_be_missing() -> None:
+    selected = {"containers": [], "nodeSelector": {names.NODEPOOL: "gpu-karp"}}
+    body = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": selected}
+    pod = pending_pod(Pod.decode(body), lambda *_: NO_DRAWING, unknown_sizes)
+    offered = Offers(options=(), room={}, empty={("any", NO_DRAWING): "full"})
+    packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
+
+    def reason(*existing: str) -> str:
+        return pool_reasons(packing, [pod], offered, [pool("any")], [], Storage(), existing)[pod.key]
+
+    assert reason("any") == "NodePool gpu-karp does not exist; there are any"
+    assert "not exist" not in reason("any", "gpu-karp") and "1 NodePool of no use" in reason(
+        "any", "gpu-karp"
+    )
+
+
 def test_pool_offers_none_only_if_it_has_no_machine_for_any_pod() -> None:
     team, named = Drawing(admitted=("team/gpus",)), Drawing("team/gone")
     node = NodeInfo(name="m")
