@@ -163,7 +163,7 @@ def pod_waiters(
     alternatives: dict[tuple[Requirements, ...], tuple[Alternative, ...]] = {}
     gangs = gang_members(pods)
     for pod in pods:
-        own = _own(pod)
+        own = own_requirements(pod)
         if own not in alternatives:
             alternatives[own] = tuple(_alternatives(own, templates))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
@@ -226,7 +226,7 @@ def gates(pod: Pod) -> str:
     return f"it waits for its scheduling gate {gates}" if gates else ""
 
 
-def _own(pod: Pod) -> tuple[Requirements, ...]:
+def own_requirements(pod: Pod) -> tuple[Requirements, ...]:
     """The pod's selector and affinity as requirements; a term with a named node has no new machine."""
     selector = [(key, "In", [value]) for key, value in pod.spec.node_selector.items()]
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity

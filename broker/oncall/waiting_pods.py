@@ -23,7 +23,14 @@ from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
 from broker.oncall.slot_holders import SlotUse, is_workload
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import claim_requirements, created, gates, owner_of, pod_command, template_command
+from broker.oncall.waiters import (
+    claim_requirements,
+    created,
+    gates,
+    owner_of,
+    pod_command,
+    template_command,
+)
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
 from broker.placement.pool_choice import (
     NO_MACHINE,

@@ -32,7 +32,7 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float 
     owner = odcr.owner_id or account
     if (odcr.billing_owner_id or owner) != (account or owner):
         return 0.0
-    price = slot_price({type_.name: type_} if type_ else {}, odcr)
+    price = slot_price({odcr.instance_type: type_} if type_ else {}, odcr)
     return None if price is None else odcr.idle * price
 
 
@@ -41,7 +41,7 @@ def cost_of_all(odcr: Odcr, type_: InstanceType | None) -> float | None:
 
     A capacity block is paid in advance and costs nothing by the hour.
     """
-    price = slot_price({type_.name: type_} if type_ else {}, odcr)
+    price = slot_price({odcr.instance_type: type_} if type_ else {}, odcr)
     return None if price is None else odcr.total * price
 
 

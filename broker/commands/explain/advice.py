@@ -11,7 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
-from broker.oncall.waiters import KARPENTERS
+from broker.oncall.waiters import KARPENTERS, own_requirements
 from broker.oncall.waiting_pods import (
     GATED,
     NO_NODEPOOL,
@@ -245,13 +245,29 @@ def _buys(situation: Situation, pool: str) -> bool:
         return False
 
 
+def _insists(situation: Situation, pod: WaitingPod) -> bool:
+    """Whether the pod's own selector or affinity takes reservations only."""
+    whole = situation.whole or situation
+    return not any(
+        own.allows(names.CAPACITY_TYPE, kind) and not own.values(names.RESERVATION_ID)
+        for item in (*whole.pods, *whole.every_pod)
+        if item.key == pod.key
+        for own in own_requirements(item)
+        for kind in ("on-demand", "spot")
+    )
+
+
 def _by_options(
     situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
+    kinds = {row["capacity_type"] for row in rows}
     if any(row["verdict"] == "next" for row in rows):
         yield "capacity-broker watch", "an option is free: it shows the launch"
-    elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
-        if _buys(situation, pod.node_pool):
+    elif rows and pod.node_pool and kinds == {"reserved"}:
+        buys = _buys(situation, pod.node_pool)
+        if buys and not _insists(situation, pod):
+            return
+        if buys:
             yield (
                 pod.edit,
                 f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",

@@ -375,11 +375,13 @@ def _part(
     part = replace(situation, claims=claims, mirrors=mirrors)
     pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
     rights = draw_rights(situation)
+    classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
+    gets_nodes = {row.key: classes.get(row.node_pool, "") for row in situation.waiting_pods}
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
         whole=situation,
-        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights)],
+        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights, gets_nodes)],
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
@@ -387,10 +389,12 @@ def _part(
     )
 
 
-def _may_concern(pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRights) -> bool:
-    """Whether a pod without a claim may wait for the subject. It may be of any class."""
+def _may_concern(
+    pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRights, gets_nodes: Mapping[str, str]
+) -> bool:
+    """Whether a pod without a claim may wait for the subject. `gets_nodes`: the class of each, if known."""
     if isinstance(subject, EC2NodeClass):
-        return True
+        return gets_nodes.get(pod.key, "") in ("", subject.name)
     drawn = drawn_by_pod(rights, pod)
     if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
         named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))

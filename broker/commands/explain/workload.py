@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from broker.apis.core import Pod
@@ -16,7 +16,7 @@ from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.waiters import owner_of
 from broker.oncall.waiting_pods import grouped, waits
-from broker.text import counted
+from broker.text import abridged, counted
 
 KINDS: Final = {
     "deployment": Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True),
@@ -60,11 +60,26 @@ def _check(client: Client, situation: Situation, kind: Kind, namespace: str, nam
     except Forbidden:
         return  # its pods are known to be none
     except NotFound as error:
+        every = [raw["metadata"] for raw in _every(client, kind, namespace)]
+        if same := sorted(item["namespace"] for item in every if item["name"] == name):
+            raise ValueError(
+                f"no {kind.kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} "
+                f"(write -n {same[0]})"
+            ) from error
         owners = {owner_of(pod) for pod in situation.every_pod if pod.namespace == namespace}
         known = {owner.partition(" ")[2] for owner in owners if owner.startswith(f"{kind.kind} ")}
-        known |= {raw["metadata"]["name"] for raw in client.list(kind, namespace=namespace)[0]}
+        known |= {item["name"] for item in every if item["namespace"] == namespace}
+        known = known or {item["name"] for item in every}
         command = f"kubectl get {kind.plural} -n {namespace}"
         raise ValueError(unknown(kind.kind, name, known, command)) from error
+
+
+def _every(client: Client, kind: Kind, namespace: str) -> Sequence[Mapping[str, Any]]:
+    """All objects of the kind; those of the namespace, if the caller may read no others."""
+    try:
+        return client.list(kind)[0]
+    except Forbidden:
+        return client.list(kind, namespace=namespace)[0]
 
 
 def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod], groups: int) -> Explanation:

@@ -16,6 +16,8 @@ from tests.unit.capacity.builders import NOW, TYPES, odcr
 ACCOUNT = "111122223333"
 EARLIER = NOW - timedelta(hours=3)
 
+P5 = replace(TYPES["p5.48xlarge"], zones=frozenset({"us-east-1a"}))
+
 
 @pytest.mark.parametrize(
     ("before", "since", "available", "expected"),
@@ -38,12 +40,12 @@ def test_an_inactive_reservation_has_no_idle_slots() -> None:
     reservation = replace(odcr("cr-1", total=4, free=4), state="pending")
     assert reservation.idle == 0
     assert idle_since(reservation, before=4, since=EARLIER, now=NOW) is None
-    assert idle_cost(reservation, TYPES["p5.48xlarge"], account=ACCOUNT) == 0
+    assert idle_cost(reservation, P5, account=ACCOUNT) == 0
 
 
 def test_an_idle_slot_costs_its_types_price_or_is_unknown() -> None:
     reservation = odcr("cr-1", total=4, free=3)
-    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
+    priced = replace(P5, on_demand_price=2.5)
     assert idle_cost(reservation, priced, account=ACCOUNT) == 7.5
     assert idle_cost(reservation, replace(priced, on_demand_price=None), account=ACCOUNT) is None
     assert idle_cost(reservation, None, account=ACCOUNT) is None
@@ -63,13 +65,13 @@ def test_an_idle_slot_costs_its_types_price_or_is_unknown() -> None:
 )
 def test_idle_cost_counts_only_what_this_account_pays(more: dict[str, Any], cost: float) -> None:
     reservation = odcr("cr-1", total=4, free=3, **more)
-    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
+    priced = replace(P5, on_demand_price=2.5)
     assert idle_cost(reservation, priced, account=ACCOUNT) == cost
 
 
 @pytest.mark.covers("SAF-08")
 def test_idle_slot_costs_the_price_of_its_platform_and_tenancy() -> None:
-    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5, other_prices={"Windows": {"default": 9.0}})
+    priced = replace(P5, on_demand_price=2.5, other_prices={"Windows": {"default": 9.0}})
 
     def cost(**more: str) -> float | None:
         return idle_cost(odcr("cr-1", total=4, free=3, **more), priced, account=ACCOUNT)
