@@ -31,7 +31,7 @@ Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
 ALL: Scope = ()
 
 
-class Product(Protocol):
+class PricedTerms(Protocol):
     """Properties of a price besides the instance type."""
 
     @property
@@ -40,7 +40,7 @@ class Product(Protocol):
     def tenancy(self) -> str: ...
 
 
-def price(types: Mapping[str, InstanceType], instance_type: str, product: Product) -> float | None:
+def price(types: Mapping[str, InstanceType], instance_type: str, product: PricedTerms) -> float | None:
     """On-Demand price of one instance in US dollars an hour; None if it is unknown."""
     type_ = types.get(instance_type)
     return type_.price(product.platform, product.tenancy) if type_ else None
@@ -92,7 +92,7 @@ class Spending:
         self,
         reserved: ReservationKey | None,
         instance_type: str,
-        product: Product,
+        product: PricedTerms,
         count: int,
         *,
         shown: bool = True,
@@ -108,12 +108,18 @@ class Spending:
             else:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * unit_price
 
-    def room(self, reserved: ReservationKey, instance_type: str, product: Product) -> int:
+    def room(self, reserved: ReservationKey, instance_type: str, product: PricedTerms) -> int:
         """Instances that may still be bought; below 0 if a cap is exceeded already."""
         return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
     def problem(
-        self, reserved: ReservationKey, instance_type: str, product: Product, wanted: int, *, below: int = 0
+        self,
+        reserved: ReservationKey,
+        instance_type: str,
+        product: PricedTerms,
+        wanted: int,
+        *,
+        below: int = 0,
     ) -> ReservationProblem:
         """Why not all of the `wanted` are bought. It gives the cost of all, and the value that each limiting
         option needs, the widest scope first. `below`: the instances that the flavor could have with a part
@@ -142,7 +148,7 @@ class Spending:
         )
 
     def _rooms(
-        self, reserved: ReservationKey, instance_type: str, product: Product, wanted: int
+        self, reserved: ReservationKey, instance_type: str, product: PricedTerms, wanted: int
     ) -> Iterable[tuple[int, str, str]]:
         caps, unit_price = self._caps, price(self._types, instance_type, product)
         namespace = f"in namespace {reserved.namespace}" if reserved.namespace else "for cluster-wide ones"
@@ -188,7 +194,7 @@ def _scopes(reserved: ReservationKey | None) -> tuple[Scope, ...]:
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
 
 
-def product_text(instance_type: str, product: Product) -> str:
+def product_text(instance_type: str, product: PricedTerms) -> str:
     """`m5.large`, with platform and tenancy unless they are the defaults."""
     more = [
         value

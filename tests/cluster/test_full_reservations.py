@@ -61,16 +61,16 @@ def test_full_reservation_that_only_pods_wait_for_is_short_now(stack: Stack) -> 
 
 @pytest.mark.covers("ONC-01", "ONC-06")
 def test_equal_reservations_are_one_row_and_those_of_other_pods_are_another(stack: Stack) -> None:
-    one, two = (stack.aws.odcr("m5.large", A, 1) for _ in range(2))
+    first, second = (stack.aws.odcr("m5.large", A, 1) for _ in range(2))
     other = stack.aws.odcr("m5.large", B, 1)
-    for odcr in (one, two, other):
+    for odcr in (first, second, other):
         stack.aws.rival(odcr)
-    stack.node_class(group=stack.aws.group(one, two, other))
+    stack.node_class(group=stack.aws.group(first, second, other))
     pool(stack, template={"requirements": [capacity(RESERVED)]})
     start(stack)
     pods(stack, 1, "a", spec={"nodeSelector": {names.ZONE: A}})
     pods(stack, 1, "b", spec={"nodeSelector": {names.ZONE: B}})
-    equal = ", ".join(sorted((one, two)))
+    equal = ", ".join(sorted((first, second)))
     rows = until_shown(stack, f"{equal} (m5.large, {A})", f"{other} (m5.large, {B})")
     who = {row["pool"]: row["who"].partition(";")[0] for row in rows}
     assert who == {

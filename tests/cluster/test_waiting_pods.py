@@ -135,8 +135,8 @@ def test_pod_larger_than_each_type_has_one_reason_on_the_page_and_in_the_command
 
     def same() -> bool:
         rows = live(stack).waiting_pods
-        told = [row.reason == "NoNodePool" and larger in row.message for row in rows]
-        return told == [True] and rows == by_command(stack)
+        shown = [row.reason == "NoNodePool" and larger in row.message for row in rows]
+        return shown == [True] and rows == by_command(stack)
 
     stack.until(same, "the page and `explain cluster` say the same", step=1.0)
     why = explained(stack, "p-0")["why"][0]

@@ -22,7 +22,6 @@ from botocore.compat import HTTPHeaders
 from botocore.handlers import BUILTIN_HANDLERS
 
 from local.aws import LocalAws
-from local.aws.control import Control
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -118,7 +117,6 @@ def local_aws_here() -> Iterator[LocalAws]:
     """One server, in reach of this process and of others."""
     with LocalAws() as server:
         answering[server] = Direct(server.endpoint, server.application)
-        server.control = Control()  # the same knobs; moto has one state for the process
         try:
             yield server
         finally:

@@ -138,6 +138,7 @@ _TRUSTED = {
     "admission/webhook.py",
     "apis/crds.py",
     "commands/plan/drafts.py",
+    "controllers/provisioning/published_types.py",
     "kube/client.py",
     "kube/errors.py",
     "version.py",

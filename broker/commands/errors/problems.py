@@ -19,7 +19,8 @@ from broker.capacity.chances import ChanceNow, chance_now, reservation_of, turno
 from broker.capacity.forecast import WINDOW, forecasts
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.errors.stored_history import opened
-from broker.commands.explain.situation import Situation, concerned, happened
+from broker.commands.explain.event_facts import concerned, happened
+from broker.commands.explain.situation import Situation
 from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter

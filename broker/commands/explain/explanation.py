@@ -19,8 +19,9 @@ from broker.apis.meta import Condition, Object, condition
 from broker.capacity.attempts import Attempt, Outcome
 from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
+from broker.commands.explain.event_facts import concerned, happened
 from broker.commands.explain.shown_rows import full_of, full_row, relative, shown_rows, situation_pools
-from broker.commands.explain.situation import Reservation, Situation, concerned, happened
+from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode

@@ -10,8 +10,9 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
+from broker.commands.explain.event_facts import concerned, happened, times
 from broker.commands.explain.explanation import Explanation
-from broker.commands.explain.situation import Situation, concerned, draw_rights, happened, times
+from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode

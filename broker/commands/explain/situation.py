@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
@@ -25,6 +25,14 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.attempts import Attempt
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
+from broker.commands.explain.event_facts import (
+    KARPENTER,
+    concerned,
+    happened,
+    of_scheduler,
+    reports,
+    written_by,
+)
 from broker.commands.inventory.prices import shipped_price
 from broker.controllers.launch.published import read_shortages
 from broker.controllers.provisioning.published_types import read_types
@@ -60,9 +68,6 @@ from broker.text import abridged
 from providers.model import InstanceType
 from providers.names import MANAGER
 
-# Karpenter's component in its events, and its and the broker's reason for a pod without a node.
-KARPENTER: Final = "karpenter"
-FAILED_SCHEDULING: Final = "FailedScheduling"
 Reservation = CapacityReservation | ClusterCapacityReservation
 T = TypeVar("T", bound=Object)
 
@@ -135,7 +140,7 @@ class Situation:
             claims=whole.claims,
             pools=whole.pools,
             uses=whole.slot_uses,
-            reports=_reports(sorted((*whole.karpenter_events, *whole.events), key=self._at)),
+            reports=reports(sorted((*whole.karpenter_events, *whole.events), key=self._at)),
             members=whole.members,
             advised=advised_classes(whole.classes),
             room_lack=TypeRoom(lambda: whole.types).lack,
@@ -187,37 +192,6 @@ class Situation:
         return sorted(attempts_, key=lambda attempt: attempt.at)
 
 
-def happened(event: Event) -> datetime | None:
-    return (
-        event.series.last_observed_time or event.last_timestamp or event.event_time or event.first_timestamp
-    )
-
-
-def times(event: Event) -> int:
-    """How often the event happened."""
-    return max(1, event.count, event.series.count)
-
-
-def written_by(event: Event, component: str) -> bool:
-    """Whether the component wrote the event."""
-    return component in (event.reporting_component, event.source.component)
-
-
-def _of_scheduler(event: Event) -> bool:
-    """Whether a scheduler wrote that a pod gets no node: kube-scheduler, or another by its own name."""
-    known = any(written_by(event, writer) for writer in (MANAGER, KARPENTER))
-    return event.reason == FAILED_SCHEDULING and event.involved_object.kind == Pod.KIND.kind and not known
-
-
-def _reports(events: Iterable[Event]) -> dict[str, str]:
-    """The last report of each pod that got no node, by its uid; the events are the oldest first."""
-    return {
-        event.involved_object.uid: event.message
-        for event in events
-        if event.involved_object.kind == Pod.KIND.kind and event.reason == FAILED_SCHEDULING
-    }
-
-
 def read(client: Client, now: datetime) -> Situation:
     """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
     collecting = gc.isenabled()
@@ -256,7 +230,7 @@ def _read(client: Client, now: datetime) -> Situation:
         shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
         events=[event for event in events if written_by(event, MANAGER)],
         karpenter_events=[event for event in events if written_by(event, KARPENTER)],
-        scheduler_events=[event for event in events if _of_scheduler(event)],
+        scheduler_events=[event for event in events if of_scheduler(event)],
         unread=tuple(unread),
     )
 
@@ -400,12 +374,6 @@ def _may_concern(
         named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
         drawn = rights.names.resolve(named)
     return drawn == reserved_of(subject) or (drawn is None and pod.namespace == subject.namespace)
-
-
-def concerned(event: Event) -> tuple[str, str]:
-    """Kind and key of the object that an event is about."""
-    about = event.involved_object
-    return about.kind, "/".join(filter(None, (about.namespace, about.name)))
 
 
 def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable[[Shortage], bool]:

@@ -101,8 +101,8 @@ def test_class_that_other_pools_use_too_is_named_with_them() -> None:
 def test_pool_is_to_be_edited_only_if_it_excludes_the_slot_of_the_claim(pool_zone: str, command: str) -> None:
     wanted = {"zone": pool_zone} if pool_zone else {}
     rows = do(claims=[claim(zones=[B])], pools=[pool("workers", **wanted)])
-    (found,) = [cmd for cmd, why in rows if f"its zone may be {B}, not {A}" in why]
-    assert found == command
+    (offers,) = [cmd for cmd, why in rows if f"its zone may be {B}, not {A}" in why]
+    assert offers == command
 
 
 @pytest.mark.covers("ONC-06")

@@ -1,0 +1,51 @@
+"""Facts of a Kubernetes Event: when and how often it happened, what it is about, and who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from broker.apis.core import Event, Pod
+from providers.names import MANAGER
+
+# Karpenter's component in its events, and its and the broker's reason for a pod without a node.
+KARPENTER: Final = "karpenter"
+FAILED_SCHEDULING: Final = "FailedScheduling"
+
+
+def happened(event: Event) -> datetime | None:
+    return (
+        event.series.last_observed_time or event.last_timestamp or event.event_time or event.first_timestamp
+    )
+
+
+def times(event: Event) -> int:
+    """How often the event happened."""
+    return max(1, event.count, event.series.count)
+
+
+def written_by(event: Event, component: str) -> bool:
+    """Whether the component wrote the event."""
+    return component in (event.reporting_component, event.source.component)
+
+
+def of_scheduler(event: Event) -> bool:
+    """Whether a scheduler wrote that a pod gets no node: kube-scheduler, or another by its own name."""
+    known = any(written_by(event, writer) for writer in (MANAGER, KARPENTER))
+    return event.reason == FAILED_SCHEDULING and event.involved_object.kind == Pod.KIND.kind and not known
+
+
+def reports(events: Iterable[Event]) -> dict[str, str]:
+    """The last report of each pod that got no node, by its uid; the events are the oldest first."""
+    return {
+        event.involved_object.uid: event.message
+        for event in events
+        if event.involved_object.kind == Pod.KIND.kind and event.reason == FAILED_SCHEDULING
+    }
+
+
+def concerned(event: Event) -> tuple[str, str]:
+    """Kind and key of the object that an event is about."""
+    about = event.involved_object
+    return about.kind, "/".join(filter(None, (about.namespace, about.name)))
