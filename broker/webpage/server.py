@@ -115,7 +115,7 @@ class WebPage:
         live = self._live()
         status, values, shared = 200, dict[str, Any](), dict[str, Any]()
         try:
-            scope = self._access.scope(person, {*self._namespaces(person, live), *named(request)})
+            scope = self._access.scope(person, {*self._namespaces(person, live), *_namespace_of(request)})
             live = visible(live, scope) if live is not None else None
             shared = {"live": live, "scope": scope, "now": now}
             page_request = PageRequest(
@@ -152,6 +152,9 @@ class WebPage:
         API server nor EC2 answers.
         """
         self._check_host(request)
+        return await asyncio.to_thread(self._answer_document, request)
+
+    def _answer_document(self, request: web.Request) -> web.Response:
         shown = document(request.match_info["path"])
         if shown is None:
             text = f"The documentation has no page {request.path}."
@@ -217,7 +220,7 @@ class WebPage:
             raise web.HTTPForbidden(text=f"{request.host} is not a name of this machine", headers=HEADERS)
 
 
-def named(request: web.Request) -> set[str]:
+def _namespace_of(request: web.Request) -> set[str]:
     """The namespace that a page is about: pods may run where nothing else is known of."""
     match = request.match_info
     key = "name" if request.path.startswith("/namespaces/") else "namespace"

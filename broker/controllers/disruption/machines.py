@@ -198,7 +198,8 @@ class MachineFinder:
         running = self.sources.instances()
         if takers := [id_ for id_, instance in running.items() if absorbs(odcr, instance, groups)]:
             return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}"
-        beside = (c for c in self.caches.claims.list() if place_outside(c) == place_of(odcr))
+        # Claims of another launcher have instances that EC2 never lists as this cluster's.
+        beside = (c for c in self.owned if not c.deleting and place_outside(c) == place_of(odcr))
         new = [id_ for id_ in map(instance_id, beside) if id_ not in running]
         return f"once it ends, EC2 may count {min(new)}, which was just launched, in {slot}" if new else ""
 

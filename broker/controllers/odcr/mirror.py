@@ -71,12 +71,12 @@ class MirrorController:
 
     def run(self) -> Result | None:
         """Raises ApiError, after every object had its turn unless the API server is unavailable."""
-        again = self._read_types()
         inventory = self._inventory.snapshot()
         if inventory.described is None:
             if self._inventory.unreadable is not None:
                 for_each(self._mirrors.list(), self._unread)
             return Result(requeue_after=NOT_YET)
+        again = self._read_types()
         users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
         views: list[OdcrView] = []
         for odcr in inventory.odcrs.values():
