@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from providers.model import PLAIN_OFFER, InstanceType, Odcr
+from providers.model import PLAIN_OFFER, Instance, InstanceType, Odcr
 
 _AVAILABILITY_ZONE: Final = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)[a-z]")
 
@@ -44,10 +44,14 @@ def slot_price(types: Mapping[str, InstanceType], odcr: Odcr) -> float | None:
     """US dollars that a slot costs by the hour, used or not; None if that is unknown. A block is prepaid."""
     if odcr.prepaid:
         return 0.0
-    product = Product(
-        instance_type=odcr.instance_type, zone=odcr.zone, platform=odcr.platform, tenancy=odcr.tenancy
+    return usd_hour(types, product_of(odcr))
+
+
+def product_of(item: Instance | Odcr) -> Product:
+    """The On-Demand product of an instance, or of a reservation's slots."""
+    return Product(
+        instance_type=item.instance_type, zone=item.zone, platform=item.platform, tenancy=item.tenancy
     )
-    return usd_hour(types, product)
 
 
 @lru_cache(maxsize=1024)

@@ -235,10 +235,10 @@ def idle_matches(
             if group.excludes:
                 excluded.append((slot, group))
             else:
-                yield _match(slot, group.waiters, group.obstacles)
+                yield _match(slot, group)
     for slot, group in excluded:
         if without := [waiter for waiter in group.waiters if _name(waiter) not in served]:
-            yield _match(slot, without, group.obstacles)
+            yield _match(slot, group._replace(waiters=without))
 
 
 def _name(waiter: Waiter) -> tuple[str, str]:
@@ -277,15 +277,15 @@ def _groups(every: Iterable[Sequence[Waiter]], slot: IdleSlots, shown: Shown) ->
     return [_Group(members, obstacles) for (_, obstacles), members in ordered]
 
 
-def _match(slot: IdleSlots, waiters: Sequence[Waiter], obstacles: Sequence[_Obstacle]) -> IdleMatch:
-    first, excludes = waiters[0], any(item.own for item in obstacles)
+def _match(slot: IdleSlots, group: _Group) -> IdleMatch:
+    first, obstacles = group.waiters[0], group.obstacles
     command = next((item.command for item in obstacles if item.command), first.command)
     return IdleMatch(
         slots=slot,
-        waiters=tuple(waiters),
+        waiters=tuple(group.waiters),
         between=tuple(item.text for item in obstacles),
-        command=first.edit if excludes and first.edit else command,
-        excluded=excludes,
+        command=first.edit if group.excludes and first.edit else command,
+        excluded=group.excludes,
     )
 
 

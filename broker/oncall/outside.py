@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.oncall.metrics import GaugeTable
 from providers.model import Instance, InstanceType, Odcr
-from providers.prices import Product, usd_hour
+from providers.prices import product_of, usd_hour
 
 Dollars = Mapping[tuple[str, ...], float]
 
@@ -34,15 +34,7 @@ def outside_cost(
     }
     for instance in filter(runs_outside, instances):
         place = instance.instance_type, instance.zone
-        price = usd_hour(
-            types,
-            Product(
-                instance_type=instance.instance_type,
-                zone=instance.zone,
-                platform=instance.platform,
-                tenancy=instance.tenancy,
-            ),
-        )
+        price = usd_hour(types, product_of(instance))
         if price is not None:
             dollars[place] = dollars.get(place, 0.0) + price
     return dollars

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
@@ -32,6 +32,7 @@ from broker.oncall.waiters import (
     template_command,
 )
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
+from broker.placement.model import PodInfo
 from broker.placement.pool_choice import (
     NO_MACHINE,
     OFFERING,
@@ -184,32 +185,42 @@ def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
     _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in by_labels().items()})
 
 
+class PoolChoice(NamedTuple):
+    """The NodePools of a pod. `absent`: those that it insists on, in a sentence, if none of them exists."""
+
+    info: PodInfo
+    verdicts: Sequence[PoolVerdict]
+    absent: str
+
+
 class _Choices:
     """The NodePools of each pod. Pods that ask for the same share the answer."""
 
     def __init__(self, around: PodSurroundings) -> None:
         self._around = around
-        self._known: dict[Hashable, list[PoolVerdict]] = {}
+        self._known: dict[Hashable, PoolChoice] = {}
 
-    def of(self, pod: Pod) -> list[PoolVerdict]:
+    def of(self, pod: Pod) -> PoolChoice:
         info, around = pod_info(pod), self._around
         asked = tuple(sorted(info.requests.items()))
         key = (asked, info.node_selector, info.node_terms, info.named_nodes, info.tolerations)
         if key not in self._known:
-            self._known[key] = pool_verdicts(info, around.pools, around.room_lack)
+            verdicts = pool_verdicts(info, around.pools, around.room_lack)
+            absent = absent_pools(info, [pool.name for pool in around.pools])
+            self._known[key] = PoolChoice(info, verdicts, absent)
         return self._known[key]
 
 
 def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
     pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
-    remedy, verdicts = "", list[PoolVerdict]()
+    remedy, choice = "", None
     if claim is not None:
         reason, message = _of_claim(claim)
     else:
-        verdicts = choices.of(pod)
-        pool = next((verdict.pool.name for verdict in verdicts if verdict.accepts), "")
-        reason, message = next(filter(None, (rule(pod, verdicts, around) for rule in _RULES)))
-        remedy = _remedy(pod, verdicts) if reason == NO_NODEPOOL else ""
+        choice = choices.of(pod)
+        pool = next((verdict.pool.name for verdict in choice.verdicts if verdict.accepts), "")
+        reason, message = next(filter(None, (rule(pod, choice, around) for rule in _RULES)))
+        remedy = _remedy(choice) if reason == NO_NODEPOOL else ""
     return WaitingPod(
         namespace=pod.namespace,
         name=pod.name,
@@ -221,7 +232,7 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
         remedy=remedy,
-        full=() if reason == OTHER_CONTROLLER else tuple(_full(pod, claim, verdicts, message, around)),
+        full=() if reason == OTHER_CONTROLLER else tuple(_full(claim, choice, message, around)),
     )
 
 
@@ -239,28 +250,25 @@ def _of_claim(claim: NodeClaim) -> tuple[str, str]:
 
 
 def _full(
-    pod: Pod,
-    claim: NodeClaim | None,
-    verdicts: Sequence[PoolVerdict],
-    message: str,
-    around: PodSurroundings,
+    claim: NodeClaim | None, choice: PoolChoice | None, message: str, around: PodSurroundings
 ) -> Iterator[str]:
     """The full reservations that the message names and the claim allows, or the pod and its NodePool."""
+    verdicts = choice.verdicts if choice is not None else ()
     others = [verdict.pool for verdict in verdicts[:1] if not of_broker(verdict.pool)]
     named = [use for pool in others for use in advised_uses(pool, around)]
     named = named or [use for id_ in dict.fromkeys(_ID.findall(message)) if (use := around.uses.get(id_))]
     full = [use for use in named if not use.free and use.state == "active"]
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():
-        if verdict.accepts:
-            allowed += pool_node(verdict.pool).selections(pod_info(pod))
+        if verdict.accepts and choice is not None:
+            allowed += pool_node(verdict.pool).selections(choice.info)
     for use in full:
         labels = {names.INSTANCE_TYPE: use.type, names.ZONE: use.zone, names.CAPACITY_TYPE: "reserved"}
         if any(all(item.allows(*label) for label in labels.items()) for item in allowed):
             yield use.id
 
 
-Rule = Callable[[Pod, Sequence[PoolVerdict], PodSurroundings], tuple[str, str] | None]
+Rule = Callable[[Pod, PoolChoice, PodSurroundings], tuple[str, str] | None]
 
 
 def _gated(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
@@ -278,17 +286,16 @@ def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | 
     return (GANG_INCOMPLETE, held) if held else None
 
 
-def _without_pool(
-    pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings
-) -> tuple[str, str] | None:
+def _without_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
+    verdicts = choice.verdicts
     if any(not verdict.rejection for verdict in verdicts):
         return None
     if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
         return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
     if not verdicts:
         return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
-    if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
-        return NO_NODEPOOL, absent
+    if choice.absent:
+        return NO_NODEPOOL, choice.absent
     named: dict[str, list[str]] = {}
     for verdict in sorted(verdicts, key=lambda verdict: not verdict.lack):
         named.setdefault(verdict.rejection, []).append(verdict.pool.name)
@@ -296,13 +303,13 @@ def _without_pool(
     return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"
 
 
-def _remedy(pod: Pod, verdicts: Sequence[PoolVerdict]) -> str:
+def _remedy(choice: PoolChoice) -> str:
     """The part of the pod's template that no NodePool meets; empty without any NodePool."""
-    if not verdicts:
+    if not choice.verdicts:
         return ""
-    if absent := absent_pools(pod_info(pod), [verdict.pool.name for verdict in verdicts]):
-        return f"its node selector or affinity names what is not there: {absent}"
-    lacks = {verdict.lack for verdict in verdicts}
+    if choice.absent:
+        return f"its node selector or affinity names what is not there: {choice.absent}"
+    lacks = {verdict.lack for verdict in choice.verdicts}
     if lacks == {"pool"}:
         return ""
     if "requests" in lacks:
@@ -310,9 +317,9 @@ def _remedy(pod: Pod, verdicts: Sequence[PoolVerdict]) -> str:
     return "its node selector, affinity and tolerations are met by no NodePool"
 
 
-def _of_others(pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings) -> tuple[str, str] | None:
+def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
     """A pod that another controller gets a node for, with the reservations that the broker advises on."""
-    chosen = verdicts[0].pool
+    chosen = choice.verdicts[0].pool
     if of_broker(chosen):
         return None
     ref = chosen.spec.template.spec.node_class_ref
@@ -341,11 +348,12 @@ def advised_uses(pool: NodePool, around: PodSurroundings) -> Iterator[SlotUse]:
             yield use
 
 
-def _of_pool(pod: Pod, verdicts: Sequence[PoolVerdict], around: PodSurroundings) -> tuple[str, str] | None:
-    offering = condition(verdicts[0].pool.status.conditions, OFFERING)
+def _of_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
+    chosen = choice.verdicts[0].pool
+    offering = condition(chosen.status.conditions, OFFERING)
     if offering is None or offering.status != "False":
         return None
-    return NO_MACHINE, _report(pod, around) or f"NodePool {verdicts[0].pool.name}: {offering.message}"
+    return NO_MACHINE, _report(pod, around) or f"NodePool {chosen.name}: {offering.message}"
 
 
 def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:

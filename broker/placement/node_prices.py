@@ -40,7 +40,7 @@ class Described(Protocol):
     def tenancy(self) -> str: ...
 
 
-def product_of(labels: Mapping[str, str], described: Described | None = None) -> Product | None:
+def labelled_product(labels: Mapping[str, str], described: Described | None = None) -> Product | None:
     """The product of an instance with these labels; None if its purchase is not known."""
     kind = labels.get(names.CAPACITY_TYPE) or labels.get(names.EKS_CAPACITY_TYPE, "")
     if kind not in _PURCHASES:
@@ -71,7 +71,7 @@ def node_price(
     id_ = item.spec.provider_id if isinstance(item, Node) else item.status.provider_id
     instance = instances.get(id_.rpartition("/")[2])
     held = reservations.get(item.labels.get(names.RESERVATION_ID, ""))
-    product = product_of(item.labels, instance if instance and instance.described else held)
+    product = labelled_product(item.labels, instance if instance and instance.described else held)
     return usd_hour(types, product) if product is not None else None
 
 

@@ -12,7 +12,6 @@ from broker.apis import names
 from broker.apis.units import base
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import TYPE_KEYS
-from broker.capacity.requirements import Requirements
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, type_labels
 from broker.placement.future_nodes import FutureNode
@@ -35,14 +34,15 @@ class TypeRoom:
 
     def fits(self, node: FutureNode, pod: PodInfo) -> bool:
         """Whether a type has room for the pod."""
-        return any(self._has_type(required, pod) for required in node.selections(pod))
+        allowed = self._allowed(node, pod)
+        return allowed is not None and self._has_room(allowed, pod)
 
     def lack(self, node: FutureNode, pod: PodInfo) -> Lack:
         """Why no type has room for the pod; no lack if one has, and while no type is known."""
-        if not node.accepts(pod) or not self._machines.rooms or self.fits(node, pod):
+        allowed = self._allowed(node, pod)
+        if allowed is None or not self._machines.rooms or self._has_room(allowed, pod):
             return NO_LACK
-        places = [place for place, allowed in enumerate(self._allowed(node, pod)) if allowed]
-        rooms = [self._machines.rooms[place] for place in places]
+        rooms = [room for room, is_allowed in zip(self._machines.rooms, allowed, strict=True) if is_allowed]
         if not rooms:
             alone = self._machines.filter.matches_labels(node.requirements, among=_TYPE_KEYS).any()
             whose = "it and the pod's selector allow" if alone else "its requirements allow: correct them"
@@ -64,16 +64,17 @@ class TypeRoom:
         )
         return Lack("; ".join(texts), "requests")
 
-    def _has_type(self, required: Requirements, pod: PodInfo) -> bool:
-        filter_ = self._machines.filter
-        mask = filter_.matches_labels(required, among=_TYPE_KEYS) & filter_.fits(self._requests(pod))
-        return bool(mask.any())
+    def _has_room(self, allowed: Mask, pod: PodInfo) -> bool:
+        return bool((allowed & self._machines.filter.fits(self._requests(pod))).any())
 
-    def _allowed(self, node: FutureNode, pod: PodInfo) -> Mask:
-        """The types that the node's requirements and the pod's selector allow."""
-        filter_ = self._machines.filter
-        masks = [filter_.matches_labels(required, among=_TYPE_KEYS) for required in node.selections(pod)]
-        return np.logical_or.reduce(masks) if masks else np.zeros(len(self._machines.rooms), dtype=bool)
+    def _allowed(self, node: FutureNode, pod: PodInfo) -> Mask | None:
+        """The types that requirements and selector allow; None if labels or taints do not admit the pod."""
+        selections = [*node.selections(pod)]
+        if not selections:
+            return None
+        matches = self._machines.filter.matches_labels
+        allowed: Mask = np.logical_or.reduce([matches(item, among=_TYPE_KEYS) for item in selections])
+        return allowed
 
     def _requests(self, pod: PodInfo) -> dict[str, float]:
         """The requests that the type decides about. The class decides the size of the disk, and a device

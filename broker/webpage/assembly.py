@@ -20,7 +20,6 @@ from broker.webpage.live import LiveState, live_state
 from broker.webpage.nodes import PodAmounts
 from broker.webpage.server import WebPage
 from providers.base import CapacityProvider
-from providers.errors import ProviderError
 
 
 class OnCallViews:
@@ -83,16 +82,12 @@ class OnCallViews:
         """The demand; None if EC2's counts are old: a time without them is no record."""
         if broker is not self._broker or broker.inventory.unreadable or not broker.inventory.described:
             return None
-        try:
-            types = self._provider.instance_types()
-        except ProviderError:
-            types = {}
         listing = broker.instances.listing
         instances = listing.instances.values() if listing is not None else ()
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
-        return levels(odcrs, instances, waiting, classes, types, broker.nodeclasses.plan)
+        return levels(odcrs, instances, waiting, classes, broker.types(), broker.nodeclasses.plan)
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

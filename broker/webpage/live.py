@@ -190,10 +190,11 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
     inventory = broker.inventory.snapshot()
     claims, snapshot = broker.read.claims.cache.list(), broker.reads.snapshot()
     owners = snapshot.odcrs.owned.owner
+    types = broker.types()
     try:
-        types, account = provider.instance_types(), provider.account_id()
+        account = provider.account_id()
     except ProviderError:
-        types, account = {}, ""  # costs are unknown
+        account = ""  # that of the owner
     odcrs = [
         view_of(odcr, types, account=account, owner=owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))

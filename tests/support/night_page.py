@@ -75,9 +75,10 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
         waiting_pods=lambda: seen.waiting_pods,
         slot_rows=lambda: slots(seen),
+        types=dict,
         node_prices=lambda: seen.price_of,
     )
-    provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
+    provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
     return lambda: live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
 
 

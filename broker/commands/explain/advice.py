@@ -260,23 +260,19 @@ def _insists(situation: Situation, pod: WaitingPod) -> bool:
 def _by_options(
     situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
-    kinds = {row["capacity_type"] for row in rows}
     if any(row["verdict"] == "next" for row in rows):
         yield "capacity-broker watch", "an option is free: it shows the launch"
-    elif rows and pod.node_pool and kinds == {"reserved"}:
-        buys = _buys(situation, pod.node_pool)
-        if buys and not _insists(situation, pod):
-            return
-        if buys:
+    elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
+        if not _buys(situation, pod.node_pool):
+            yield (
+                f"kubectl edit nodepool {pod.node_pool}",
+                f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
+            )
+        elif _insists(situation, pod):
             yield (
                 pod.edit,
                 f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
-            return
-        yield (
-            f"kubectl edit nodepool {pod.node_pool}",
-            f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
-        )
 
 
 # The rules that help a pod, the most useful first.

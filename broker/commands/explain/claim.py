@@ -283,8 +283,8 @@ def headline(claim: NodeClaim, *, pods: Iterable[Pod], usd_hour: float | None) -
         price = "price unknown" if usd_hour is None else f"{usd_hour:.2f} $/h"
         shown = (kind, slot and f"in {slot}", price)
         lines.append(f"  {', '.join(filter(None, shown))}")
-    if shown_ := shown_pods(claim, pods):
-        lines.append(f"  pods {', '.join(shown_)}")
+    if keys := shown_pods(claim, pods):
+        lines.append(f"  pods {', '.join(keys)}")
     for type_ in BROKER_CONDITIONS:
         if reported := condition(claim.status.conditions, type_):
             text = f"  {type_}={reported.status} {reported.reason}"

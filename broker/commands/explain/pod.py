@@ -24,11 +24,7 @@ from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.probe import probe
-from broker.commands.explain.situation import (
-    Situation,
-    draw_rights,
-    unknown,
-)
+from broker.commands.explain.situation import Situation, draw_rights, elsewhere, unknown
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.slot_holders import SlotUse, SlotUser
@@ -43,7 +39,7 @@ from broker.oncall.waiting_pods import (
 )
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
-from broker.text import abridged, counted, format_time
+from broker.text import counted, format_time
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
 MOST_SLOTS: Final = 4  # reservations that are shown with their users
@@ -57,10 +53,8 @@ def find(situation: Situation, namespace: str, name: str) -> Pod:
     known = {pod.key: pod for pod in situation.every_pod}
     if (pod := known.get(f"{namespace}/{name}")) is not None:
         return pod
-    if same := sorted(pod.namespace for pod in known.values() if pod.name == name):
-        raise ValueError(
-            f"no Pod {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
-        )
+    if text := elsewhere("Pod", name, namespace, (p.namespace for p in known.values() if p.name == name)):
+        raise ValueError(text)
     near = [pod.name for pod in known.values() if pod.namespace == namespace]
     command = f"kubectl get pods -n {namespace}"
     raise ValueError(unknown("Pod", name, near or [*known], command))

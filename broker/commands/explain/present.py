@@ -46,7 +46,7 @@ _MOST: Final = {
 _ORDER: Final = ("broken", "state", "pods", "short", "waiting", "next", "do", "tried", "events", "costs")
 _COLOURS: Final[Mapping[str, str]] = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _INDENT: Final = 2
-_BELOW: Final = frozenset({("short", "who")})  # lists of names, which a column would break
+_BELOW: Final[Mapping[str, str]] = {"short": "who"}  # a list of names, which a column would break
 _TIMES: Final = frozenset({"since", "until", "next_try", "first", "last", "at"})
 
 
@@ -90,15 +90,15 @@ def _parts(
         columns: dict[str, TextType] = {
             key: name
             for key, name in COLUMNS[part].items()
-            if (part, key) not in _BELOW and any(row.get(key) not in (None, "") for row in kept)
+            if key != _BELOW.get(part) and any(row.get(key) not in (None, "") for row in kept)
         }
         if severity:  # its heading is that of its first column
             yield Text("")
             columns[next(iter(columns))] = _with_severity(HEADINGS[part], severity)
         yield _indented(table("", kept, columns=columns), 0 if severity else _INDENT)
-        for key in COLUMNS[part] if rows else ():
-            if (part, key) in _BELOW:
-                yield from (_indented(Text(f"{row['pool']}: {row[key]}")) for row in kept if row.get(key))
+        for row in kept:
+            if text := row.get(_BELOW.get(part, "")):
+                yield _indented(Text(f"{row['pool']}: {text}"))
         if left := len(rows) - len(kept):
             yield _indented(Text(f"and {left} more", style="dim"))
     yield from (Text(line, style="dim") for line in explanation.unread)

@@ -349,13 +349,13 @@ def _part(
     part = replace(situation, claims=claims, mirrors=mirrors)
     pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
     rights = draw_rights(situation)
-    classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
-    gets_nodes = {row.key: classes.get(row.node_pool, "") for row in situation.waiting_pods}
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
         whole=situation,
-        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights, gets_nodes)],
+        pods=_of_class(situation, subject.name)
+        if isinstance(subject, EC2NodeClass)
+        else [pod for pod in situation.pods if _may_concern(pod, subject, rights)],
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
@@ -363,12 +363,15 @@ def _part(
     )
 
 
-def _may_concern(
-    pod: Pod, subject: EC2NodeClass | Reservation, rights: DrawRights, gets_nodes: Mapping[str, str]
-) -> bool:
-    """Whether a pod without a claim may wait for the subject. `gets_nodes`: the class of each, if known."""
-    if isinstance(subject, EC2NodeClass):
-        return gets_nodes.get(pod.key, "") in ("", subject.name)
+def _of_class(situation: Situation, node_class: str) -> list[Pod]:
+    """The pods without a claim that may get a node of the class: those of no known NodePool, too."""
+    classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
+    gets = {row.key: classes.get(row.node_pool, "") for row in situation.waiting_pods}
+    return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", node_class)]
+
+
+def _may_concern(pod: Pod, subject: Reservation, rights: DrawRights) -> bool:
+    """Whether a pod without a claim may wait for the subject."""
     drawn = drawn_by_pod(rights, pod)
     if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
         named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
@@ -387,6 +390,14 @@ def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable
         own = f"class:{subject.name}:"
         scopes |= {f"subnet:{subnet.id}" for subnet in subject.status.subnets}
     return lambda shortage: str(shortage.scope) in scopes or bool(own and str(shortage.scope).startswith(own))
+
+
+def elsewhere(kind: str, name: str, namespace: str, namespaces: Iterable[str]) -> str:
+    """About a name that only other namespaces have; empty if none has it."""
+    same = sorted(namespaces)
+    if not same:
+        return ""
+    return f"no {kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:

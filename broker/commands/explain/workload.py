@@ -10,13 +10,13 @@ from broker.apis.core import Pod
 from broker.apis.meta import Kind
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.pod import PodExplainer
-from broker.commands.explain.situation import Situation, unknown
+from broker.commands.explain.situation import Situation, elsewhere, unknown
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.waiters import owner_of
 from broker.oncall.waiting_pods import grouped, waits
-from broker.text import abridged, counted
+from broker.text import counted
 
 KINDS: Final = {
     "deployment": Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True),
@@ -61,11 +61,9 @@ def _check(client: Client, situation: Situation, kind: Kind, namespace: str, nam
         return  # its pods are known to be none
     except NotFound as error:
         every = [raw["metadata"] for raw in _every(client, kind, namespace)]
-        if same := sorted(item["namespace"] for item in every if item["name"] == name):
-            raise ValueError(
-                f"no {kind.kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} "
-                f"(write -n {same[0]})"
-            ) from error
+        same = (item["namespace"] for item in every if item["name"] == name)
+        if text := elsewhere(kind.kind, name, namespace, same):
+            raise ValueError(text) from error
         owners = {owner_of(pod) for pod in situation.every_pod if pod.namespace == namespace}
         known = {owner.partition(" ")[2] for owner in owners if owner.startswith(f"{kind.kind} ")}
         known |= {item["name"] for item in every if item["namespace"] == namespace}

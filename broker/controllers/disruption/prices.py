@@ -12,7 +12,7 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.placement.consolidation import NodeValue, PoolTotals
 from broker.placement.disruption_cost import disruption_of
-from broker.placement.node_prices import product_of
+from broker.placement.node_prices import labelled_product
 from providers.model import InstanceType
 from providers.prices import usd_hour
 
@@ -63,7 +63,7 @@ class NodeValues:
         labels = node.claim.labels
         kind = labels.get(names.CAPACITY_TYPE, "")
         ready = self.sources.launch_class(node.pool.spec.template.spec.node_class_ref.name)
-        product = product_of(labels)
+        product = labelled_product(labels)
         if kind not in MOVABLE or product is None or ready is None:
             return 0.0
         platform = next(

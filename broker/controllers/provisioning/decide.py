@@ -63,7 +63,7 @@ class ProvisioningCluster:
     learned: LearnedRoom
     storage: Storage
     group_size: GroupSizes
-    pools: Collection[str] = ()
+    pools: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

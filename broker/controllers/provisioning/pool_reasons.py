@@ -42,7 +42,7 @@ def pool_reasons(
     pools: Sequence[NodePool],
     faults: Sequence[PoolFault],
     storage: Storage,
-    existing: Collection[str] = (),
+    existing: Collection[str],
 ) -> dict[str, str]:
     """The reason of each pod that gets no machine, by its key. `existing`: the names of all NodePools, those
     of others included.
@@ -81,7 +81,7 @@ def _texts(
     texts = [f"NodePool {name}: {known[name]}" for name in related]
     if count and (others := len(known) - len(related)):
         pools_text = counted(others, "other NodePool" if related else NodePool.KIND.kind)
-        absent = absent_pools(pod.info, {*existing, *(pool.name for pool in pools)})
+        absent = absent_pools(pod.info, existing)
         texts.append(absent or f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
     return texts
 

@@ -46,9 +46,10 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         owns=lambda _: True,
         waiting_pods=list,
         slot_rows=list,
+        types=dict,
         node_prices=lambda: lambda _: None,
     )
-    provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
+    provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
     return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
 
 

@@ -203,6 +203,7 @@ class World:
                 learned=LearnedRoom(),
                 storage=Storage(),
                 group_size=unknown_sizes,
+                pools=[self.pool.name],
             ),
             launches=lambda: state,
             now=NOW,

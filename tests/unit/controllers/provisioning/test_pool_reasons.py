@@ -36,7 +36,8 @@ def test_the_pool_of_the_owner_is_named_first(draws: str, first: str) -> None:
         options=(), room={}, empty={("any", drawing): "full", ("theirs", drawing): "its slots are lent"}
     )
     packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
-    reasons = pool_reasons(packing, [pod], offered, [pool("any"), pool("theirs", "team/gpus")], [], Storage())
+    pools = [pool("any"), pool("theirs", "team/gpus")]
+    reasons = pool_reasons(packing, [pod], offered, pools, [], Storage(), ("any", "theirs"))
     assert reasons[pod.key].startswith(f"NodePool {first}: ")
 
 
