@@ -71,6 +71,7 @@ class InventoryCache:
         self._stale_after = stale_after
         self.assumed = AssumptionStore(clock)
         self._inventory = Inventory()
+        self._described_until: datetime | None = None
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
@@ -107,6 +108,7 @@ class InventoryCache:
             self.error = error
             self._failed(error, began)
             raise
+        until = self._clock.now()
         known_refused = {*self._block_ends.refused}
         odcrs = self._block_ends.applied(described, began)
         recovered, self.error, self.unreadable = self.error is not None, None, None
@@ -124,7 +126,7 @@ class InventoryCache:
         assumed = self.assumed
         with assumed.lock:
             debits = assumed.debits.values().keys()
-            self._update_assumptions(odcrs, began)
+            self._update_assumptions(odcrs, began, until)
             confirmed = debits != assumed.debits.values().keys()
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
@@ -132,6 +134,7 @@ class InventoryCache:
             sizes = self._recorded | {id_: odcr.reserved for id_, odcr in before.odcrs.items()}
             self.resized, self._recorded = _resized(self.resized, sizes, odcrs), {}
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
+            self._described_until = until
             known_promised, self._promised = self._promised, self._promised_now()
         _report(self._inventory)
         forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
@@ -142,8 +145,8 @@ class InventoryCache:
             for reader in self._readers:
                 reader()
 
-    def _update_assumptions(self, odcrs: Mapping[str, Odcr], began: datetime) -> None:
-        """Drops the assumptions that this description shows.
+    def _update_assumptions(self, odcrs: Mapping[str, Odcr], began: datetime, until: datetime) -> None:
+        """Drops the assumptions that this description shows, and the ends that it may show.
 
         A launch during the description may be in it or not. It is in it if fewer slots are free than the
         launches and ends before leave. If another client took the slot, EC2 refuses the next launch there.
@@ -152,8 +155,9 @@ class InventoryCache:
         expected = Counter({id_: odcr.available for id_, odcr in self._inventory.odcrs.items()})
         expected.subtract(debits.values().values())
         expected.update(credits_.values().values())
-        for table in (debits, credits_, self.assumed.alive):
+        for table in (debits, self.assumed.alive):
             table.expire(began)
+        credits_.expire(until + timedelta.resolution)
         expected.subtract(credits_.values().values())
         overlapping: dict[str, list[str]] = {}
         for instance_id, odcr_id in debits.values().items():
@@ -217,18 +221,18 @@ class InventoryCache:
         """Debits a slot that was taken too late for the last description."""
         self.assumed.debits.assume(instance_id, odcr_id)
 
-    def ending(self, *, instance_id: str, odcr_id: str, alive: bool) -> None:
+    def ending(self, *, instance_id: str, odcr_id: str, alive: bool, began: datetime) -> None:
         """Records whether EC2 shows an ending instance alive. If it has ended, its slot is free.
 
-        A slot is credited only if no description began since the instance was last seen alive: one that began
-        then or later may count the slot already.
+        `began`: when that was read. A slot is credited only if the last description was over before the read
+        that last showed the instance alive began: any later one may count the slot already.
         """
         assumed = self.assumed
         with assumed.lock:
             if alive:
-                assumed.alive.assume(instance_id, None)
+                assumed.alive.assume(instance_id, None, at=began)
                 return
-            last, described = assumed.alive.since(instance_id), self._inventory.described
+            last, described = assumed.alive.since(instance_id), self._described_until
             assumed.alive.forget((instance_id,))
             if assumed.debits.forget((instance_id,)):
                 return  # no description has shown it as taken

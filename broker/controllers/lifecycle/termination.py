@@ -186,19 +186,19 @@ class Termination:
             self._recorder.event(claim, "Warning", "ForeignInstance", message, topic=id_)
             return False
         alive = seen.instance.state != "terminated"
-        self._ending(claim, id_, alive=alive)
+        self._ending(claim, id_, alive=alive, began=seen.began)
         ends = not alive or seen.instance.state == "shutting-down"
         self._report_ending(claim, id_, ends=ends, refused=seen.refused)
         if not ends:
             self._terminations.end(id_)
         return alive
 
-    def _ending(self, claim: NodeClaim, id_: str, *, alive: bool) -> None:
+    def _ending(self, claim: NodeClaim, id_: str, *, alive: bool, began: datetime) -> None:
         """Frees the slot of an ended instance before EC2's next count."""
         odcr_id = claim.labels.get(names.RESERVATION_ID, "")
         if odcr_id and not alive:
             bind_successors(self._client, self._claims, claim.uid, self._clock.now())
-        self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive)
+        self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive, began=began)
         if odcr_id and not alive:
             self._freed()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import structlog
 
@@ -32,9 +33,10 @@ _log = structlog.get_logger("terminations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """EC2's last description of an instance; None if EC2 shows none with that id."""
+    """EC2's last description of an instance; None if EC2 shows none with that id. `began`: when it was read."""
 
     instance: Instance | None
+    began: datetime
     requested: bool = False  # whether EC2 answered a request to terminate it
     refused: ProviderError | None = None  # EC2's refusal of the last request
 
@@ -98,6 +100,7 @@ class Terminations:
             watched = dict(self._watched)
         if not watched:
             return None
+        began = self._clock.now()
         described = {instance.id: instance for instance in self._provider.instances(list(watched))}
         now = self._clock.monotonic()
         due = [
@@ -109,9 +112,10 @@ class Terminations:
         refused = self._terminate([id_ for id_ in due if not watched[id_].tries])
         refused |= self._terminate([id_ for id_ in due if watched[id_].tries])
         for id_, entry in watched.items():
-            self._learn(
-                id_, entry, described.get(id_), requested=id_ in due, refused=refused.get(id_), now=now
+            sighting = Sighting(
+                instance=described.get(id_), began=began, requested=id_ in due, refused=refused.get(id_)
             )
+            self._learn(id_, entry, sighting, now)
         return Result(requeue_after=RECHECK)
 
     def _terminate(self, ids: Sequence[str]) -> dict[str, ProviderError]:
@@ -125,28 +129,15 @@ class Terminations:
             return dict(error.refused or dict.fromkeys(ids, error))
         return {}
 
-    def _learn(
-        self,
-        id_: str,
-        entry: _Watched,
-        instance: Instance | None,
-        *,
-        requested: bool,
-        refused: ProviderError | None,
-        now: float,
-    ) -> None:
+    def _learn(self, id_: str, entry: _Watched, seen: Sighting, now: float) -> None:
         before = entry.seen
-        if requested:
-            entry.tries = entry.tries + 1 if refused else 0
-            entry.due = now + doubled(RECHECK, LONGEST_BACKOFF, entry.tries - 1) if refused else now
-        elif before is not None:
-            refused = before.refused  # it is valid until the next try
-        entry.seen = Sighting(
-            instance=instance,
-            requested=requested or (before is not None and before.requested),
-            refused=refused,
-        )
-        if before is None or _reported_parts(before) != _reported_parts(entry.seen):
+        if seen.requested:
+            entry.tries = entry.tries + 1 if seen.refused else 0
+            entry.due = now + doubled(RECHECK, LONGEST_BACKOFF, entry.tries - 1) if seen.refused else now
+        elif before is not None:  # a refusal is valid until the next try
+            seen = replace(seen, requested=before.requested, refused=before.refused)
+        entry.seen = seen
+        if before is None or _reported_parts(before) != _reported_parts(seen):
             self._wake(id_)
 
 

@@ -105,6 +105,55 @@ class Ec2:
         return [Odcr(id="cr-1", instance_type="t", zone="z", total=8, available=free)]
 
 
+class Endings(Ec2):
+    """Instances that end, and are seen and reported late. A description answers between its own steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = {*"abcd"}
+        self.clock = FakeClock()
+        provider: Any = self
+        self.cache = InventoryCache(provider, clock=self.clock, groups=tuple)
+        self.seen: dict[str, tuple[bool, datetime]] = {}
+        self.during: Sequence[Sequence[tuple[str, str]]] = ((), ())
+
+    def reservations(self) -> Sequence[Odcr]:
+        before, after = self.during
+        self.all(before)
+        answer = super().reservations()
+        self.all(after)
+        return answer
+
+    def all(self, steps: Sequence[tuple[str, str]]) -> None:
+        for step, instance in steps:
+            self.clock.advance(1)
+            if step == "end":
+                self.running.discard(instance)
+            elif step == "see":
+                self.seen[instance] = instance in self.running, self.clock.now()
+            elif instance in self.seen:
+                alive, began = self.seen[instance]
+                self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=alive, began=began)
+
+
+_ENDINGS = st.lists(st.tuples(st.sampled_from(("end", "see", "report")), st.sampled_from("abcd")), max_size=5)
+
+
+@given(rounds=st.lists(st.tuples(_ENDINGS, _ENDINGS, _ENDINGS), max_size=6))
+@examples(300)
+@pytest.mark.covers("KRP-20")
+def test_no_more_slots_are_free_than_in_ec2_however_late_an_end_is_reported(
+    rounds: Sequence[tuple[Sequence[tuple[str, str]], ...]],
+) -> None:
+    ec2 = Endings()
+    for between, *during in rounds:
+        ec2.during = during
+        ec2.cache.refresh()
+        assert ec2.cache.snapshot().free("cr-1") <= 8 - len(ec2.running)
+        ec2.all(between)
+        assert ec2.cache.snapshot().free("cr-1") <= 8 - len(ec2.running)
+
+
 @given(steps=st.lists(st.tuples(st.sampled_from(("launch", "end", "read")), st.integers(0, 7)), max_size=40))
 @examples(75)
 def test_free_slots_are_those_of_ec2_after_every_launch_end_and_description(
@@ -121,9 +170,9 @@ def test_free_slots_are_those_of_ec2_after_every_launch_end_and_description(
             ec2.running.add(instance)
             cache.launched(instance_id=instance, odcr_id="cr-1")
         elif step == "end" and instance in ec2.running:
-            cache.ending(instance_id=instance, odcr_id="cr-1", alive=True)
+            cache.ending(instance_id=instance, odcr_id="cr-1", alive=True, began=clock.now())
             ec2.running.discard(instance)
-            cache.ending(instance_id=instance, odcr_id="cr-1", alive=False)
+            cache.ending(instance_id=instance, odcr_id="cr-1", alive=False, began=clock.now())
         elif step == "read":
             cache.refresh()
         assert cache.snapshot().free("cr-1") == 8 - len(ec2.running)

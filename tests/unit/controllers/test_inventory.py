@@ -64,11 +64,11 @@ class World:
         self.clock.advance(1)
 
     def alive(self, instance: str) -> None:
-        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=True)
+        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=True, began=self.clock.now())
         self.clock.advance(2)
 
     def gone(self, instance: str) -> None:
-        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=False)
+        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=False, began=self.clock.now())
 
     def ended(self, *instances: str) -> None:
         """These instances were seen alive, then terminated."""
@@ -267,17 +267,26 @@ def test_readers_are_notified_of_changes_only(world: World) -> None:
     assert world.cache.error is None
 
 
-def test_an_end_during_a_description_is_kept(world: World) -> None:
+@pytest.mark.covers("KRP-20", "KRP-30")
+@pytest.mark.parametrize("counted", [0, 1])
+def test_an_end_during_a_description_frees_no_slot_beside_the_described_ones(
+    world: World, counted: int
+) -> None:
     world.described(0)
-    answers = world.ec2.reservations
+    world.ec2.meanwhile = lambda: world.ended("i-1")
+    world.described(counted)
+    assert world.free == counted
 
-    def slow() -> Sequence[Odcr]:
-        answer = answers()
-        world.ended("i-1")
-        return answer
 
-    world.ec2.reservations = slow  # type: ignore[method-assign]
-    world.cache.refresh()
+@pytest.mark.covers("KRP-20", "KRP-30", "FUL-01")
+def test_an_end_that_is_reported_after_the_description_that_counts_it_frees_no_second_slot(
+    world: World,
+) -> None:
+    world.described(0)
+    read = world.clock.now()  # the instance is alive, and ends soon after
+    world.described(1)
+    world.cache.ending(instance_id="i-1", odcr_id="cr-1", alive=True, began=read)
+    world.gone("i-1")
     assert world.free == 1
 
 
