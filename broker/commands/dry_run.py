@@ -16,7 +16,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
-from broker.commands.explain.situation import published_shortages
+from broker.commands.explain.permitted import published_shortages
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache

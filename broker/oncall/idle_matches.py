@@ -214,8 +214,8 @@ def idle_matches(
     shown: Shown = Shown(),
 ) -> Iterator[IdleMatch]:
     """Each idle reservation with the waiters that could have its slots, those with the fewest obstacles
-    first. Then the reservations that pods without such slots exclude by their own selector. `part`: the pairs
-    of interest.
+    first, and those that no slot helps yet last. Then the reservations that pods without such slots exclude
+    by their own selector. `part`: the pairs of interest.
 
     Obstacles are computed once for equal waiters and equal reservations.
     """
@@ -273,18 +273,20 @@ def _groups(every: Iterable[Sequence[Waiter]], slot: IdleSlots, shown: Shown) ->
         obstacles = _obstacles(alike[0], slot, shown)
         if obstacles is not None:
             groups.setdefault((alike[0].kind, obstacles), []).extend(alike)
-    ordered = sorted(groups.items(), key=lambda item: len(item[0][1]))
+    ordered = sorted(groups.items(), key=lambda item: (bool(item[1][0].held), len(item[0][1])))
     return [_Group(members, obstacles) for (_, obstacles), members in ordered]
 
 
 def _match(slot: IdleSlots, group: _Group) -> IdleMatch:
+    """An edit is offered only if no other obstacle needs something else."""
     first, obstacles = group.waiters[0], group.obstacles
-    command = next((item.command for item in obstacles if item.command), first.command)
+    edits = [item.command for item in obstacles]
+    command = edits[0] if edits and all(edits) else first.command
     return IdleMatch(
         slots=slot,
         waiters=tuple(group.waiters),
         between=tuple(item.text for item in obstacles),
-        command=first.edit if group.excludes and first.edit else command,
+        command=first.edit if group.excludes and first.edit and not first.held else command,
         excluded=group.excludes,
     )
 
@@ -348,8 +350,6 @@ def _target(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator
             f"the target of its class {name}{use if shared else ''} is another reservation",
             f"kubectl edit ec2nodeclass {name}",
         )
-    elif alternative.unserved:
-        yield _Obstacle("no NodePool takes it")
     elif not name and not slot.node_classes:
         yield _Obstacle("it is the target of no EC2NodeClass")
 
@@ -366,6 +366,11 @@ def _gang(waiter: Waiter, slot: IdleSlots) -> Iterator[_Obstacle]:
         yield _Obstacle(f"its gang needs {counted(needed, 'slot')} at once")
 
 
+def explain_owner(owner: ReservationKey) -> str:
+    """The command that explains the owner of slots."""
+    return f"capacity-broker explain reservation {owner}"
+
+
 def _owner(waiter: Waiter, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
     if slot.owner is None or waiter.draws_from == slot.owner:
         return
@@ -374,5 +379,5 @@ def _owner(waiter: Waiter, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]
         whose = given.message
     else:
         whose = f"it draws from {shown.owner(given)}" if given else f"no {names.DRAWS_FROM} names it"
-    command = f"capacity-broker explain reservation {owner}" if owner == str(slot.owner) else ""
+    command = explain_owner(slot.owner) if owner == str(slot.owner) else ""
     yield _Obstacle(f"the slot's owner is {owner}, and {whose}", command)

@@ -18,7 +18,7 @@ from broker.apis.meta import Object, condition
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.oncall.state import launch_state
 from broker.placement.future_nodes import requirements_of
-from broker.placement.gangs import gang_of, is_member, unknown_sizes, waits_for_pods
+from broker.placement.gangs import gang_of, is_member, unknown_sizes
 from broker.placement.quantities import amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -39,14 +39,13 @@ _OF_REPLICA_SETS: Final[Mapping[str, str]] = {
 class Alternative:
     """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those
     with the NodePool's; `pool`: the NodePool's alone. The class and the pool are empty while they are not
-    known; `unserved`: no NodePool takes the pod. `shared`: the other NodePools of the class.
+    known. `shared`: the other NodePools of the class.
     """
 
     own: Requirements
     requirements: Requirements
     node_class: str = ""
     node_pool: str = ""
-    unserved: bool = False
     pool: Requirements | None = None
     shared: tuple[str, ...] = ()
 
@@ -155,9 +154,9 @@ def pod_waiters(
     *,
     claims: Iterable[NodeClaim],
     pools: Iterable[NodePool] = (),
-    members: Mapping[str, int] | None = None,
+    held: Mapping[str, str],
 ) -> Iterator[Waiter]:
-    """`pods`: those of `waiting_pods`; `members`: the pods of each gang that exist."""
+    """`pods`: those of `waiting_pods`; `held`: as in `WaitingPod`, by the pod's key."""
     templates = [*_templates(pools)]
     launched = {key: claim.name for claim in claims if not claim.waits for key in pods_of(claim)}
     alternatives: dict[tuple[Requirements, ...], tuple[Alternative, ...]] = {}
@@ -168,7 +167,6 @@ def pod_waiters(
             alternatives[own] = tuple(_alternatives(own, templates))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         claim = launched.get(pod.key, "")
-        present = max((members or {}).get(gang.name, 0), gangs[gang.name])
         yield Waiter(
             kind=POD,
             name=pod.key,
@@ -182,7 +180,7 @@ def pod_waiters(
             requests=pod_requests(pod),
             gang=gang.name,
             together=gangs[gang.name] if gang.name else 1,
-            held=gates(pod) or waits_for_pods(gang, present),
+            held=held.get(pod.key, ""),
             claim=claim,
             edit=template_command(pod.namespace, pod.name, owner_of(pod)),
         )
@@ -274,7 +272,7 @@ def _alternatives(own: Iterable[Requirements], templates: Sequence[_Template]) -
                 served = True
                 yield Alternative(requirements, both, node_class, pool, pool=required, shared=shared)
         if not served:
-            yield Alternative(requirements, requirements, unserved=bool(templates))
+            yield Alternative(requirements, requirements)
 
 
 def claim_requirements(claim: NodeClaim) -> Requirements:

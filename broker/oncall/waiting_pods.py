@@ -21,6 +21,7 @@ from broker.apis.meta import condition
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
+from broker.oncall.pod_reports import PodReport
 from broker.oncall.slot_holders import SlotUse, is_workload
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
@@ -57,8 +58,8 @@ OTHER_CONTROLLER: Final = "OtherController"
 MOST_NAMED: Final = 3
 _ID: Final = re.compile(r"\bcr-[0-9a-z]+")
 _STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
-# The beginning of the reports of Karpenter and of the broker on a pod without a node.
-FAILED_POD: Final = "Failed to schedule pod, "
+# With these, no free slot helps.
+_HELD: Final = frozenset({GATED, GANG_INCOMPLETE, NO_NODEPOOL})
 
 _COUNT: Final = GaugeTable(
     "capacity_broker_pods_waiting",
@@ -79,7 +80,8 @@ class WaitingPod:
     `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
     `own_message`: that of its events and conditions alone, which each reader of the pod may see.
     `remedy`: the part of its template that no NodePool meets, if that is the reason. `full`: the ids of the
-    full reservations that its reason names and that it may use.
+    full reservations that its reason names and that it may use. `held`: what it waits for before it may have
+    any machine.
     """
 
     namespace: str
@@ -93,6 +95,7 @@ class WaitingPod:
     own_message: str = ""
     remedy: str = ""
     full: tuple[str, ...] = ()
+    held: str = ""
 
     @property
     def key(self) -> str:
@@ -129,7 +132,7 @@ class WaitingGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSurroundings:
-    """The objects that the reasons follow from. `reports`: the broker's last report on a pod, by its uid.
+    """The objects that the reasons follow from. `reports`: the launcher's last report on a pod, by its uid.
 
     `members`: the pods of each gang that exist. `advised`: the classes that the broker advises Karpenter on.
     """
@@ -137,7 +140,7 @@ class PodSurroundings:
     claims: Sequence[NodeClaim]
     pools: Sequence[NodePool]
     uses: Mapping[str, SlotUse]
-    reports: Mapping[str, str]
+    reports: Mapping[str, PodReport]
     members: Mapping[str, int]
     advised: frozenset[str]
     room_lack: RoomLack
@@ -231,9 +234,15 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
+        held=message if reason in _HELD else _held(pod, claim, around),
         remedy=remedy,
         full=() if reason == OTHER_CONTROLLER else tuple(_full(claim, choice, message, around)),
     )
+
+
+def _held(pod: Pod, claim: NodeClaim | None, around: PodSurroundings) -> str:
+    report = _report(pod, around)
+    return report.message if claim is None and report.held else ""
 
 
 def _of_claim(claim: NodeClaim) -> tuple[str, str]:
@@ -353,7 +362,7 @@ def _of_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str
     offering = condition(chosen.status.conditions, OFFERING)
     if offering is None or offering.status != "False":
         return None
-    return NO_MACHINE, _report(pod, around) or f"NodePool {chosen.name}: {offering.message}"
+    return NO_MACHINE, _report(pod, around).message or f"NodePool {chosen.name}: {offering.message}"
 
 
 def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:
@@ -364,11 +373,15 @@ def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:
 def _scheduler(pod: Pod, around: PodSurroundings) -> str:
     """The last report of the pod's launcher, else kube-scheduler's."""
     scheduled = pod.scheduled
-    return _report(pod, around) or (scheduled.message if scheduled else "") or "no scheduler has answered yet"
+    return (
+        _report(pod, around).message
+        or (scheduled.message if scheduled else "")
+        or "no scheduler has answered yet"
+    )
 
 
-def _report(pod: Pod, around: PodSurroundings) -> str:
-    return around.reports.get(pod.uid, "").removeprefix(FAILED_POD)
+def _report(pod: Pod, around: PodSurroundings) -> PodReport:
+    return around.reports.get(pod.uid, PodReport(""))
 
 
 _RULES: Final[tuple[Rule, ...]] = (

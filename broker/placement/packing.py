@@ -22,7 +22,7 @@ import numpy as np
 
 from broker.apis.units import written
 from broker.placement.filters import prepare
-from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
+from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
@@ -84,8 +84,9 @@ def pack(
             again, offered, offered, state, whole=False, seconds=seconds, timer=timer
         )
     by_pool: dict[str, Mapping[str, str]] = {}
+    held: set[str] = set()
     whole = whole_limits or limits or {}
-    reasons = _reasons(waiting, offered, state, whole, by_pool) if waiting else {}
+    reasons = _reasons(waiting, offered, state, whole, by_pool, held) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
@@ -95,6 +96,7 @@ def pack(
         taken={key: node for key, (_, node) in state.taken.items()},
         reasons=reasons,
         by_pool=by_pool,
+        held=frozenset(held),
         cost=cost,
         bound=min(state.bound, cost),
         unsolved=state.unsolved,
@@ -281,8 +283,11 @@ def _reasons(
     state: PackingState,
     whole_limits: Mapping[str, Mapping[str, int]],
     by_pool: dict[str, Mapping[str, str]],
+    held: set[str],
 ) -> dict[str, str]:
-    """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod."""
+    """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod, and `held` the pods
+    with a reason of their own.
+    """
     reasons: dict[str, str] = {}
     without_machine: dict[str, int] = {}
     shapes = shapes_of(pods, state.snapshot)
@@ -293,6 +298,7 @@ def _reasons(
         if not fitting:
             own = table.rejection(shape)
             details = {} if own else table.rejections(shape)
+            held.update(pod.key for pod in shape.pods if own not in ("", NO_OPTION))
             reason = own or "; ".join(f"NodePool {pool}: {text}" for pool, text in details.items())
         elif not any(state.supply.has(options[place]) for place in fitting):
             shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)

@@ -90,13 +90,15 @@ class Packing:
     `taken`: the existing nodes of pods that affinity keeps with those on the machines.
     `cost`: dollars an hour of all machines, as packing weighs them; `bound`: no packing found by the program
     costs less. `unsolved`: why the solver had no answer, so that pods were placed one after another.
-    `by_pool`: the reasons of each NodePool, by pod, where they differ.
+    `by_pool`: the reasons of each NodePool, by pod, where they differ. `held`: the pods that a reason of
+    their own keeps from any machine.
     """
 
     bins: tuple[PackedBin, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     by_pool: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
     cost: float = 0.0
     bound: float = 0.0
     unsolved: str = ""

@@ -30,7 +30,6 @@ from broker.oncall.waiters import (
     Waiter,
     claim_waiters,
     created,
-    gang_members,
     pod_waiters,
     waiting_pods,
 )
@@ -199,7 +198,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         view_of(odcr, types, account=account, owner=owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
-    price = broker.node_prices()
+    price, waiting = broker.node_prices(), broker.waiting_pods()
     facts = known_facts(claims, types)
     broken = broken_nodes(
         claims,
@@ -221,8 +220,8 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
         rooms=rooms(broker.occupancy.ledger(now)),
-        waiters=[*_waiters(broker, claims, snapshot, now)],
-        waiting_pods=broker.waiting_pods(),
+        waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
+        waiting_pods=waiting,
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
         broken=broken,
         slots=broker.slot_rows(),
@@ -230,18 +229,22 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
 
 
 def _waiters(
-    broker: Broker, claims: Sequence[NodeClaim], snapshot: Snapshot, now: datetime
+    broker: Broker,
+    claims: Sequence[NodeClaim],
+    snapshot: Snapshot,
+    rows: Iterable[WaitingPod],
+    now: datetime,
 ) -> Iterator[Waiter]:
     """Reads them like `explain cluster`."""
-    waiting = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
+    without = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
     pods, pools = broker.read.pods.cache.list(), broker.read.pools.cache.list()
-    yield from claim_waiters(waiting, snapshot.rights, pools)
+    yield from claim_waiters(without, snapshot.rights, pools)
     yield from pod_waiters(
         waiting_pods(pods, claims, now),
         snapshot.rights,
         claims=claims,
         pools=pools,
-        members=gang_members(pods),
+        held={row.key: row.held for row in rows},
     )
 
 

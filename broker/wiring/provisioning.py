@@ -25,11 +25,12 @@ from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.batch import Batcher
 from broker.oncall.metrics import forget_object
+from broker.oncall.pod_reports import PodReport
 from broker.reservations.drawing import namespaces_of
 from broker.wiring.predicates import differ, serves
 from broker.wiring.term import Term
 
-Failures = Callable[[], Mapping[str, str]]
+Failures = Callable[[], Mapping[str, PodReport]]
 NAME: Final = "provisioning"
 EVERY: Final = 60.0  # seconds: a Lease that expires makes no event
 

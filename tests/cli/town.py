@@ -12,7 +12,7 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.ome import CapacityReservation
-from broker.controllers.provisioning.published_types import PublishedTypes
+from broker.controllers.provisioning.published import PublishedTypes
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp
 from providers.model import Gpu, InstanceType

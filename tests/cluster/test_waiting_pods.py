@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claim import Forecaster
@@ -228,3 +228,27 @@ def test_page_of_a_pod_shows_a_block_that_begins_later(stack: Stack) -> None:
     page = explained(stack, "p-0")
     (row,) = [option for option in page["options"] if option["verdict"] == "later"]
     assert row["reservation"] == block and "1 slot begins at 20" in row["message"]
+
+
+@pytest.mark.covers("ONC-02", "FLT-54")
+def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_an_idle_slot(
+    stack: Stack,
+) -> None:
+    """Also beside a class whose target is another reservation: no class is to be edited for it."""
+    stack.aws.odcr("m5.large", A, 1)  # idle
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [capacity(RESERVED)]})
+    start(stack)
+    missing = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
+    pods(stack, 1, spec=missing)
+    text = 'persistentvolumeclaim "data" not found'
+    stack.until(lambda: [row for row in by_command(stack) if row.held], "the reason", step=1.0)
+    for event in stack.all(Event):
+        stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
+    assert not stack.all(Event)
+    (row,) = by_command(stack)
+    assert text in row.message and text in row.held
+    stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the page shows the same", step=1.0)
+    matches = read(stack.client, stack.clock.now()).matches
+    assert [match.command for match in matches] == ["capacity-broker explain pod -n default p-0"]
+    assert text in matches[0].why

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.app import LEASE
 from broker.controllers.launch import published
 from broker.controllers.launch.calls import RECORDS
-from broker.controllers.provisioning import published_types
+from broker.controllers.provisioning.published import REPORTS, TYPES
 from broker.kube.identity import NAME, NAMESPACE
 from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.options import HINTS, problems
@@ -413,7 +413,7 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
             [
                 [LEASE],
                 [NAME],
-                [*RECORDS, NOTIFICATIONS, LEDGER, published.NAME, published_types.NAME],
+                [*RECORDS, NOTIFICATIONS, LEDGER, published.NAME, TYPES, REPORTS],
                 [SCHEDULER_LEASE],
             ],
         ),

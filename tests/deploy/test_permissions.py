@@ -30,7 +30,7 @@ from broker.app import LEASE, Broker
 from broker.controllers.launch.calls import RECORDS
 from broker.controllers.launch.published import read_shortages
 from broker.controllers.odcr.mirror import MANAGED_BY
-from broker.controllers.provisioning.published_types import read_types
+from broker.controllers.provisioning.published import read_types
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM

@@ -11,6 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
+from broker.oncall.idle_matches import explain_owner
 from broker.oncall.waiters import KARPENTERS, own_requirements
 from broker.oncall.waiting_pods import (
     GATED,
@@ -68,10 +69,12 @@ def _held(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
-    """Idle slots beside what waits for one."""
+    """Idle slots beside what waits for one. The explanation of an owner does not name itself."""
+    part = situation.reservations if situation.whole is not None else ()
+    shown = {explain_owner(reserved_of(owner)) for owner in part}
     offers = (match for match in situation.matches if not match.excluded)
     for match in islice(offers, MOST_MATCHES):
-        yield match.command, match.text
+        yield match.waiters[0].command if match.command in shown else match.command, match.text
 
 
 def _excluded(situation: Situation) -> Iterator[tuple[str, str]]:

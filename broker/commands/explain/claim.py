@@ -29,7 +29,8 @@ from broker.commands.dry_run import Entitle, current_odds
 from broker.commands.explain.decision import because
 from broker.commands.explain.event_facts import KARPENTER, concerned, happened, written_by
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
-from broker.commands.explain.situation import listed, published_shortages, unknown
+from broker.commands.explain.permitted import listed, published_shortages
+from broker.commands.explain.situation import unknown
 from broker.commands.inventory.prices import shipped_price, shown_price
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from broker.apis.core import Event, Pod
+from broker.oncall.pod_reports import PodReport, of_event
 from providers.names import MANAGER
 
 # Karpenter's component in its events, and its and the broker's reason for a pod without a node.
@@ -36,10 +37,10 @@ def of_scheduler(event: Event) -> bool:
     return event.reason == FAILED_SCHEDULING and event.involved_object.kind == Pod.KIND.kind and not known
 
 
-def reports(events: Iterable[Event]) -> dict[str, str]:
+def reports(events: Iterable[Event]) -> dict[str, PodReport]:
     """The last report of each pod that got no node, by its uid; the events are the oldest first."""
     return {
-        event.involved_object.uid: event.message
+        event.involved_object.uid: of_event(event.message)
         for event in events
         if event.involved_object.kind == Pod.KIND.kind and event.reason == FAILED_SCHEDULING
     }

@@ -120,6 +120,7 @@ def situation(broker: Broker, now: datetime) -> Situation:
         price=broker.node_prices(),
         shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
         types=broker.types(),
+        reports=broker.pod_reports(),
     )
 
 
@@ -160,7 +161,6 @@ def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | Non
     explainer = PodExplainer(
         situation=situation(broker, now) if waits(pod) else beside(broker, pod, now),
         forecaster=LiveForecaster(broker=broker, now=now),
-        reports=broker.pod_reports(),
     )
     return explainer.page(pod).document()
 

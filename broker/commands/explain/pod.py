@@ -9,10 +9,9 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Final
 
 from broker.apis import names
@@ -62,18 +61,14 @@ def find(situation: Situation, namespace: str, name: str) -> Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class PodExplainer:
-    """`forecaster` plans claims. `reports`: the broker's last report on a pod, by its uid; None: those of
-    the events.
-    """
+    """`forecaster` plans claims."""
 
     situation: Situation
     forecaster: Forecasts
-    reports: Mapping[str, str] | None = None
 
-    @cached_property
+    @property
     def _around(self) -> PodSurroundings:
-        around = self.situation.around
-        return around if self.reports is None else replace(around, reports=self.reports)
+        return self.situation.around
 
     def rows(self, pods: Iterable[Pod]) -> list[WaitingPod]:
         """The pods of these that wait, with their reasons."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TypeVar
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
@@ -24,7 +23,7 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.attempts import Attempt
 from broker.capacity.model import Pool
-from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
+from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.commands.explain.event_facts import (
     KARPENTER,
     concerned,
@@ -33,14 +32,19 @@ from broker.commands.explain.event_facts import (
     reports,
     written_by,
 )
+from broker.commands.explain.permitted import (
+    listed,
+    published_reports,
+    published_shortages,
+    published_types,
+)
 from broker.commands.inventory.prices import shipped_price
-from broker.controllers.launch.published import read_shortages
-from broker.controllers.provisioning.published_types import read_types
 from broker.kube.client import Client
-from broker.kube.errors import Forbidden, NotFound
+from broker.kube.errors import Forbidden
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
+from broker.oncall.pod_reports import PodReport
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.waiters import (
     Waiter,
@@ -69,7 +73,6 @@ from providers.model import InstanceType
 from providers.names import MANAGER
 
 Reservation = CapacityReservation | ClusterCapacityReservation
-T = TypeVar("T", bound=Object)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,8 @@ class Situation:
     nodes: Sequence[Node] = ()
     members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
     types: Mapping[str, InstanceType] = field(default_factory=dict)  # those of EC2; none: not known
+    # By a pod's uid, what the running broker reports beside its events, which end after an hour.
+    reports: Mapping[str, PodReport] = field(default_factory=dict)
     whole: Situation | None = None  # if this is a part
     price: Price | None = None  # None: by the shipped table
     unread: tuple[str, ...] = field(default=())
@@ -121,7 +126,7 @@ class Situation:
             rights,
             claims=(self.whole or self).claims,
             pools=self.pools,
-            members=self.members,
+            held={row.key: row.held for row in self.waiting_pods},
         )
         return [*claim_waiters(self.waiting_claims, rights, (self.whole or self).pools), *pods]
 
@@ -140,7 +145,8 @@ class Situation:
             claims=whole.claims,
             pools=whole.pools,
             uses=whole.slot_uses,
-            reports=reports(sorted((*whole.karpenter_events, *whole.events), key=self._at)),
+            reports=reports(sorted((*whole.karpenter_events, *whole.events), key=self._at))
+            | {**whole.reports},
             members=whole.members,
             advised=advised_classes(whole.classes),
             room_lack=TypeRoom(lambda: whole.types).lack,
@@ -210,12 +216,14 @@ def _read(client: Client, now: datetime) -> Situation:
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)
     waiting = waiting_pods(pods, claims, now)
-    types = _types(client, unread) if waiting else {}
+    types = published_types(client, unread) if waiting else {}
+    reports = published_reports(client, unread) if waiting else {}
     return Situation(
         now=now,
         claims=claims,
         pods=waiting,
         types=types,
+        reports=reports,
         every_pod=pods,
         members=gang_members(pods),
         pools=listed(client, NodePool),
@@ -249,42 +257,9 @@ def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
         every_pod=pods,
         pods=waiting_pods(pods, situation.claims, now),
         members=gang_members(pods),
-        types=_types(client, []),
+        types=published_types(client, []),
+        reports=published_reports(client, []),
     )
-
-
-def listed(
-    client: Client, model: type[T], unread: list[str] | None = None, *, required: bool = False
-) -> list[T]:
-    """The objects of a kind; empty if it is not served, or the caller may not list it. `unread` gets the
-    reason. Raises ApiError, as NotFound for a `required` kind.
-    """
-    try:
-        return [model.decode(raw) for raw in client.list(model.KIND)[0]]
-    except NotFound:
-        if required:
-            raise
-    except Forbidden as error:
-        if unread is not None:
-            unread.append(f"{model.KIND.plural} are left out: {error}")
-    return []
-
-
-def published_shortages(client: Client) -> tuple[Shortages, str]:
-    """The shortages that the running broker published; none, and why, if the caller may not read them."""
-    try:
-        return read_shortages(client), ""
-    except Forbidden as error:
-        return Shortages(), f"current shortages are left out: {error}"
-
-
-def _types(client: Client, unread: list[str]) -> Mapping[str, InstanceType]:
-    """The types that the running broker published; none if the caller may not read them."""
-    try:
-        return read_types(client)
-    except Forbidden as error:
-        unread.append(f"instance types are left out, so whether they have room for a pod: {error}")
-        return {}
 
 
 def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:

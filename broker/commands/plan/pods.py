@@ -20,7 +20,7 @@ from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.model import Inventory, NodeClass
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import DryRun, current_odds, read_once
-from broker.commands.explain.situation import listed, published_shortages
+from broker.commands.explain.permitted import listed, published_shortages
 from broker.commands.plan.claims import considered
 from broker.commands.plan.pod_manifests import existing_pods, pods_of, remarks
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved

@@ -34,7 +34,7 @@ from broker.controllers.advisor.terms import Record, load, split
 from broker.controllers.launch.calls import RECORDS
 from broker.controllers.launch.published import NAME as SHORTAGES
 from broker.controllers.lifecycle.registration import MARK
-from broker.controllers.provisioning.published_types import NAME as TYPES
+from broker.controllers.provisioning.published import REPORTS, TYPES
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
@@ -60,7 +60,7 @@ CONDITIONS: Final = frozenset(
 )
 # The broker's objects, dependents first: a queue names the check, and a workload the queue.
 OBJECTS: Final = (Workload.KIND, LocalQueue.KIND, ClusterQueue.KIND, AdmissionCheck.KIND)
-STATE: Final = (*RECORDS, LEDGER, SHORTAGES, TYPES, NOTIFICATIONS)
+STATE: Final = (*RECORDS, LEDGER, SHORTAGES, TYPES, REPORTS, NOTIFICATIONS)
 LEASES: Final = (LEASE, SCHEDULER_LEASE)
 
 

@@ -33,7 +33,10 @@ _log = structlog.get_logger("terminations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """EC2's last description of an instance; None if EC2 shows none with that id. `began`: when it was read."""
+    """EC2's last description of an instance; None if EC2 shows none with that id.
+
+    `began`: when it was read.
+    """
 
     instance: Instance | None
     began: datetime

@@ -116,6 +116,11 @@ class ProvisioningDecision:
     packing: Packing | None = None
     empty: Mapping[str, str] | None = None
 
+    @property
+    def held(self) -> Set[str]:
+        """The pods that a reason of their own keeps from any machine."""
+        return self.packing.held if self.packing is not None else frozenset()
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisioningPlanner:

@@ -53,7 +53,7 @@ from broker.controllers.provisioning.pools import (
     served,
 )
 from broker.controllers.provisioning.protocols import LaunchProgress
-from broker.controllers.provisioning.published_types import PublishedTypes
+from broker.controllers.provisioning.published import PublishedReports, PublishedTypes
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.refused import made_for_pods
@@ -69,6 +69,7 @@ from broker.kube.lease_holders import LeaseHolders
 from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
+from broker.oncall.pod_reports import PodReport
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import of_broker, static_pool
@@ -111,19 +112,24 @@ class Provisioner:
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
-        self._types = PublishedTypes(context.client)
+        self._types, self._reports = PublishedTypes(context.client), PublishedReports(context.client)
         self._writers = WriterPool("provisioning")
 
     def close(self) -> None:
         self._writers.close()
 
     @property
-    def failures(self) -> Mapping[str, str]:
+    def failures(self) -> Mapping[str, PodReport]:
         """Why no machine is opened for pods, by their uid."""
-        return self._pods.failures
+        return self._pods.failures.copy()
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Creates the claims that pending pods need. Raises ApiError, ProviderError."""
+        result = self._run()
+        self._reports.publish(self.failures)
+        return result
+
+    def _run(self) -> Result | None:
         pools = self._served()
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
@@ -343,7 +349,7 @@ class Provisioner:
         self._wait = SOON if creator.overtaken else AGAIN
         self._shrink({pod.gang for pod in pending} - {pod.gang for pod in pending if pod.key in reasons})
         for key, reason in reasons.items():
-            self._pods.failed(objects[key], reason)
+            self._pods.failed(objects[key], reason, held=key in decision.held)
         return {*assigned.nominated.values(), *assigned.taken.values()}
 
     def _nominate(self, objects: Mapping[str, Waiting], item: NewClaim) -> None:

@@ -21,7 +21,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
-from broker.oncall.waiting_pods import FAILED_POD
+from broker.oncall.pod_reports import FAILED_POD, PodReport
 from broker.placement.packing_model import Packing
 from broker.placement.pool_choice import NO_MACHINE, OFFERING
 from broker.quota.resolve import UnresolvedName
@@ -43,25 +43,23 @@ class PodReporter:
     def __init__(self, context: ControllerContext) -> None:
         self._recorder = context.recorder
         self._last: dict[tuple[str, str], str] = {}  # by the object's uid and the topic
+        self.failures: dict[str, PodReport] = {}  # why no machine is opened for pods, by their uid
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets all other pods."""
         kept = {*uids}
         self._last = {key: text for key, text in self._last.items() if key[0] in kept}
-
-    @property
-    def failures(self) -> dict[str, str]:
-        """Why no machine is opened for pods, by their uid."""
-        failed = [(uid, text) for (uid, topic), text in self._last.copy().items() if topic == TOPIC]
-        return {uid: text for uid, text in failed if text.startswith(FAILED_POD)}
+        self.failures = {uid: report for uid, report in self.failures.items() if uid in kept}
 
     def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
         """The node or claim on which kube-scheduler should place the pod."""
         kind = "nodeclaim" if claim else "node"
+        self.failures.pop(pod.uid, None)
         self._record(pod, "Normal", NOMINATED, f"Pod should schedule on: {kind}/{target}")
 
-    def failed(self, pod: Waiting, reason: str) -> None:
-        """Why no machine is opened for the pod."""
+    def failed(self, pod: Waiting, reason: str, *, held: bool = False) -> None:
+        """Why no machine is opened for the pod. `held`: for a reason of its own."""
+        self.failures[pod.uid] = PodReport(reason, held)
         self._record(pod, "Warning", FAILED, f"{FAILED_POD}{reason}")
 
     def kept_off(self, pods: Mapping[str, Waiting], reasons: Mapping[str, str]) -> None:

@@ -16,7 +16,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation, of_class, of_reservation
-from broker.oncall.waiters import waiting_pods
+from broker.oncall.pod_reports import PodReport
+from broker.oncall.waiters import gang_members, waiting_pods
 
 NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)
 A, B, P5 = "us-east-1a", "us-east-1b", "p5.48xlarge"
@@ -46,6 +47,12 @@ def pool(name: str = "gpus", node_class: str = "gpu", **wanted: str) -> NodePool
     ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": node_class}
     spec = {"requirements": requirements, "nodeClassRef": ref}
     return NodePool.decode({"metadata": {"name": name}, "spec": {"template": {"spec": spec}}})
+
+
+def tainted(pool: NodePool) -> NodePool:
+    wire = pool.wire()
+    wire["spec"]["template"]["spec"]["taints"] = [{"key": "team", "value": "other", "effect": "NoSchedule"}]
+    return NodePool.decode(wire)
 
 
 def launched(type_: str = P5, *, pods: str = "", **allocatable: str) -> NodeClaim:
@@ -80,7 +87,7 @@ def pod(name: str = "train", **spec: Any) -> Pod:
     }
     return Pod.decode(
         {
-            "metadata": {"name": name, "namespace": "team"},
+            "metadata": {"name": name, "namespace": "team", "uid": name},
             "spec": spec,
             "status": {"phase": "Pending", "conditions": [unschedulable]},
         }
@@ -178,7 +185,7 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
             f"claim of Karpenter c-0 could have a slot of cr-1 (1 free slot, {P5} in {A}): its zone",
         ),
         (
-            {"pods": [pod(nodeSelector={names.ZONE: B})]},
+            {"pods": [pod(nodeSelector={names.ZONE: B})], "pools": [pool()]},
             "kubectl get pod -n team train -o yaml",
             f"pod team/train excludes by selector or affinity the slot of cr-1 (1 free slot, {P5} in {A}): "
             f"its zone may be {B}",
@@ -201,7 +208,7 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
         (
             {"pods": [pod(nodeSelector={names.ZONE: A})], "pools": [pool(zone=B)]},
             "capacity-broker explain pod -n team train",
-            "no NodePool takes it",
+            "no NodePool accepts it: NodePool gpus: ",
         ),
         (
             {"pods": [pod()], "mirrors": [mirror(classes=())]},
@@ -219,13 +226,21 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
             "gang team/g has 2 of 3 pods: it gets room once all of them exist",
         ),
         (
-            {"pods": gang(3, 3, containers=requesting(gpu="8")), "claims": [launched()]},
+            {
+                "pods": gang(3, 3, containers=requesting(gpu="8")),
+                "claims": [launched()],
+                "pools": [pool()],
+            },
             "capacity-broker explain pod -n team g-0",
             "3 pods team/g-0, team/g-1, team/g-2 could have a slot of cr-1 "
             f"(1 free slot, {P5} in {A}): its gang needs 3 slots at once",
         ),
         (
-            {"pods": gang(3, 3, containers=requesting(gpu="2")), "claims": [launched()]},
+            {
+                "pods": gang(3, 3, containers=requesting(gpu="2")),
+                "claims": [launched()],
+                "pools": [pool()],
+            },
             "capacity-broker explain pod -n team g-0",
             "nothing known stands between",
         ),
@@ -237,8 +252,55 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
     ],
 )
 def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, between: str) -> None:
-    rows = explain(replace(situation(), **waits)).parts["do"]
+    rows = explain(replace(situation(), members=gang_members(waits.get("pods", ())), **waits)).parts["do"]
     assert [row for row in rows if row["command"] == command and between in row["why"]], rows
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize(
+    ("waits", "between"),
+    [
+        ({"pods": [pod(schedulingGates=[{"name": "example.com/later"}])]}, "its scheduling gate"),
+        ({"pods": gang(2, 3)}, "gang team/g has 2 of 3 pods"),
+        ({"pods": [pod(containers=requesting(efa="4"))]}, f"{P5} has too little"),
+        (
+            {
+                "pods": [pod()],
+                "reports": {"train": PodReport('persistentvolumeclaim "data" not found', held=True)},
+            },
+            'persistentvolumeclaim "data" not found',
+        ),
+        (
+            {"pods": [pod()], "pools": [tainted(pool(node_class="cpu"))]},
+            "no NodePool accepts it: NodePool",
+        ),
+    ],
+    ids=["gate", "gang", "resource", "volume", "taint"],
+)
+def test_no_class_is_edited_for_pods_that_a_slot_does_not_help(waits: Any, between: str) -> None:
+    """They are named with what holds them up, after a pod that the slot helps."""
+    gangs = gang_members(waits["pods"])
+    around = {"pools": [pool(node_class="cpu")], "claims": [launched()], "members": gangs} | waits
+    rows = explain(replace(situation(), **around)).parts["do"]
+    assert not [row for row in rows if "kubectl edit" in row["command"]], rows
+    (row,) = [row for row in rows if "could have a slot" in row["why"]]
+    assert row["command"].startswith("capacity-broker explain pod -n team ") and between in row["why"]
+    helped = pod("web", tolerations=[{"operator": "Exists"}])
+    pools = [*around["pools"], tainted(pool("web", node_class="cpu"))]
+    more = replace(situation(), **around | {"pods": [*waits["pods"], helped], "pools": pools})
+    first, last = more.matches
+    assert first.named == "pod team/web" and first.command == "kubectl edit ec2nodeclass cpu"
+    assert between in last.why
+
+
+@pytest.mark.covers("FLT-54")
+def test_an_owner_is_not_advised_to_read_what_it_reads() -> None:
+    whole = replace(situation(), reservations=[owner("cr-1")], claims=[claim()])
+    subject, part = of_reservation(whole, "team/gpus")
+    rows = explain(part, subject).parts["do"]
+    assert "capacity-broker explain reservation team/gpus" not in [row["command"] for row in rows]
+    (row,) = [row for row in rows if "could have a slot" in row["why"]]
+    assert row["command"] == "capacity-broker explain claim c-0"
 
 
 @pytest.mark.covers("FLT-54")

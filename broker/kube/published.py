@@ -1,0 +1,73 @@
+"""A value of the leader in a ConfigMap, for the commands: JSON, gzip, base64.
+
+Invariant: the ConfigMap is written only if the value differs from the written one. A text that the broker
+cannot have written counts as none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from broker.apis.core import ConfigMap
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.identity import NAMESPACE
+
+# A ConfigMap has room for 1 MiB (https://kubernetes.io/docs/concepts/configuration/configmap/).
+LARGEST: Final = 900_000
+
+_log = structlog.get_logger("published")
+
+
+class PublishedValue:
+    """One ConfigMap with one key, written by one loop."""
+
+    def __init__(self, client: Client, name: str, key: str) -> None:
+        self._client, self._name, self._key = client, name, key
+        self._written: str | None = None
+
+    def publish(self, value: Any) -> bool:
+        """Whether the ConfigMap has the value now. A failed write is repeated by the next call."""
+        text = encode(value)
+        try:
+            if self._written is None:
+                self._written = _read(self._client, self._name, self._key)
+            if text == self._written:
+                return True
+            if len(text) > LARGEST:
+                _log.warning("not published: too large", configmap=self._name, bytes=len(text))
+                return False
+            metadata = {"name": self._name, "namespace": NAMESPACE}
+            self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": {self._key: text}})
+        except ApiError as error:
+            _log.warning("not published", configmap=self._name, error=str(error))
+            return False
+        self._written = text
+        return True
+
+
+def encode(value: Any) -> str:
+    return b64encode(gzip.compress(orjson.dumps(value, default=sorted), mtime=0)).decode()
+
+
+def read_published(client: Client, name: str, key: str) -> Any:
+    """The published value; None without one. Raises ApiError."""
+    try:
+        return orjson.loads(gzip.decompress(b64decode(_read(client, name, key))))
+    except (OSError, EOFError, zlib.error, ValueError):
+        return None
+
+
+def _read(client: Client, name: str, key: str) -> str:
+    """The published text; empty without any."""
+    try:
+        data = client.get(ConfigMap.KIND, name, namespace=NAMESPACE).get("data") or {}
+    except NotFound:
+        return ""
+    return str(data.get(key, ""))

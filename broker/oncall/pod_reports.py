@@ -1,0 +1,19 @@
+"""Why a launcher makes no machine for a pod: its last report."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# The beginning of the events of Karpenter and of the broker on a pod without a node.
+FAILED_POD: Final = "Failed to schedule pod, "
+
+
+class PodReport(NamedTuple):
+    """`held`: a reason of the pod's own, such as a volume that does not exist, keeps it from any machine."""
+
+    message: str
+    held: bool = False
+
+
+def of_event(message: str) -> PodReport:
+    return PodReport(message.removeprefix(FAILED_POD))
