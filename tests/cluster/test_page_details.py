@@ -68,6 +68,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
 
     stack.until(seen, "the caches have the pod and its slot", step=0.5)
     stack.stop()  # its caches stay as they are, and no poll calls EC2
+    stack.kubelets.stop()
     calls, now = [stack.calls(action) for action in EC2_CALLS], stack.clock.now()
     page = details(broker, now)
     runs, waits, pod = page.claim("c-0"), page.claim("c-1"), page.pod("default/runs")

@@ -237,7 +237,7 @@ def test_a_pod_reclaims_what_its_owners_rule_allows_and_buys_otherwise(
 
 @pytest.mark.covers("FLT-22")
 def test_a_gang_of_the_owner_gets_all_its_lent_slots_back_at_once(stack: Stack) -> None:
-    odcr = lending(stack, 3)
+    odcr = lending(stack, 3, borrow="24")
     names_of_borrowers = [f"borrower-{number}" for number in range(3)]
     for number, name in enumerate(names_of_borrowers):
         claim(stack, name, BORROWER, also={names.PRIORITY: str(number)})
