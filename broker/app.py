@@ -72,7 +72,7 @@ class Broker:
         add_lifecycle(term, self.launcher)
         add_reservations(term)
         mirrored = add_odcr(term)
-        self.mirrors, self.types = mirrored
+        self.mirrors, self.types, self.account = mirrored
         self.check = add_kueue(term)
         add_annotations(term)
         self.occupancy = add_occupancy(term)

@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
-from providers.model import PLAIN_OFFER, Instance, InstanceType, Odcr
+from providers.model import PLAIN_OFFER, InstanceType, Odcr
 
-_AVAILABILITY_ZONE: Final = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)[a-z]")
+_AVAILABILITY_ZONE: Final = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)[a-z]|([a-z]+\d+)-az\d+")
+_ABBREVIATED: Final = re.compile("north|south|east|west|central|gov")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,13 @@ class Product:
 
 def usd_hour(types: Mapping[str, InstanceType], product: Product) -> float | None:
     """US dollars an hour by the prices of these types; None if it is unknown."""
-    type_, region = types.get(product.instance_type), region_of(product.zone)
+    type_, region = types.get(product.instance_type), region_code(product.zone)
     if type_ is None:
         return None
     if product.spot:
         plain = (product.platform, product.tenancy) == PLAIN_OFFER
         return type_.spot_prices.get(product.zone) if plain else None
-    here = any(region and region_of(zone) == region for zone in type_.zones)
+    here = any(region and region_code(zone) == region for zone in type_.zones)
     return type_.price(product.platform, product.tenancy) if here else None
 
 
@@ -47,15 +48,32 @@ def slot_price(types: Mapping[str, InstanceType], odcr: Odcr) -> float | None:
     return usd_hour(types, product_of(odcr))
 
 
-def product_of(item: Instance | Odcr) -> Product:
-    """The On-Demand product of an instance, or of a reservation's slots."""
+class Priced(Protocol):
+    """An instance, a reservation, or a purchase."""
+
+    @property
+    def instance_type(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def tenancy(self) -> str: ...
+
+
+def product_of(item: Priced) -> Product:
+    """The On-Demand product of an instance, or of the slots of a reservation or of a purchase."""
     return Product(
         instance_type=item.instance_type, zone=item.zone, platform=item.platform, tenancy=item.tenancy
     )
 
 
 @lru_cache(maxsize=1024)
-def region_of(zone: str) -> str:
-    """The Region of an availability zone; empty for a Local Zone, a Wavelength Zone, and no zone."""
+def region_code(zone: str) -> str:
+    """The Region of an availability zone's name or id, as in zone ids: `use1`; empty for a Local Zone, a
+    Wavelength Zone, and no zone.
+    """
     match = _AVAILABILITY_ZONE.fullmatch(zone)
-    return match[1] if match else ""
+    if match is None:
+        return ""
+    return match[2] or _ABBREVIATED.sub(lambda word: word[0][0], match[1]).replace("-", "")

@@ -86,7 +86,6 @@ def register(app: typer.Typer) -> None:
         """
         from broker.commands.errors.stored_history import HistoryUnreadable, opened
         from broker.commands.explain.present import page
-        from broker.commands.inventory.prices import shipped_price_of_place
         from broker.history.advice import AdviceQuery, advise, chosen, headline, parse_hours, recorded_days
         from broker.history.store import MEMORY
         from broker.kube.clock import SystemClock
@@ -103,7 +102,7 @@ def register(app: typer.Typer) -> None:
         query = AdviceQuery(days=days, count=count, hours=window, discount=discount, short_cost=short_cost)
         with opened(settings.history) as history:
             history.check_levels()
-            every = advise(history, query, SystemClock().now(), price=shipped_price_of_place)
+            every = advise(history, query, SystemClock().now())
         rows = [*chosen(every, reservation)]
         if output is not Format.TABLE:
             listed = [row.document() for row in rows]

@@ -7,7 +7,7 @@ number.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -15,14 +15,13 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from broker.capacity.hindsight import DAY, DemandSpan, Rates, cheapest, days, rates, replay, split
-from broker.history.demand import HOLDS, CapacityPlace, DemandCurve, UseLevel, curves
+from broker.history.demand import HOLDS, DemandCurve, UseLevel, curves
 from broker.history.store import HistoryStore
 
 LEAST_DAYS: Final = 2
 DAYS: Final = 14.0
 # An hour short costs this many hours of a slot, so a slot pays if it idles less than nine hours for each.
 SHORT_PRICES: Final = 10
-Price = Callable[[CapacityPlace], float | None]
 
 
 class DemandReads(Protocol):
@@ -81,12 +80,9 @@ class AdviceRow:
         return values | {"demand": [{"at": at, "demand": demand, "slots": n} for at, demand, n in changed]}
 
 
-def advise(
-    history: DemandReads, query: AdviceQuery, now: datetime, *, price: Price | None = None
-) -> list[AdviceRow]:
-    """One row a reservation, and one a pool without one that was short. `price` is for a pool without a
-    recorded one."""
-    return [_row(curve, query, price) for curve in _curves(history, query.days, int(now.timestamp()))]
+def advise(history: DemandReads, query: AdviceQuery, now: datetime) -> list[AdviceRow]:
+    """One row a reservation, and one a pool without one that was short."""
+    return [_row(curve, query) for curve in _curves(history, query.days, int(now.timestamp()))]
 
 
 def _curves(history: DemandReads, days_: float, until: int) -> list[DemandCurve]:
@@ -105,7 +101,7 @@ def advice_of_minute(history: HistoryStore, query: AdviceQuery, minute: int) -> 
     """
     with _ONE_BUILDS:
         recorded = _curves_of_minute(history, query.days, 60 * minute)
-    return tuple(_row(curve, query, None) for curve in recorded)
+    return tuple(_row(curve, query) for curve in recorded)
 
 
 def recorded_days(rows: Iterable[AdviceRow]) -> float:
@@ -130,9 +126,9 @@ def model(query: AdviceQuery) -> str:
     return f"A slot costs {reserved}, used or idle; a slot-hour short costs {short}.{hours}"
 
 
-def _row(curve: DemandCurve, query: AdviceQuery, price: Price | None) -> AdviceRow:
+def _row(curve: DemandCurve, query: AdviceQuery) -> AdviceRow:
     place, spans = curve.place, curve.spans
-    known = curve.price / 1_000_000 or (price(place) if price else None)
+    known = curve.price / 1_000_000 or None
     rate = _rates(known, query)
     was = replay(spans, rate)
     inside, outside = split(spans, query.hours)

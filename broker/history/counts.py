@@ -21,7 +21,9 @@ from broker.oncall.journal import recorded
 from broker.oncall.outside import runs_outside
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import claim_requirements
+from broker.reservations.idle import pays_idle
 from providers.model import Instance, InstanceType, Odcr
+from providers.prices import usd_hour
 
 _DEFAULT: Final = "default"
 # Reasons of a claim for which no slot is free: no attempt is made for it.
@@ -36,6 +38,7 @@ def levels(
     classes: Iterable[EC2NodeClass],
     types: Mapping[str, InstanceType],
     node_class: Callable[[str], NodeClass | None],
+    account: str,
 ) -> Iterator[UseLevel]:
     """The counts now. A reservation has no slots while it is not active. Other tenancies are left out.
 
@@ -75,7 +78,10 @@ def levels(
     for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
         subject = (reservation, place)
         total, used = slots.get(subject, (0, outside[subject]))
-        yield UseLevel(0, reservation, *place, total, used, waits[subject], _price(place, types))
+        price = round(1_000_000 * (usd_hour(types, place.product) or 0))
+        if reservation and not pays_idle(odcrs[reservation], account=account):
+            price = -price
+        yield UseLevel(0, reservation, *place, total, used, waits[subject], price)
 
 
 def place_of(item: Odcr | Instance) -> CapacityPlace:
@@ -110,9 +116,3 @@ def _subjects(
 
 def _lacked_room(attempt: Attempt) -> bool:
     return is_shortage(attempt) or (attempt.outcome is Outcome.SKIPPED and attempt.code in FULL)
-
-
-def _price(place: CapacityPlace, types: Mapping[str, InstanceType]) -> int:
-    """Millionths of a dollar an hour; 0 if unknown."""
-    type_ = types.get(place.instance_type)
-    return round(1_000_000 * ((type_ and type_.price(place.platform, _DEFAULT)) or 0))

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.capacity.hindsight import DemandSpan
+from providers.prices import Product
 
 EVERY: Final = 3 * 3600
 HOLDS: Final = 2 * EVERY
@@ -28,11 +29,16 @@ class CapacityPlace(NamedTuple):
     zone: str
     platform: str = LINUX
 
+    @property
+    def product(self) -> Product:
+        return Product(instance_type=self.instance_type, zone=self.zone, platform=self.platform)
+
 
 class UseLevel(NamedTuple):
     """Counts that hold from `at`, in seconds since 1970. `reservation` is empty for instances outside; a row
     without a type marks a sample of all subjects. `waiting`: the claims that wait since EC2 refused them, or
-    since their slots are taken. `price` is in millionths of a dollar an hour, 0 if unknown."""
+    since their slots are taken. `price`: on demand, in millionths of a dollar an hour; 0 if it is unknown,
+    and below 0 if an idle slot costs the account nothing."""
 
     at: int
     reservation: str
@@ -120,7 +126,7 @@ def curves(levels: Sequence[UseLevel], *, since: int, now: int) -> list[DemandCu
         elif first[place] == reservation:
             outside, last = rows.get(("", place), []), ended.get(place, now)
         spans = _spans(held(own, begin), held(outside, begin, last))
-        price = next((row.price for row in reversed([*outside, *own]) if row.price), 0)
+        price = next((abs(row.price) for row in reversed([*outside, *own]) if row.price), 0)
         return DemandCurve(reservation, place, price, [*spans])
 
     unreserved = [("", place) for place in short if place not in first or place in ended]

@@ -47,7 +47,7 @@ def hours_of_use(levels: Sequence[UseLevel], *, now: int, count: int = SHOWN) ->
         for start, end, row in intervals(own, full, first, now):
             used, idle = (row.used, max(0, row.total - row.used)) if reservation else (0, 0)
             outside = 0 if reservation else row.used
-            values = (used, idle, outside, idle * row.price, outside * row.price)
+            values = (used, idle, outside, idle * max(0, row.price), outside * row.price)
             _add(sums, start, end, values)
     return [_hour(at, recorded.get(at, 0), sums[at]) for at in range(first, now + 1, HOUR)]
 

@@ -1,10 +1,11 @@
-"""The products of nodes, claims and slots, by which their prices are looked up.
+"""The products of nodes, claims and slots, by which their prices are looked up, and what pods pay of them.
 
 EC2's description of the instance or of its reservation decides platform and tenancy; without one, its labels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -79,3 +80,24 @@ def total(prices: Iterable[float | None]) -> Cost:
     """The sum of the known prices, and the number of unknown ones."""
     listed = [*prices]
     return sum(price for price in listed if price is not None), listed.count(None)
+
+
+def divided(
+    usd_hour: float | None, requests: Mapping[str, Mapping[str, int]], allocatable: Mapping[str, int]
+) -> tuple[dict[str, float | None], float]:
+    """What each pod pays of its node's price, and the rest, which none pays. `requests`: of all its pods.
+
+    A pod pays its share of the resource of which it requests most. Shares that together are more than the
+    node are reduced in proportion.
+    """
+    if usd_hour is None:
+        return dict.fromkeys(requests), 0.0
+    shares = {pod: _largest_share(amounts, allocatable) for pod, amounts in requests.items()}
+    together = math.fsum(shares.values())
+    price = usd_hour / max(1.0, together)
+    return {pod: price * share for pod, share in shares.items()}, usd_hour * max(0.0, 1.0 - together)
+
+
+def _largest_share(requests: Mapping[str, int], allocatable: Mapping[str, int]) -> float:
+    shares = (amount / allocatable[name] for name, amount in requests.items() if allocatable.get(name))
+    return min(1.0, max(shares, default=0.0))

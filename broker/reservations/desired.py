@@ -16,6 +16,7 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import Purchase
 from broker.reservations.sizing import InstanceFlavor, Sizing
 from providers.model import UNCHANGED, Instance, MatchCriteria, ReservationGroup, Tenancy, Unchanged
+from providers.prices import Product
 
 # A purchase with an unknown result: EC2 is believed to show it after this.
 LATEST_VISIBLE: Final = timedelta(minutes=5)
@@ -33,6 +34,9 @@ class PurchaseSpec:
     tenancy: Tenancy = "default"
     end: datetime | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+
+    def product(self, instance_type: str, zone: str) -> Product:
+        return Product(instance_type=instance_type, zone=zone, platform=self.platform, tenancy=self.tenancy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,18 @@ from providers.model import InstanceType, Odcr
 from providers.prices import slot_price
 
 
-def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float | None:
-    """US dollars an hour that free slots cost `account`; None while the price is not known.
+def pays_idle(odcr: Odcr, *, account: str) -> bool:
+    """Whether a free slot costs `account` by the hour.
 
     An empty `account` is the owner's: the caller could not read its own.
     """
     owner = odcr.owner_id or account
-    if (odcr.billing_owner_id or owner) != (account or owner):
+    return not odcr.prepaid and (odcr.billing_owner_id or owner) == (account or owner)
+
+
+def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float | None:
+    """US dollars an hour that free slots cost `account`; None while the price is not known."""
+    if not pays_idle(odcr, account=account):
         return 0.0
     price = slot_price({odcr.instance_type: type_} if type_ else {}, odcr)
     return None if price is None else odcr.idle * price

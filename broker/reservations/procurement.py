@@ -13,6 +13,7 @@ refused ones are requested elsewhere, then in halves, then later. EC2 creates an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -58,6 +59,7 @@ from broker.reservations.sizing import size
 from broker.reservations.spending import Spending, odcr_text
 from broker.text import format_time
 from providers.model import InstanceType, Odcr
+from providers.prices import product_of
 
 
 def plan(
@@ -141,11 +143,11 @@ class _Planner:
         for intent in intents:
             if count := intent.unshown(self._inventory.odcrs):
                 self._intents.setdefault(intent.reserved, []).append(intent)
-                self._spending.add(intent.reserved, intent.instance_type, intent, count, shown=False)
+                self._spending.add(intent.reserved, product_of(intent), count, shown=False)
         for record in lost:
             self._lost.setdefault(record.reserved, []).append(record)
             if record.bought:
-                self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
+                self._spending.add(record.reserved, product_of(record), record.total, shown=False)
 
     def provision(self, desired: DesiredCapacity) -> FulfilmentStatus:
         """Buys, trims and groups the ODCRs of a reservation that is not deleted."""
@@ -260,7 +262,7 @@ class _Planner:
                 intent.flavor != demand.flavor.name
                 or (intent.instance_type, intent.zone) not in places
                 or intent.unshown(self._inventory.odcrs) > fulfilment.more(intent.instance_type)
-                or self._spending.room(desired.reserved, intent.instance_type, intent) < 0
+                or self._spending.room(desired.reserved, product_of(intent)) < 0
             ):
                 continue
             odcr = next((odcr for odcr in fulfilment.placed if odcr.id == intent.odcr_id), None)
@@ -321,30 +323,29 @@ class _Planner:
             self.purchases.append(repeated)
             return None
         places = list(demand.flavor.places(self._types))
-        wanted = {name: fulfilment.more(name) for name, _ in places}
-        room = {name: max(0, self._spending.room(desired.reserved, name, desired.terms)) for name in wanted}
-        first = places[0][0]
-        has = fulfilment.obtained + fulfilment.pending
-        part = {
-            name: desired.minimum is not None and has + room[name] >= min(desired.minimum, has + wanted[name])
-            for name in wanted
+        wanted = {place: fulfilment.more(place[0]) for place in places}
+        room = {
+            place: max(0, self._spending.room(desired.reserved, desired.terms.product(*place)))
+            for place in places
         }
+        first = max((place for place in places if place[0] == places[0][0]), key=lambda place: room[place])
+        has = fulfilment.obtained + fulfilment.pending
+        least = math.inf if desired.minimum is None else desired.minimum - has
         if room[first] < wanted[first]:
-            below = 0 if part[first] else has + room[first]
-            problems.append(
-                self._spending.problem(desired.reserved, first, desired.terms, wanted[first], below=below)
-            )
-        room = {name: count if part[name] or count >= wanted[name] else 0 for name, count in room.items()}
-        most = {name: min(wanted[name], room[name], MOST_ADDED) for name in wanted}
+            below = 0 if room[first] >= least else has + room[first]
+            product = desired.terms.product(*first)
+            problems.append(self._spending.problem(desired.reserved, product, wanted[first], below=below))
+        room = {place: count if count >= min(least, wanted[place]) else 0 for place, count in room.items()}
+        most = {place: min(wanted[place], room[place], MOST_ADDED) for place in places}
         for (name, zone), absorbed in absorbed_by_purchase(desired, places, fulfilment.placed):
-            count = min(absorbed, most[name])
+            count = min(absorbed, most[name, zone])
             if count and self._refusals.lasting(name, zone, count, self._now) is None:
                 self._purchase(desired, demand, fulfilment, name, zone, count)
                 return None
         refusal, retry_at = None, None
         for halved in range(max(most.values()).bit_length()):
             for name, zone in places:
-                count = most[name] >> halved
+                count = most[name, zone] >> halved
                 if count < 1:
                     continue
                 lasting = self._refusals.lasting(name, zone, count, self._now)
@@ -380,7 +381,7 @@ class _Planner:
             key=lambda odcr: (odcr.reserved, odcr.id),
             default=None,
         )
-        self._spending.add(desired.reserved, name, desired.terms, count)
+        self._spending.add(desired.reserved, desired.terms.product(name, zone), count)
         self.purchases.append(
             Purchase(
                 reserved=desired.reserved,

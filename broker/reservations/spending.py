@@ -17,33 +17,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from broker.apis import names
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import ReservationProblem, made_here, named_in
 from broker.text import counted
-from providers.model import InstanceType, Odcr
+from providers.model import PLAIN_OFFER, InstanceType, Odcr
+from providers.prices import Product, product_of, slot_price, usd_hour
 
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
 Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
 ALL: Scope = ()
-
-
-class PricedTerms(Protocol):
-    """Properties of a price besides the instance type."""
-
-    @property
-    def platform(self) -> str: ...
-    @property
-    def tenancy(self) -> str: ...
-
-
-def price(types: Mapping[str, InstanceType], instance_type: str, product: PricedTerms) -> float | None:
-    """On-Demand price of one instance in US dollars an hour; None if it is unknown."""
-    type_ = types.get(instance_type)
-    return type_.price(product.platform, product.tenancy) if type_ else None
 
 
 def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
@@ -51,9 +36,9 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
     count, dollars, unpriced = 0, 0.0, set[str]()
     for odcr in odcrs:
         count += odcr.reserved
-        unit_price = price(types, odcr.instance_type, odcr)
+        unit_price = slot_price(types, odcr)
         if unit_price is None:
-            unpriced.add(product_text(odcr.instance_type, odcr))
+            unpriced.add(product_text(product_of(odcr)))
         else:
             dollars += odcr.reserved * unit_price
     without = f" without the unknown price of {', '.join(sorted(unpriced))}" if unpriced else ""
@@ -63,7 +48,7 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
 def odcr_text(odcr: Odcr) -> str:
     """`3 p5.48xlarge in us-east-1a`, with terms that are not the defaults."""
     open_ = ", open to any matching instance" if odcr.match_criteria == "open" else ""
-    return f"{odcr.total} {product_text(odcr.instance_type, odcr)} in {odcr.zone}{open_}"
+    return f"{odcr.total} {product_text(product_of(odcr))} in {odcr.zone}{open_}"
 
 
 class Spending:
@@ -85,38 +70,36 @@ class Spending:
         self._unpriced: dict[Scope, set[str]] = {}  # held products without a known price
         self._unshown: Counter[Scope] = Counter()  # of the instances, those that EC2 does not show
         for odcr in odcrs:
-            if made_here(odcr, cluster) and not odcr.over:
-                self.add(named_in(odcr) or owner.get(odcr.id), odcr.instance_type, odcr, odcr.reserved)
+            if made_here(odcr, cluster) and not odcr.over and not odcr.prepaid:
+                self.add(named_in(odcr) or owner.get(odcr.id), product_of(odcr), odcr.reserved)
 
     def add(
         self,
         reserved: ReservationKey | None,
-        instance_type: str,
-        product: PricedTerms,
+        product: Product,
         count: int,
         *,
         shown: bool = True,
     ) -> None:
         """Counts for the reservation, its namespace and all. `shown`: EC2 describes it."""
-        unit_price = price(self._types, instance_type, product)
+        unit_price = usd_hour(self._types, product)
         for scope in _scopes(reserved):
             self._instances[scope] += count
             if not shown:
                 self._unshown[scope] += count
             if unit_price is None:
-                self._unpriced.setdefault(scope, set()).add(product_text(instance_type, product))
+                self._unpriced.setdefault(scope, set()).add(product_text(product))
             else:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * unit_price
 
-    def room(self, reserved: ReservationKey, instance_type: str, product: PricedTerms) -> int:
+    def room(self, reserved: ReservationKey, product: Product) -> int:
         """Instances that may still be bought; below 0 if a cap is exceeded already."""
-        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
+        return min(room for room, _, _ in self._rooms(reserved, product, 0))
 
     def problem(
         self,
         reserved: ReservationKey,
-        instance_type: str,
-        product: PricedTerms,
+        product: Product,
         wanted: int,
         *,
         below: int = 0,
@@ -125,13 +108,11 @@ class Spending:
         option needs, the widest scope first. `below`: the instances that the flavor could have with a part
         of them, if none is bought because that is below its minimum.
         """
-        rooms = [
-            limit for limit in self._rooms(reserved, instance_type, product, wanted) if limit[0] < wanted
-        ]
+        rooms = [limit for limit in self._rooms(reserved, product, wanted) if limit[0] < wanted]
         room, reason, _ = min(rooms, key=lambda limit: limit[0])
         product_name, unit_price = (
-            product_text(instance_type, product),
-            price(self._types, instance_type, product),
+            product_text(product),
+            usd_hour(self._types, product),
         )
         cost = f" for {wanted * unit_price:.2f} dollars an hour" if unit_price else ""
         price_text = f", {unit_price:.2f} each" if unit_price and wanted > 1 else ""
@@ -148,9 +129,9 @@ class Spending:
         )
 
     def _rooms(
-        self, reserved: ReservationKey, instance_type: str, product: PricedTerms, wanted: int
+        self, reserved: ReservationKey, product: Product, wanted: int
     ) -> Iterable[tuple[int, str, str]]:
-        caps, unit_price = self._caps, price(self._types, instance_type, product)
+        caps, unit_price = self._caps, usd_hour(self._types, product)
         namespace = f"in namespace {reserved.namespace}" if reserved.namespace else "for cluster-wide ones"
         limits = (
             ("in all", caps.instances, caps.dollars, ""),
@@ -194,11 +175,8 @@ def _scopes(reserved: ReservationKey | None) -> tuple[Scope, ...]:
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
 
 
-def product_text(instance_type: str, product: PricedTerms) -> str:
+def product_text(product: Product) -> str:
     """`m5.large`, with platform and tenancy unless they are the defaults."""
-    more = [
-        value
-        for value, plain in ((product.platform, "Linux/UNIX"), (product.tenancy, "default"))
-        if value != plain
-    ]
-    return f"{instance_type} ({', '.join(more)})" if more else instance_type
+    has = product.platform, product.tenancy
+    more = [value for value, plain in zip(has, PLAIN_OFFER, strict=True) if value != plain]
+    return f"{product.instance_type} ({', '.join(more)})" if more else product.instance_type

@@ -87,7 +87,9 @@ class OnCallViews:
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
-        return levels(odcrs, instances, waiting, classes, broker.types(), broker.nodeclasses.plan)
+        return levels(
+            odcrs, instances, waiting, classes, broker.types(), broker.nodeclasses.plan, broker.account()
+        )
 
     def record(self, scheduler: Scheduler | None) -> None:
         """Records the actions of this scheduler from now on."""

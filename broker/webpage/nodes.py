@@ -1,6 +1,6 @@
-"""The nodes with their fill by resource, and the pods with their share of the price of their node.
+"""The nodes with their fill by resource, and the pods with what they pay of the price of their node.
 
-Invariant: each pod is read once, whatever the number of nodes.
+Invariant: the pods of a node and its unused part together cost its price.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Final
 
 from broker.apis import names
@@ -16,7 +17,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.waiters import drawn_by_pod
-from broker.placement.node_prices import Price
+from broker.placement.node_prices import Price, divided
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -59,7 +60,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """`usd_hour`: its price; None if it is unknown. `owner`: of its slot."""
+    """`usd_hour`: its price; None if unknown. `unused`: the part that no pod pays. `owner`: of its slot."""
 
     name: str
     claim: str
@@ -74,18 +75,13 @@ class NodeRow:
     pods: int
     fills: tuple[Fill, ...]
     usd_hour: float | None
-
-    @property
-    def unused(self) -> float:
-        """Dollars an hour of the part that no pod requests, by the fullest resource."""
-        share = max((fill.share for fill in self.fills), default=0.0)
-        return (self.usd_hour or 0.0) * (1 - min(1.0, share))
+    unused: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """A pod that has not ended. `owner`: the reservation that its claim draws from; `usd_hour`: its share of
-    the price of its node, by the resource of which it requests most.
+    """A pod that has not ended. `owner`: the reservation that its claim draws from; `usd_hour`: what it pays
+    of the price of its node.
     """
 
     namespace: str
@@ -138,26 +134,15 @@ def node_rows(
 ) -> list[NodeRow]:
     """The nodes, those with the dearest unused part first."""
     by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
-    used: dict[str, dict[str, int]] = defaultdict(dict)
-    count = Counter[str]()
-    for pod in pods:
-        if not (name := pod.spec.node_name) or pod.ended:
-            continue
-        count[name] += is_workload(pod)
-        total = used[name]
-        for resource, amount in requests.of(pod).items():
-            total[resource] = total.get(resource, 0) + amount
-    rows = (
-        _node(node, by_node.get(node.name), used[node.name], count[node.name], owners, price)
-        for node in nodes
-    )
+    bound = _bound(pods)
+    rows = (_node(node, by_node.get(node.name), bound[node.name], owners, price, requests) for node in nodes)
     return sorted(rows, key=lambda row: (-row.unused, row.name))
 
 
 def pod_rows(
     nodes: Iterable[Node],
     claims: Sequence[NodeClaim],
-    pods: Iterable[Pod],
+    pods: Sequence[Pod],
     rights: DrawRights,
     price: Price,
     requests: PodAmounts,
@@ -169,8 +154,15 @@ def pod_rows(
     those of DaemonSets.
     """
     by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
-    room = {node.name: (node, amounts(node.status.allocatable)) for node in nodes}
     drawn = {name: _key(rights.of_claim(claim)) for name, claim in by_node.items()}
+    present, bound = {node.name: node for node in nodes}, _bound(pods)
+
+    @cache
+    def paid(name: str) -> Mapping[str, float | None]:
+        return (
+            _divided(present[name], bound[name], price(present[name]), requests)[0] if name in present else {}
+        )
+
     rows = []
     for pod in pods:
         if (namespace and pod.namespace != namespace) or not is_workload(pod):
@@ -178,8 +170,25 @@ def pod_rows(
         node = pod.spec.node_name
         draws = drawn[node] if node in drawn else _key(drawn_by_pod(rights, pod))
         if not owner or draws == owner:
-            rows.append(_pod(pod, by_node.get(node), draws, _share(pod, room, price, requests)))
+            rows.append(_pod(pod, by_node.get(node), draws, paid(node).get(pod.key) if node else 0.0))
     return sorted(rows, key=lambda row: (row.namespace, row.name))
+
+
+def _bound(pods: Iterable[Pod]) -> defaultdict[str, list[Pod]]:
+    """The pods that have not ended, by node."""
+    bound = defaultdict[str, list[Pod]](list)
+    for pod in pods:
+        if pod.spec.node_name and not pod.ended:
+            bound[pod.spec.node_name].append(pod)
+    return bound
+
+
+def _divided(
+    node: Node, pods: Iterable[Pod], usd_hour: float | None, requests: PodAmounts
+) -> tuple[dict[str, float | None], float]:
+    """What each pod pays, by its key, and the rest. `pods`: all of the node."""
+    asked = {pod.key: requests.of(pod) for pod in pods}
+    return divided(usd_hour, asked, amounts(node.status.allocatable))
 
 
 def total_fills(rows: Iterable[NodeRow]) -> list[Fill]:
@@ -200,10 +209,10 @@ def _key(drawn: ReservationKey | UnresolvedName | None) -> str:
 def _node(
     node: Node,
     claim: NodeClaim | None,
-    used: Mapping[str, int],
-    pods: int,
+    pods: Sequence[Pod],
     owners: Mapping[str, ReservationKey],
     price: Price,
+    requests: PodAmounts,
 ) -> NodeRow:
     labels, room = node.labels, amounts(node.status.allocatable)
     reservation = labels.get(names.RESERVATION_ID, "") or (
@@ -211,6 +220,10 @@ def _node(
     )
     type_ = labels.get(names.INSTANCE_TYPE, "")
     kind = labels.get(names.CAPACITY_TYPE, "")
+    used = Counter[str]()
+    for pod in pods:
+        used.update(requests.of(pod))
+    usd_hour = price(node)
     return NodeRow(
         name=node.name,
         claim=claim.name if claim is not None else "",
@@ -222,13 +235,14 @@ def _node(
         owner=str(owners.get(reservation, "")),
         created=node.metadata.creation_timestamp,
         state="" if node.ready else "not Ready",
-        pods=pods,
+        pods=sum(map(is_workload, pods)),
         fills=tuple(
-            Fill(resource=name, requested=used.get(name, 0), allocatable=room[name])
+            Fill(resource=name, requested=used[name], allocatable=room[name])
             for name in SHOWN
             if room.get(name)
         ),
-        usd_hour=price(node),
+        usd_hour=usd_hour,
+        unused=_divided(node, pods, usd_hour, requests)[1],
     )
 
 
@@ -244,16 +258,3 @@ def _pod(pod: Pod, claim: NodeClaim | None, drawn: str, usd_hour: float | None) 
         state="ends" if pod.deleting else (pod.status.phase or "bound") if pod.spec.node_name else "waits",
         usd_hour=usd_hour,
     )
-
-
-def _share(
-    pod: Pod, room: Mapping[str, tuple[Node, Mapping[str, int]]], price: Price, requests: PodAmounts
-) -> float | None:
-    if pod.spec.node_name not in room:
-        return 0.0 if not pod.spec.node_name else None
-    node, allocatable = room[pod.spec.node_name]
-    usd_hour = price(node)
-    shares = (
-        amount / allocatable[name] for name, amount in requests.of(pod).items() if allocatable.get(name)
-    )
-    return None if usd_hour is None else usd_hour * min(1.0, max(shares, default=0.0))

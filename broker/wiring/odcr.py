@@ -26,18 +26,19 @@ MIRROR_EVERY = 300.0  # prices change without an event
 
 
 class Mirrored(NamedTuple):
-    """EC2's reservations as Kubernetes has them, and EC2's instance types as last read: reading it makes no
-    call."""
+    """EC2's reservations as Kubernetes has them, and EC2's instance types and the account as last read:
+    reading it makes no call."""
 
     reservations: Cache[OnDemandCapacityReservation]
     types: Callable[[], Mapping[str, InstanceType]]
+    account: Callable[[], str]  # empty while it is unknown
 
 
 def add_odcr(term: Term) -> Mirrored:
     mirrors = Informer(term.client, OnDemandCapacityReservation, clock=term.clock)
     mirror = _add_mirror(term, mirrors)
     _add_purchases(term)
-    return Mirrored(mirrors.cache, lambda: mirror.types)
+    return Mirrored(mirrors.cache, lambda: mirror.types, lambda: mirror.account)
 
 
 def _add_purchases(term: Term) -> None:

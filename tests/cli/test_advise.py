@@ -20,6 +20,7 @@ from .kit import main, run
 HOUR = 3600
 TYPE = "p5.48xlarge"
 ID = "cr-0123456789abcdef0"
+USD = 55_040_000
 
 
 def record(path: Path, days: int) -> str:
@@ -30,8 +31,8 @@ def record(path: Path, days: int) -> str:
     for hour in range(days * 24):
         at = now + hour * HOUR
         waiting = 3 * (hour % 2)
-        of_pool = UseLevel(at, "", TYPE, "us-east-1b", "Linux/UNIX", 0, 0, waiting)
-        used = UseLevel(at, ID, TYPE, "us-east-1a", "Linux/UNIX", 2, 1, waiting)
+        of_pool = UseLevel(at, "", TYPE, "us-east-1b", "Linux/UNIX", 0, 0, waiting, USD)
+        used = UseLevel(at, ID, TYPE, "us-east-1a", "Linux/UNIX", 2, 1, waiting, USD)
         store.write(Batch(levels=[used, of_pool, pulse(at)]))
     store.close()
     return str(path)

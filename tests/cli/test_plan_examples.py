@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from broker.commands.examples import are_examples, examples
-from broker.commands.inventory.prices import shipped_price_of_place
-from broker.history.demand import CapacityPlace
 from broker.settings import Settings
 from local.demo.examples import example_account
+from providers.aws.prices import shipped_types
+from providers.prices import Product, usd_hour
 from tests.docs.blocks import ROOT
 from tests.docs.commands import commands
 from tests.docs.owners import PLAN_TEST, owner, plain
@@ -128,7 +128,7 @@ def test_plan_shows_the_price_of_each_option_and_their_sum(name: str) -> None:
     for option in options:
         _, type_, zone = option["pool"].split(":")[:3]
         paid = option["capacity_type"] == "reserved"
-        listed = shipped_price_of_place(CapacityPlace(type_, zone))
+        listed = usd_hour(shipped_types(), Product(instance_type=type_, zone=zone))
         assert option["usd_hour"] == (0.0 if paid else listed), option
     first, *_, table = run(*given).stdout.partition("\n")
     if bought:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from broker.history.demand import CapacityPlace
 from broker.placement.node_prices import Described, Price, node_price
-from providers.prices import Product, usd_hour
 
 
 def shipped_price(reservations: Mapping[str, Described]) -> Price:
@@ -15,16 +13,6 @@ def shipped_price(reservations: Mapping[str, Described]) -> Price:
     from providers.aws.prices import shipped_types
 
     return partial(node_price, shipped_types(), reservations, {})
-
-
-def shipped_price_of_place(place: CapacityPlace) -> float | None:
-    """The price of an instance of this type, zone and platform by that table."""
-    from providers.aws.prices import shipped_types
-
-    return usd_hour(
-        shipped_types(),
-        Product(instance_type=place.instance_type, zone=place.zone, platform=place.platform),
-    )
 
 
 def shown_price(capacity_type: str, usd_hours: Iterable[float | None]) -> str:

@@ -67,7 +67,7 @@ class MirrorController:
         self._users = users  # reservation id -> names of the classes that use it
         self._unresolved = unresolved  # classes with a temporarily unknown selection: they keep the shown one
         self.types: Mapping[str, InstanceType] = {}  # as last read, for those who must not wait for EC2
-        self._account = ""
+        self.account = ""
 
     def run(self) -> Result | None:
         """Raises ApiError, after every object had its turn unless the API server is unavailable."""
@@ -83,7 +83,7 @@ class MirrorController:
             known = self._mirrors.get(odcr.id)
             with self._mirrors.guard(known) if known else guarded("mirror", odcr=odcr.id):
                 since = self._idle_since(odcr, now)
-                views.append(view_of(odcr, self.types, account=self._account, since=since))
+                views.append(view_of(odcr, self.types, account=self.account, since=since))
         measure(views, self.types)
         stale = inventory.described if self._inventory.unreadable else None
         for_each(views, lambda view: self._reconcile(view, {*users.get(view.odcr.id, ())}, unresolved, stale))
@@ -94,7 +94,7 @@ class MirrorController:
         """When to read again; the types stay as they were if EC2 cannot be read."""
         try:
             self.types = self._provider.instance_types()
-            self._account = self._provider.account_id()
+            self.account = self._provider.account_id()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
             return None if self.types else Result(requeue_after=TYPES_AGAIN)

@@ -120,6 +120,14 @@ def test_only_the_largest_reservation_of_a_pool_gets_the_demand_outside(store: H
     assert [(row.name, row.peak) for row in advise(store, AdviceQuery(), END)] == [("cr-1", 6), ("cr-2", 2)]
 
 
+def test_slots_that_cost_nothing_by_the_hour_have_the_dollars_of_slots_on_demand(store: HistoryStore) -> None:
+    for at in range(BEGIN, BEGIN + DAYS * 86400, EVERY):
+        prepaid = slots(at, 2, 1)._replace(price=-USD)
+        store.write(Batch(levels=[prepaid, pulse(at)]))
+    row = only(store)
+    assert (row.usd_hour, row.cost) == (2.0, 2.0 * 2 * 24 * DAYS)
+
+
 def test_old_counts_are_deleted_and_the_level_stays_known(store: HistoryStore) -> None:
     write(store)
     store.prune(before=(BEGIN + 86400) * 1_000_000, rows=10**6)

@@ -8,7 +8,7 @@ import pytest
 
 from providers.aws.prices import shipped_types
 from providers.model import InstanceType
-from providers.prices import Product, region_of, usd_hour
+from providers.prices import Product, region_code, usd_hour
 
 TYPES = {
     "m5.large": InstanceType(
@@ -40,6 +40,9 @@ TYPES = {
         ({"zone": "us-east-1-bos-1a"}, None),
         ({"zone": "us-east-1-bos-1a", "spot": True}, 0.05),
         ({"zone": ""}, None),
+        ({"zone": "use1-az4"}, 0.096),
+        ({"zone": "euw1-az1"}, None),
+        ({"zone": "use1-bos1-az1"}, None),
         ({"instance_type": "m9.large"}, None),
     ],
 )
@@ -59,15 +62,22 @@ def test_the_shipped_table_knows_one_region_platform_and_tenancy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zone", "region"),
+    ("zone", "code"),
     [
-        ("us-east-1a", "us-east-1"),
-        ("us-gov-west-1b", "us-gov-west-1"),
+        ("us-east-1a", "use1"),
+        ("use1-az4", "use1"),
+        ("us-gov-west-1b", "usgw1"),
+        ("ap-northeast-1c", "apne1"),
+        ("ap-southeast-3b", "apse3"),
+        ("cn-northwest-1a", "cnnw1"),
+        ("eu-central-1a", "euc1"),
+        ("mx-central-1b", "mxc1"),
         ("us-west-2-lax-1a", ""),
+        ("usw2-lax1-az1", ""),
         ("us-east-1-wl1-bos-wlz-1", ""),
-        ("use1-az4", ""),
+        ("use1-wl1-bos-wlz1", ""),
         ("", ""),
     ],
 )
-def test_region_of_a_zone(zone: str, region: str) -> None:
-    assert region_of(zone) == region
+def test_a_zone_name_and_its_id_have_one_region(zone: str, code: str) -> None:
+    assert region_code(zone) == code

@@ -27,6 +27,7 @@ def node(name: str = "ip-train-1", *, reservation: str = "cr-1", **more: Any) ->
         "state": "",
         "pods": 2,
         "usd_hour": 55.04,
+        "unused": 13.76,
         "owner": "team/gpus" if reservation else "",
         "fills": GPU_NODE,
     } | more
