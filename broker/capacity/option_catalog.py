@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs, named
 from broker.capacity.entitlement import RESERVED_FOR_OTHERS
+from broker.capacity.full_slots import none_of
 from broker.capacity.model import Claim, Inventory, Option, Skipped
 from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
@@ -325,7 +326,7 @@ def full(option: Option, inventory: Inventory) -> Skipped:
 def _count(odcr_id: str, inventory: Inventory) -> str:
     left = min(inventory.promised(odcr_id), inventory.unused(odcr_id))
     why = f" ({left} kept for a node that replaces another)" if left else ""
-    return f"{odcr_id} 0 of {_total(odcr_id, inventory)}{why}"
+    return f"{none_of(odcr_id, _total(odcr_id, inventory))}{why}"
 
 
 def _valued(option: Option, unreserved: Option) -> Skipped:

@@ -15,12 +15,14 @@ from typing import Final
 from broker.apis.names import GANG_DOMAIN, INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
+from broker.capacity.full_slots import none_left
 from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
-from broker.text import abridged, counted, format_time, nearest
+from broker.capacity.unknown_values import unknown_values
+from broker.text import abridged, counted, format_time
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"
@@ -130,17 +132,17 @@ def reclaiming(
     outbid: OutbidOptions,
 ) -> Unplaced:
     """Why a claim waits although it may fall back, or waits for a slot that is being given back."""
-    slot_pool, held = nominated.slot_pool, ", ".join(nominated.odcr_ids)
+    slot_pool, full = nominated.slot_pool, none_left(dict.fromkeys(nominated.odcr_ids, ""))
     owner, queue = entitlements.name(slot_pool.owner), entitlements.name(nominated.queue)
     if slot_pool.owner == nominated.queue and entitlements.of(slot_pool).quota > 0:
         message = (
-            f"{owner} is entitled to a slot of flavor {slot_pool.flavor} that others have ({held}); "
+            f"{owner} is entitled to a slot of flavor {slot_pool.flavor} that others have: {full}; "
             "the claim waits until it is given back"
         )
     else:
         message = (
             f"{queue} has no slot of flavor {slot_pool.flavor} left for it, and a claim of lower priority "
-            f"holds one of {owner} ({held}); the claim waits until that is given back"
+            f"holds one of {owner}: {full}; the claim waits until that is given back"
         )
     skipped = tuple(islice(_skips(candidates.options, candidates, outbid), MOST_REPORTED))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
@@ -245,17 +247,8 @@ def _unknown_names(claim: Claim, known: ClassCatalog) -> str:
     types = {*known.candidates, *known.imageless, *known.unfit}
     families = {name.partition(".")[0] for name in types}
     zones = {*known.zones}.union(*(candidate.type.zones for candidate in known.candidates.values()))
-    texts = []
-    for key, kind, names in (
-        (INSTANCE_TYPE, "EC2 has no instance type {!r} in this Region", types),
-        (INSTANCE_FAMILY, "EC2 has no instance family {!r} in this Region", families),
-        (ZONE, "this Region has no zone {!r}", zones),
-    ):
-        accepted = claim.requirements.values(key) or frozenset()
-        if accepted and not accepted & names:
-            name = min(accepted)
-            texts.append(f"; {kind.format(name)}{nearest(name, names)}")
-    return "".join(texts)
+    values = {INSTANCE_TYPE: types, INSTANCE_FAMILY: families, ZONE: zones}
+    return "".join(f"; {sentence}" for sentence in unknown_values(claim.requirements, values))
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:

@@ -7,7 +7,6 @@ broker reported on the pod, or those of the reservations of a class that Karpent
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
+from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
@@ -38,13 +38,14 @@ from broker.placement.pool_choice import (
     NO_MACHINE,
     OFFERING,
     PoolVerdict,
-    RoomLack,
     absent_pools,
+    asked,
+    none_accepts,
     of_broker,
     pool_node,
     pool_verdicts,
-    pools_named,
 )
+from broker.placement.pool_room import TypeRoom
 from broker.placement.reading import pod_info
 from broker.text import abridged
 
@@ -56,7 +57,6 @@ NODEPOOL_NOT_READY: Final = "NodePoolNotReady"
 RESERVATIONS_FULL: Final = "ReservationsFull"
 OTHER_CONTROLLER: Final = "OtherController"
 MOST_NAMED: Final = 3
-_ID: Final = re.compile(r"\bcr-[0-9a-z]+")
 _STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 # With these, no free slot helps.
 _HELD: Final = frozenset({GATED, GANG_INCOMPLETE, NO_NODEPOOL})
@@ -143,7 +143,7 @@ class PodSurroundings:
     reports: Mapping[str, PodReport]
     members: Mapping[str, int]
     advised: frozenset[str]
-    room_lack: RoomLack
+    room: TypeRoom
 
 
 def advised_classes(classes: Iterable[EC2NodeClass]) -> frozenset[str]:
@@ -189,7 +189,9 @@ def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
 
 
 class PoolChoice(NamedTuple):
-    """The NodePools of a pod. `absent`: those that it insists on, in a sentence, if none of them exists."""
+    """The NodePools of a pod. `absent`: the NodePools or label values that it insists on, in a sentence, if
+    none of them exists.
+    """
 
     info: PodInfo
     verdicts: Sequence[PoolVerdict]
@@ -205,11 +207,10 @@ class _Choices:
 
     def of(self, pod: Pod) -> PoolChoice:
         info, around = pod_info(pod), self._around
-        asked = tuple(sorted(info.requests.items()))
-        key = (asked, info.node_selector, info.node_terms, info.named_nodes, info.tolerations)
+        key = asked(info)
         if key not in self._known:
-            verdicts = pool_verdicts(info, around.pools, around.room_lack)
-            absent = absent_pools(info, [pool.name for pool in around.pools])
+            verdicts = pool_verdicts(info, around.pools, around.room.lack)
+            absent = absent_pools(info, [pool.name for pool in around.pools]) or around.room.unknown(info)
             self._known[key] = PoolChoice(info, verdicts, absent)
         return self._known[key]
 
@@ -261,11 +262,11 @@ def _of_claim(claim: NodeClaim) -> tuple[str, str]:
 def _full(
     claim: NodeClaim | None, choice: PoolChoice | None, message: str, around: PodSurroundings
 ) -> Iterator[str]:
-    """The full reservations that the message names and the claim allows, or the pod and its NodePool."""
+    """The full reservations of the message that the claim allows, or the pod and its NodePool."""
     verdicts = choice.verdicts if choice is not None else ()
     others = [verdict.pool for verdict in verdicts[:1] if not of_broker(verdict.pool)]
     named = [use for pool in others for use in advised_uses(pool, around)]
-    named = named or [use for id_ in dict.fromkeys(_ID.findall(message)) if (use := around.uses.get(id_))]
+    named = named or [use for id_ in full_ids(message) if (use := around.uses.get(id_))]
     full = [use for use in named if not use.free and use.state == "active"]
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():
@@ -305,11 +306,8 @@ def _without_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tupl
         return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
     if choice.absent:
         return NO_NODEPOOL, choice.absent
-    named: dict[str, list[str]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: not verdict.lack):
-        named.setdefault(verdict.rejection, []).append(verdict.pool.name)
-    refused = [f"{pools_named(pools)}: {rejection}" for rejection, pools in named.items()]
-    return NO_NODEPOOL, f"no NodePool accepts it: {abridged(refused, MOST_NAMED)}"
+    lacking_first = sorted(verdicts, key=lambda verdict: not verdict.lack)
+    return NO_NODEPOOL, none_accepts((verdict.pool.name, verdict.rejection) for verdict in lacking_first)
 
 
 def _remedy(choice: PoolChoice) -> str:

@@ -14,7 +14,7 @@ from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.reading import node_taints
 from broker.placement.selectors import DOES_NOT_EXIST, NOT_IN, Selector, SelectorRequirement, required
-from broker.placement.taints import tolerates_all, untolerated
+from broker.placement.taints import shown_taints, tolerates_all, untolerated
 
 _WITHOUT: Final = (NOT_IN, DOES_NOT_EXIST)
 
@@ -45,11 +45,7 @@ class FutureNode:
         if pod.named_nodes is not None:
             return "the pod names a node that exists"
         if taints := [*untolerated(pod.tolerations, self.taints)]:
-            written = (
-                f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-                for taint in taints
-            )
-            return f"the pod does not tolerate {', '.join(written)}"
+            return f"the pod does not tolerate {shown_taints(taints)}"
         terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms[:1]]
         if not terms:
             return "the pod's node affinity has no term"

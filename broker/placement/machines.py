@@ -6,14 +6,13 @@ reads. Room is compared as numbers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.placement.affinity import node_affinity
+from broker.placement.affinity import NO_MATCH, node_affinity
 from broker.placement.binding import TOPOLOGY, volume_binding, volume_zone
 from broker.placement.filters import Filter, PreparedFilters, prepare
 from broker.placement.model import NodeTerm, PodInfo
@@ -22,14 +21,21 @@ from broker.placement.quantities import PODS
 from broker.placement.shapes import ZONE, PodShape
 from broker.placement.snapshot import NodeState, PlacementSnapshot
 from broker.placement.storage import Storage
-from broker.placement.taints import node_unschedulable, taint_toleration
+from broker.placement.taints import taint_toleration
+from broker.placement.type_reasons import (
+    DRAWS_ELSEWHERE,
+    TOO_SMALL,
+    PoolReason,
+    TypeRejection,
+    pool_reason,
+    unmet,
+)
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 # The filters that read one node only, without its pods; room is compared apart.
 NODE_FILTERS: Final[tuple[Filter, ...]] = (
-    node_unschedulable,
     taint_toleration,
     node_affinity,
     volume_binding,
@@ -39,7 +45,6 @@ VOLUME_KEYS: Final = frozenset({*TOPOLOGY, "topology.ebs.csi.aws.com/zone", "top
 # The largest amount that is compared: beyond it, arrays of 64 bits would overflow.
 LARGEST_AMOUNT: Final = 2**53
 NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
-DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"
 
 
@@ -92,28 +97,42 @@ class MachineTable:
         """Why no machine at all can host a pod of the shape, for a reason of the pod's own."""
         return self._prepared(shape.example).rejection or ("" if self.options else NO_OPTION)
 
-    def rejections(self, shape: PodShape) -> dict[str, str]:
-        """Why no option of each pool can host a pod of the shape, in kube-scheduler's words."""
+    def rejections(self, shape: PodShape) -> dict[str, PoolReason]:
+        """Why each pool has no machine that can host a pod of the shape; nothing about one that has one."""
         prepared = self._prepared(shape.example)
         requests = self.requests(shape.example)
-        by_pool: dict[str, Counter[str]] = {}
+        by_pool: dict[str, dict[str, TypeRejection]] = {}
+        fitting: set[str] = set()
         for place, option in enumerate(self.options):
-            reasons = by_pool.setdefault(option.pool, Counter())
-            if option.drawing != shape.group[1]:
-                reasons[DRAWS_ELSEWHERE] += 1
+            rejection = self._rejection(shape, prepared, requests, place)
+            if rejection is None:
+                fitting.add(option.pool)
                 continue
-            rejections = prepared.reasons(NodeState(option.node))
-            reasons.update(rejections)
-            if not rejections:
-                short = np.flatnonzero(requests > self.room[place])
-                reasons.update(f"Insufficient {self.resources[name]}" for name in short)
-        for reasons in by_pool.values():
-            if len(reasons) > 1:
-                del reasons[DRAWS_ELSEWHERE]  # machines for other pods, beside those for this one
+            by_type = by_pool.setdefault(option.pool, {})
+            before = by_type.get(option.instance_type)
+            if before is None or rejection.nearness > before.nearness:
+                by_type[option.instance_type] = rejection
         return {
-            pool: ", ".join(f"{count} {text}" for text, count in sorted(reasons.items()))
-            for pool, reasons in by_pool.items()
+            pool: pool_reason(shape.example, by_type)
+            for pool, by_type in by_pool.items()
+            if pool not in fitting
         }
+
+    def _rejection(
+        self, shape: PodShape, prepared: PreparedFilters, requests: Ints, place: int
+    ) -> TypeRejection | None:
+        """Why an option cannot host a pod of the shape; None if it can."""
+        node = self.options[place].node
+        if self.options[place].drawing != shape.group[1]:
+            return TypeRejection(DRAWS_ELSEWHERE, node)
+        if reasons := prepared.reasons(NodeState(node)):
+            tests = unmet(shape.example, node.labels) if reasons[0] == NO_MATCH else ()
+            return TypeRejection(reasons[0], node, tests)
+        short = {
+            self.resources[number]: int(self.room[place, number])
+            for number in np.flatnonzero(requests > self.room[place])
+        }
+        return TypeRejection(TOO_SMALL, node, short=short) if short else None
 
     def _prepared(self, pod: PodInfo) -> PreparedFilters:
         if pod.named_nodes is not None or pod.node_name:

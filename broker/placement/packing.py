@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from broker.apis.units import written
+from broker.capacity.full_slots import none_left
 from broker.placement.filters import prepare
 from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
 from broker.placement.model import PodInfo
@@ -33,7 +34,7 @@ from broker.placement.sequential import close_blocking, place_in_order, take_rej
 from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
-from broker.text import abridged
+from broker.placement.type_reasons import PoolReason
 
 SECONDS: Final = 5.0
 NEW: Final = "new"  # the name of a machine that is only tried
@@ -83,7 +84,7 @@ def pack(
         waiting = others + _pack_tier(
             again, offered, offered, state, whole=False, seconds=seconds, timer=timer
         )
-    by_pool: dict[str, Mapping[str, str]] = {}
+    by_pool: dict[str, Mapping[str, PoolReason]] = {}
     held: set[str] = set()
     whole = whole_limits or limits or {}
     reasons = _reasons(waiting, offered, state, whole, by_pool, held) if waiting else {}
@@ -282,7 +283,7 @@ def _reasons(
     options: Sequence[MachineOption],
     state: PackingState,
     whole_limits: Mapping[str, Mapping[str, int]],
-    by_pool: dict[str, Mapping[str, str]],
+    by_pool: dict[str, Mapping[str, PoolReason]],
     held: set[str],
 ) -> dict[str, str]:
     """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod, and `held` the pods
@@ -294,12 +295,12 @@ def _reasons(
     table = MachineTable(options, shapes, state.snapshot.storage)
     for shape in shapes:
         fitting = places_of(table.fits(shape))
-        details: Mapping[str, str] = {}
+        details: Mapping[str, PoolReason] = {}
         if not fitting:
             own = table.rejection(shape)
             details = {} if own else table.rejections(shape)
             held.update(pod.key for pod in shape.pods if own not in ("", NO_OPTION))
-            reason = own or "; ".join(f"NodePool {pool}: {text}" for pool, text in details.items())
+            reason = own or "; ".join(f"NodePool {pool}: {why.text}" for pool, why in details.items())
         elif not any(state.supply.has(options[place]) for place in fitting):
             shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)
             details = table.rejections(shape) | shortages
@@ -348,21 +349,22 @@ def _holding(
 
 def _without_supply(
     options: Sequence[MachineOption], supply: Supply, whole_limits: Mapping[str, Mapping[str, int]]
-) -> dict[str, str]:
+) -> dict[str, PoolReason]:
     """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
     by_pool: dict[str, list[MachineOption]] = {}
     for option in options:
         by_pool.setdefault(option.pool, []).append(option)
     return {
-        pool: "; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {})))
+        pool: PoolReason("; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}))))
         for pool, pool_options in by_pool.items()
     }
 
 
 def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
     """The limits that the smallest machine exceeds, and the full reservations of the machines within them."""
-    if full := sorted({_slot(option) for option in options if supply.within_limits(option)}):
-        yield f"no free slot is left for it in {abridged(full, 3)}"
+    within = [option for option in options if supply.within_limits(option)]
+    if within:
+        yield none_left({item.source: f"{item.instance_type}, {item.zone}" for item in within})
     if over := [option for option in options if not supply.within_limits(option)]:
         remaining = sorted(supply.limits[over[0].pool].items())
         sizes = [*(name for name, _ in remaining), CPU]
@@ -375,7 +377,3 @@ def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping
                     f"{written(name, limit - left)}, and the smallest machine that fits "
                     f"({smallest.instance_type}) has {written(name, adds)}"
                 )
-
-
-def _slot(option: MachineOption) -> str:
-    return f"{option.source} ({option.instance_type}, {option.zone})"

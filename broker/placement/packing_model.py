@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.type_reasons import PoolReason
 
 
 class Drawing(NamedTuple):
@@ -97,7 +98,7 @@ class Packing:
     bins: tuple[PackedBin, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
-    by_pool: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    by_pool: Mapping[str, Mapping[str, PoolReason]] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     cost: float = 0.0
     bound: float = 0.0

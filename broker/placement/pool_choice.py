@@ -7,7 +7,7 @@ weight, as in Karpenter (https://karpenter.sh/docs/concepts/nodepools/#specweigh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -49,7 +49,7 @@ RoomLack = Callable[[FutureNode, PodInfo], Lack]
 class PoolVerdict:
     """`rejection`: why the pod gets no node of the pool; empty if it may get one. `accepts`: whether labels
     and taints admit the pod, and a type has room for it, even if the pool serves no pod now. `lack`: the
-    part to correct, if only the room lacks.
+    part to correct, if only the room lacks, or the pool cannot be read.
     """
 
     pool: NodePool
@@ -101,19 +101,27 @@ def not_serving(pool: NodePool) -> str:
 
 def pool_verdicts(pod: PodInfo, pools: Iterable[NodePool], room_lack: RoomLack) -> list[PoolVerdict]:
     """All pools; the first without a rejection is the one that the pod gets its node from."""
-    verdicts = [_verdict(pod, pool, room_lack) for pool in by_weight(pools)]
+    verdicts = [pool_verdict(pod, pool, room_lack) for pool in by_weight(pools)]
     return sorted(verdicts, key=lambda verdict: (bool(verdict.rejection), of_broker(verdict.pool)))
 
 
-def _verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdict:
+def pool_verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdict:
+    """Whether the pod may get a node of the pool."""
     lack = NO_LACK
     try:
         node = pool_node(pool)
         unfit = node.rejection(pod) or (lack := room_lack(node, pod)).text
     except InvalidRequirement as error:
-        unfit = f"its requirements cannot be read: {error}"
+        lack = Lack(f"its requirements cannot be read: {error}", "pool")
+        unfit = lack.text
     rejection = unfit or not_serving(pool)
     return PoolVerdict(pool=pool, rejection=rejection, accepts=not unfit, lack=lack.of)
+
+
+def asked(pod: PodInfo) -> Hashable:
+    """The part of the pod that verdicts depend on."""
+    requests = tuple(sorted(pod.requests.items()))
+    return requests, pod.node_selector, pod.node_terms, pod.named_nodes, pod.tolerations
 
 
 def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
@@ -133,6 +141,19 @@ def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
     known = f"; there are {abridged(sorted(existing), MOST_NAMED)}" if existing else ""
     near = nearest(next(iter(absent)), existing) or known
     return f"{pools_named([*absent])} {'does' if len(absent) == 1 else 'do'} not exist{near}"
+
+
+def by_reason(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """A clause for each reason, with the names of its NodePools; in their order."""
+    named: dict[str, list[str]] = {}
+    for pool, reason in reasons:
+        named.setdefault(reason, []).append(pool)
+    return [f"{pools_named(pools)}: {reason}" for reason, pools in named.items()]
+
+
+def none_accepts(reasons: Iterable[tuple[str, str]]) -> str:
+    """That no NodePool accepts a pod, with the reason of each by its name."""
+    return f"no NodePool accepts it: {abridged(by_reason(reasons), MOST_NAMED)}"
 
 
 def pools_named(pools: Sequence[str]) -> str:

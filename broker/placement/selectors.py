@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.capacity.requirements import Requirement
+from broker.text import abridged
 
 Labels = Mapping[str, str]
 
@@ -21,6 +22,7 @@ GREATER: Final = "Gt"
 LESS: Final = "Lt"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _MOST: Final = 2**63
+MOST_SHOWN: Final = 3  # values of one test
 
 
 class SelectorRequirement(NamedTuple):
@@ -77,6 +79,12 @@ def required(item: SelectorRequirement) -> Requirement:
     """The test as a requirement of a claim. Raises InvalidRequirement."""
     values = (str(item.bound),) if item.operator in (GREATER, LESS) else tuple(sorted(item.values))
     return Requirement(item.key, item.operator, values)
+
+
+def shown(item: SelectorRequirement) -> str:
+    """The test in a message: `topology.kubernetes.io/zone In [us-east-1a]`."""
+    values = [str(item.bound)] if item.operator in (GREATER, LESS) else sorted(item.values)
+    return f"{item.key} {item.operator}" + (f" [{abridged(values, MOST_SHOWN)}]" if values else "")
 
 
 def equal(labels: Labels) -> Selector:

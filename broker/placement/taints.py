@@ -58,6 +58,13 @@ def untolerated(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint
     return (taint for taint in taints if taint.effect in _REJECTING and not tolerates(tolerations, taint))
 
 
+def shown_taints(taints: Iterable[NodeTaint]) -> str:
+    """The taints as kubectl writes them."""
+    return ", ".join(
+        f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in taints
+    )
+
+
 def tolerates(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:
     """An empty key or effect stands for all. Operators other than Equal and Exists tolerate nothing."""
     return any(

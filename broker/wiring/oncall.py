@@ -42,7 +42,7 @@ def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Calla
             reports=failures(),
             members=gang_members(pods),
             advised=advised_classes(read.classes.cache.list()),
-            room_lack=TypeRoom(mirrored.types).lack,
+            room=TypeRoom(mirrored.types),
         )
         return waiting_rows(pods, around, term.clock.now())
 

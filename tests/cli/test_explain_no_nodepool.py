@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.apis import names
 
-from .town import Town, owned_by, p5
+from .town import P5, A, Town, owned_by, p5
 
 LABELS = {"pod-template-hash": "6d4b"}
 
@@ -71,10 +72,8 @@ def test_pod_that_fits_each_amount_but_no_type_whole_is_told_so(town: Town) -> N
     assert "no type that it allows has 300 CPU and 8 nvidia.com/gpu at once" in message
 
 
-def p5_like(name: str, *, vcpus: int) -> list[Any]:
-    from dataclasses import replace
-
-    return [replace(p5(), name=name, vcpus=vcpus, gpus=())]
+def p5_like(name: str, **more: Any) -> list[Any]:
+    return [replace(p5(), name=name, gpus=(), **more)]
 
 
 @pytest.mark.covers("ONC-01")
@@ -121,12 +120,16 @@ def test_pool_that_exists_but_is_not_ready_is_not_said_to_be_missing(town: Town)
     [
         ({"nodeSelector": {names.ZONE: "us-east-1b", "team": "a"}}, "its nodes have no label team"),
         ({"nodeSelector": {names.INSTANCE_TYPE: "m5.large"}}, "m5.large"),
+        (
+            {"nodeSelector": {names.INSTANCE_TYPE: P5, names.ARCH: "arm64"}},
+            f"it and the pod's selector allow ({names.ARCH} one of arm64",
+        ),
     ],
 )
 def test_pod_that_selects_what_no_pool_has_is_to_change_its_own_template(
     town: Town, spec: dict[str, Any], words: str
 ) -> None:
-    town.types(p5())
+    town.types(p5(), *p5_like("m5.large", vcpus=2), *p5_like("m7g.large", vcpus=2, architecture="arm64"))
     town.mirror()
     town.pool("gpu")
     of_deployment(town, **spec)
@@ -134,6 +137,87 @@ def test_pod_that_selects_what_no_pool_has_is_to_change_its_own_template(
     assert reason == "NoNodePool" and words in message
     assert command == "kubectl edit deployment -n ml train"
     assert "met by no NodePool" in why
+
+
+GONE = {
+    "type": (
+        {names.INSTANCE_TYPE: "p5.48xlrage"},
+        "'p5.48xlrage' in this Region; the nearest name is p5.48xlarge",
+    ),
+    "old label": ({"beta.kubernetes.io/instance-type": "p5.48xlage"}, "the nearest name is p5.48xlarge"),
+    "family": (
+        {names.INSTANCE_FAMILY: "p55"},
+        "no instance family 'p55' in this Region; the nearest name is p5",
+    ),
+    "gpu": ({names.INSTANCE_GPU_NAME: "amdgpu"}, "EC2 has no GPU 'amdgpu' in this Region; there are h100"),
+    "architecture": (
+        {names.ARCH: "riscv64"},
+        "of architecture 'riscv64' in this Region; there are amd64, arm64",
+    ),
+    "zone": (
+        {names.ZONE: "us-east-1z"},
+        "this Region has no zone 'us-east-1z'; the nearest name is us-east-1",
+    ),
+    "region": ({names.REGION: "eu-west-1"}, "this Region is not 'eu-west-1'"),
+    "capacity type": (
+        {names.CAPACITY_TYPE: "on-demnd"},
+        "no capacity type 'on-demnd'; the nearest name is on-demand",
+    ),
+    "tenancy": ({names.INSTANCE_TENANCY: "dedicatd"}, "no tenancy 'dedicatd'; the nearest name is dedicated"),
+}
+
+
+@pytest.mark.covers("ONC-01", "ONC-02")
+@pytest.mark.parametrize("by", ["selector", "affinity"])
+@pytest.mark.parametrize("case", GONE)
+def test_label_value_that_nothing_has_is_the_reason_with_the_nearest_known_one(
+    town: Town, case: str, by: str
+) -> None:
+    """The pool's own requirements leave the label open."""
+    selector, words = GONE[case]
+    types = (p5(), *p5_like("m7g.large", vcpus=2, architecture="arm64"))
+    town.types(*(replace(type_, zones=frozenset({A, "us-east-1b"})) for type_ in types))
+    town.pool("gpu", kinds=["reserved", "on-demand", "spot"], template={"requirements": []})
+    of_deployment(town, **insisting(selector, by))
+    reason, message, ((command, why),) = shown(town)
+    assert reason == "NoNodePool" and words in message
+    assert command == "kubectl edit deployment -n ml train" and message in why
+
+
+def insisting(selector: dict[str, str], by: str) -> dict[str, Any]:
+    if by == "selector":
+        return {"nodeSelector": selector}
+    tests = [{"key": key, "operator": "In", "values": [value]} for key, value in selector.items()]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": tests}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+@pytest.mark.covers("ONC-01")
+def test_misspelt_type_is_told_the_nearest_also_if_the_pool_names_its_types(town: Town) -> None:
+    town.types(p5())
+    town.pool("gpu")
+    of_deployment(town, nodeSelector={names.INSTANCE_TYPE: "p5.48xlrage"})
+    reason, message, _ = shown(town)
+    assert (reason, message) == (
+        "NoNodePool",
+        "EC2 has no instance type 'p5.48xlrage' in this Region; the nearest name is p5.48xlarge",
+    )
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize("spec", [{}, {"nodeSelector": {names.INSTANCE_TENANCY: "dedicated"}}])
+def test_value_that_one_term_has_or_that_the_class_decides_is_not_said_to_be_missing(
+    town: Town, spec: dict[str, Any]
+) -> None:
+    town.types(replace(p5(), zones=frozenset({A})))
+    town.mirror()
+    town.pool("gpu")
+    zones = [[{"key": names.ZONE, "operator": "In", "values": [zone]}] for zone in ("us-east-1z", A)]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": tests} for tests in zones]}
+    either = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    of_deployment(town, **(spec or either))
+    reason, message, _ = shown(town)
+    assert reason == "Unschedulable" and "Insufficient nvidia.com/gpu" in message
 
 
 @pytest.mark.covers("ONC-02")
@@ -160,7 +244,7 @@ def test_pods_of_one_owner_with_other_requests_have_reasons_of_their_own(town: T
     ("pool_types", "selector", "words", "command"),
     [
         (["m5.larg"], "", "its requirements allow: correct them", "kubectl get nodepools -o yaml"),
-        ([], "p5.48xlarg", "", "kubectl edit deployment -n ml train"),
+        ([], "p5.48xlarg", "the nearest name is p5.48xlarge", "kubectl edit deployment -n ml train"),
     ],
     ids=["of the pool", "of the pod"],
 )

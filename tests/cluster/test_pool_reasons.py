@@ -11,8 +11,8 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.controllers.provisioning.report import FAILED, NOMINATED
-from broker.placement.machines import DRAWS_ELSEWHERE
 from broker.placement.pool_choice import OFFERING
+from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases
 from tests.cluster.account import B
 from tests.cluster.objects import RESERVED
@@ -125,6 +125,6 @@ def test_pod_that_draws_from_none_reads_nothing_of_the_machines_for_others(stack
     start(stack)
     for name in ("draws-0", "p-0"):
         message = stack.until_event(name, FAILED, kind="Pod", text="NodePool team").message
-        assert "Insufficient cpu" in message and DRAWS_ELSEWHERE not in message
+        assert "the pod asks for 900 CPU" in message and DRAWS_ELSEWHERE not in message
     lost = stack.until_event("lost-0", FAILED, kind="Pod").message
     assert lost.endswith("NodePool tema does not exist; the nearest name is team")

@@ -173,7 +173,8 @@ def test_pod_waits_with_the_rule_as_the_reason_if_no_reservation_is_left(stack: 
     pods(stack, 1, spec=affinity(rule("NotIn", first, second)))
     start(stack)
     event = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team")
-    assert "didn't match Pod's node affinity/selector" in event.message
+    assert "1 instance type does not match the pod's node affinity" in event.message
+    assert first in event.message and second in event.message and names.RESERVATION_ID in event.message
     stack.passes()
     assert claims(stack) == [] and stack.aws.instances() == []
 

@@ -87,7 +87,7 @@ class PodExplainer:
         situation = self.situation
         (row,) = self.rows([pod])
         claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
-        verdicts = pool_verdicts(pod_info(pod), situation.pools, self._around.room_lack)
+        verdicts = pool_verdicts(pod_info(pod), situation.pools, self._around.room.lack)
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
         options = self._options(pod, claim, chosen)
         slots = [*_slots(situation, claim, chosen, options)]

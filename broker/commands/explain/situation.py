@@ -149,7 +149,7 @@ class Situation:
             | {**whole.reports},
             members=whole.members,
             advised=advised_classes(whole.classes),
-            room_lack=TypeRoom(lambda: whole.types).lack,
+            room=TypeRoom(lambda: whole.types),
         )
 
     def _at(self, event: Event) -> datetime:

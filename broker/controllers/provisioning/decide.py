@@ -38,6 +38,7 @@ from broker.placement.model import PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
+from broker.placement.pool_room import TypeRoom
 from broker.placement.storage import Storage
 from broker.placement.waiting import waiting_since
 from broker.reservations.drawing import DrawRequest
@@ -207,7 +208,14 @@ class ProvisioningPlanner:
     def _explained(self, packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
         every = [pool.pool for pool in self.pools]
         reasons = pool_reasons(
-            packing, pods, offered, every, self.faults, self.cluster.storage, self.cluster.pools
+            packing,
+            pods,
+            offered,
+            every,
+            self.faults,
+            self.cluster.storage,
+            self.cluster.pools,
+            self._room,
         )
         return _with_smaller(reasons, pods, offered)
 
@@ -228,6 +236,10 @@ class ProvisioningPlanner:
     @cached_property
     def _state(self) -> LaunchState:
         return self.launches()
+
+    @cached_property
+    def _room(self) -> TypeRoom:
+        return TypeRoom(lambda: self._state.supply.types)
 
     @cached_property
     def _waiting(self) -> Sequence[NodeClaim]:

@@ -2,26 +2,33 @@
 
 Of these, pools that draw from a reservation which serves the pod come first.
 
-A pool that cannot have the pod, whatever it offers, is only counted: its reasons lead nowhere.
+A pool that cannot have the pod, whatever it offers, is only counted beside those that can: its reasons lead
+nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.label_names import stable
-from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.provisioning.offers import Offers
-from broker.placement.affinity import NO_MATCH
-from broker.placement.binding import OTHER_NODES, OTHER_ZONE
 from broker.placement.machines import NO_OPTION
 from broker.placement.packing_model import Packing, PendingPod
-from broker.placement.pool_choice import absent_pools, pool_node
+from broker.placement.pool_choice import (
+    PoolVerdict,
+    absent_pools,
+    asked,
+    by_reason,
+    none_accepts,
+    pool_verdict,
+)
+from broker.placement.pool_room import TypeRoom
 from broker.placement.storage import Storage, StoredVolume
+from broker.placement.type_reasons import PoolReason
 from broker.text import abridged, counted
 
 MOST_NAMED: Final = 3  # of the machines that are named beside a volume
@@ -43,47 +50,61 @@ def pool_reasons(
     faults: Sequence[PoolFault],
     storage: Storage,
     existing: Collection[str],
+    room: TypeRoom,
 ) -> dict[str, str]:
     """The reason of each pod that gets no machine, by its key. `existing`: the names of all NodePools, those
-    of others included.
+    of others included. `room`: by EC2's types.
     """
     reasons = dict(packing.reasons)
+    every = [*pools, *(fault.pool for fault in faults)]
+    judged: dict[Hashable, tuple[str, list[PoolVerdict]]] = {}
     for pod in pods:
         if pod.key not in reasons:
             continue
         by_pool = packing.by_pool.get(pod.key, {})
         known = {
-            **{pool: text + _volumes(pool, pod, text, offered, storage) for pool, text in by_pool.items()},
+            **{pool: why.text + _volumes(pool, pod, why, offered, storage) for pool, why in by_pool.items()},
             **{pool: text for (pool, drawing), text in offered.empty.items() if drawing == pod.drawing},
             **{fault.pool.name: fault.message for fault in faults},
         }
         if known:
-            every = [*pools, *(fault.pool for fault in faults)]
             # A reason of the pod's own, or of its gang, precedes those of pools.
             own = "" if by_pool or reasons[pod.key] == NO_OPTION else reasons[pod.key]
-            reasons[pod.key] = "; ".join(
-                filter(None, [own, *_texts(pod, known, every, existing, count=not own)])
-            )
+            if (key := asked(pod.info)) not in judged:
+                absent = absent_pools(pod.info, existing) or room.unknown(pod.info)
+                judged[key] = absent, [pool_verdict(pod.info, pool, room.lack) for pool in every]
+            absent, verdicts = judged[key]
+            texts = [absent] if absent else _texts(pod, known, verdicts, count=not own)
+            reasons[pod.key] = "; ".join(filter(None, [own, *texts]))
     return reasons
 
 
+def _admits(verdict: PoolVerdict) -> bool:
+    """Whether labels and taints of the pool admit the pod, with some instance."""
+    return verdict.accepts or bool(verdict.lack)
+
+
 def _texts(
-    pod: PendingPod,
-    known: Mapping[str, str],
-    pools: Sequence[NodePool],
-    existing: Collection[str],
-    *,
-    count: bool,
+    pod: PendingPod, known: Mapping[str, str], verdicts: Sequence[PoolVerdict], *, count: bool
 ) -> list[str]:
     """The reason of each pool that admits the pod; `count`: also the number of the others."""
-    admitting = [pool for pool in pools if pool.name in known and _admits(pool, pod)]
-    related = [pool.name for pool in sorted(admitting, key=lambda pool: not _owned(pool, pod))]
-    texts = [f"NodePool {name}: {known[name]}" for name in related]
-    if count and (others := len(known) - len(related)):
-        pools_text = counted(others, "other NodePool" if related else NodePool.KIND.kind)
-        absent = absent_pools(pod.info, existing)
-        texts.append(absent or f"{pools_text} of no use to it: {NO_MATCH}, or its tolerations")
+    concerned = [verdict for verdict in verdicts if verdict.pool.name in known]
+    admitting = [verdict for verdict in concerned if _admits(verdict)]
+    admitting.sort(key=lambda verdict: not _owned(verdict.pool, pod))
+    texts = by_reason((verdict.pool.name, _reason(verdict, known)) for verdict in admitting)
+    others = [verdict for verdict in concerned if not _admits(verdict)]
+    if count and others:
+        pools = counted(len(others), "other NodePool")
+        of_others = f"{pools} of no use to it by its node selector, affinity or tolerations"
+        if not texts:
+            of_others = none_accepts((verdict.pool.name, verdict.rejection) for verdict in others)
+        texts.append(of_others)
     return texts
+
+
+def _reason(verdict: PoolVerdict, known: Mapping[str, str]) -> str:
+    """The part of the pod to correct comes first; without any type, the pool's own reason has more detail."""
+    return verdict.rejection if verdict.lack in ("requests", "selector") else known[verdict.pool.name]
 
 
 def _owned(pool: NodePool, pod: PendingPod) -> bool:
@@ -91,17 +112,9 @@ def _owned(pool: NodePool, pod: PendingPod) -> bool:
     return pool.spec.template.metadata.annotations.get(names.DRAWS_FROM) in pod.drawing.admitted
 
 
-def _admits(pool: NodePool, pod: PendingPod) -> bool:
-    """Whether labels and taints of the pool admit the pod, with some instance."""
-    try:
-        return pool_node(pool).accepts(pod.info)
-    except InvalidRequirement:
-        return True  # the pool is to be corrected first
-
-
-def _volumes(pool: str, pod: PendingPod, reason: str, offered: Offers, storage: Storage) -> str:
+def _volumes(pool: str, pod: PendingPod, reason: PoolReason, offered: Offers, storage: Storage) -> str:
     """The pod's volumes and their zones beside the machines of the pool, if zones are the reason."""
-    if OTHER_NODES not in reason and OTHER_ZONE not in reason:
+    if not reason.by_volume:
         return ""
     places = {
         f"{option.instance_type} in {option.zone}"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.capacity.answers import remember, scopes
+from broker.capacity.full_slots import full_ids
 from broker.capacity.model import Claim, Inventory, Plan, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from providers.errors import ErrorClass, ProviderError
@@ -92,7 +93,7 @@ def test_reserved_alone_never_leaves_the_reservations() -> None:
     assert plan.assignments == ()
     (unplaced,) = plan.unplaced
     assert unplaced.reason == "AllReservationsFull"
-    assert "cr-1 0 of 4" in unplaced.message
+    assert "cr-1 0 of 4" in unplaced.message and full_ids(unplaced.message) == ("cr-1",)
 
 
 @pytest.mark.covers("KRP-17")

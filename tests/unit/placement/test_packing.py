@@ -105,12 +105,15 @@ def test_limits_of_a_pool_hold() -> None:
 @pytest.mark.parametrize(
     ("pod", "text"),
     [
-        ({"cpu": "9"}, "NodePool default: 1 Insufficient cpu"),
+        (
+            {"cpu": "9"},
+            "NodePool default: 1 instance type has too little cpu (2 for pods at most, the pod asks for 9)",
+        ),
         (
             {"nodeSelector": {"disk": "ssd"}},
-            "NodePool default: 1 node(s) didn't match Pod's node affinity/selector",
+            "NodePool default: 1 instance type does not match the pod's node selector (disk In [ssd])",
         ),
-        ({"requests": {"nvidia.com/gpu": "1"}}, "NodePool default: 1 Insufficient nvidia.com/gpu"),
+        ({"requests": {"nvidia.com/gpu": "1"}}, "NodePool default: 1 instance type has no nvidia.com/gpu"),
         (
             {
                 "affinity": node_affinity(
@@ -130,7 +133,8 @@ def test_pod_that_fits_no_new_machine_gets_none_and_the_reason(pod: dict[str, An
 def test_taints_keep_pods_off() -> None:
     tainted = option(taints=(Taint(key="gpu", effect="NoSchedule"),))
     result = packed([pending()], [tainted], room={})
-    assert result.reasons == {"default/p": "NodePool default: 1 node(s) had untolerated taint(s)"}
+    reason = "NodePool default: 1 instance type has a taint that the pod does not tolerate (gpu:NoSchedule)"
+    assert result.reasons == {"default/p": reason}
 
 
 @pytest.mark.covers("KRP-35")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.capacity.full_slots import full_ids
 from broker.placement.packing import NO_ROOM, SPREAD
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import node_of
@@ -321,7 +322,8 @@ def test_a_zone_that_is_only_full_is_no_reason_for_ever() -> None:
     options, room = slots({"a": 0, "b": 1})
     packing = pack(many(1, cpu="1500m", **near()), options, room=room, snapshot=snapshot)
     assert packing.reasons["default/p-0"] == NO_ROOM
-    assert "no free slot is left for it in cr-a" in packing.by_pool["default/p-0"]["default"]
+    why = packing.by_pool["default/p-0"]["default"].text
+    assert "no free slot is left for it in cr-a" in why and full_ids(why) == ("cr-a",)
     packing = pack(many(1, cpu="1500m", **near()), options[1:], room=room, snapshot=snapshot)
     assert packing.reasons["default/p-0"] == SPREAD
 

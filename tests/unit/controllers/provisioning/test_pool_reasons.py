@@ -16,7 +16,18 @@ from broker.placement.gangs import unknown_sizes
 from broker.placement.machines import NO_OPTION
 from broker.placement.model import NodeInfo
 from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, Packing
+from broker.placement.pool_room import TypeRoom
 from broker.placement.storage import Storage
+from broker.placement.type_reasons import PoolReason
+from providers.model import Gpu, InstanceType
+
+ZONES = frozenset({"us-east-1a", "us-east-1b"})
+H100 = Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920)
+TYPES = (
+    InstanceType(name="m5.large", vcpus=2, memory_mib=8192, zones=ZONES),
+    InstanceType(name="p5.48xlarge", vcpus=192, memory_mib=2 * 2**20, zones=ZONES, gpus=(H100,)),
+)
+ROOM = TypeRoom(lambda: {type_.name: type_ for type_ in TYPES})
 
 
 def pool(name: str, draws: str = "") -> NodePool:
@@ -37,7 +48,7 @@ def test_the_pool_of_the_owner_is_named_first(draws: str, first: str) -> None:
     )
     packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
     pools = [pool("any"), pool("theirs", "team/gpus")]
-    reasons = pool_reasons(packing, [pod], offered, pools, [], Storage(), ("any", "theirs"))
+    reasons = pool_reasons(packing, [pod], offered, pools, [], Storage(), ("any", "theirs"), ROOM)
     assert reasons[pod.key].startswith(f"NodePool {first}: ")
 
 
@@ -49,12 +60,72 @@ def test_a_pool_of_another_controller_is_not_said_to_be_missing() -> None:
     packing = Packing(bins=(), reasons={pod.key: NO_OPTION})
 
     def reason(*existing: str) -> str:
-        return pool_reasons(packing, [pod], offered, [pool("any")], [], Storage(), existing)[pod.key]
+        every = [pool("any")]
+        return pool_reasons(packing, [pod], offered, every, [], Storage(), existing, ROOM)[pod.key]
 
     assert reason("any") == "NodePool gpu-karp does not exist; there are any"
-    assert "not exist" not in reason("any", "gpu-karp") and "1 NodePool of no use" in reason(
-        "any", "gpu-karp"
+    assert reason("any", "gpu-karp") == (
+        "no NodePool accepts it: NodePool any: karpenter.sh/nodepool: no value satisfies In [any] and "
+        "In [gpu-karp]"
     )
+
+
+def reason_of(selector: dict[str, str], *pools: NodePool, cpu: str = "1") -> str:
+    """The reason of a pod for which each pool has types that cannot have it."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+    body = {
+        "metadata": {"name": "p", "namespace": "team", "uid": "u"},
+        "spec": {"containers": [container], "nodeSelector": selector},
+    }
+    pod = pending_pod(Pod.decode(body), lambda *_: NO_DRAWING, unknown_sizes)
+    known = {item.name: PoolReason("2 instance types do not match it") for item in pools}
+    packing = Packing(reasons={pod.key: "none"}, by_pool={pod.key: known})
+    existing = [item.name for item in pools]
+    offered = Offers(options=(), room={})
+    return pool_reasons(packing, [pod], offered, pools, [], Storage(), existing, ROOM)[pod.key]
+
+
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        (
+            {names.INSTANCE_TYPE: "m5.lrage"},
+            "no instance type 'm5.lrage' in this Region; the nearest name is m5.large",
+        ),
+        ({names.INSTANCE_GPU_NAME: "amdgpu"}, "no GPU 'amdgpu' in this Region; there are h100"),
+        (
+            {names.ARCH: "ppc64le"},
+            "no instance type of architecture 'ppc64le' in this Region; there are amd64",
+        ),
+        ({names.ZONE: "us-east-1z"}, "this Region has no zone 'us-east-1z'; the nearest name is us-east-1b"),
+        ({names.CAPACITY_TYPE: "spto"}, "there is no capacity type 'spto'; the nearest name is spot"),
+    ],
+    ids=["type", "gpu", "architecture", "zone", "capacity type"],
+)
+def test_label_value_that_nothing_has_is_the_whole_reason(selector: dict[str, str], text: str) -> None:
+    reason = reason_of(selector, pool("a"), pool("b"))
+    assert reason.endswith(text) and "NodePool" not in reason and "node(s)" not in reason
+
+
+@pytest.mark.covers("FLT-35")
+def test_pools_with_one_reason_are_one_clause() -> None:
+    chosen = {names.INSTANCE_GPU_NAME: "h100", names.INSTANCE_FAMILY: "m5"}
+    assert reason_of(chosen, pool("a"), pool("b")) == (
+        "NodePools a, b: EC2 has no instance type that it and the pod's selector allow "
+        f"({names.INSTANCE_FAMILY} one of m5, {names.INSTANCE_GPU_NAME} one of h100)"
+    )
+
+
+@pytest.mark.covers("FLT-35")
+def test_pod_larger_than_each_type_is_told_the_largest() -> None:
+    assert reason_of({}, pool("a"), cpu="500") == (
+        "NodePool a: the largest type that it allows has 192 CPU, the pod asks for 500 CPU"
+    )
+
+
+def test_types_that_some_pool_has_are_counted() -> None:
+    assert reason_of({names.ZONE: "us-east-1a"}, pool("a")) == "NodePool a: 2 instance types do not match it"
 
 
 def test_pool_offers_none_only_if_it_has_no_machine_for_any_pod() -> None:

@@ -1,0 +1,44 @@
+"""Names the label values that nothing in the Region has, with the nearest known value.
+
+Why: such a requirement is a typing error nearly always, and neither waiting nor more capacity helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from broker.apis import names
+from broker.capacity.requirements import Requirements
+from broker.text import abridged, nearest
+
+MOST_LISTED: Final = 3
+FEW: Final = 20  # known values, from which some are listed if none is near
+_SENTENCES: Final[Mapping[str, str]] = {
+    names.INSTANCE_TYPE: "EC2 has no instance type {!r} in this Region",
+    names.INSTANCE_FAMILY: "EC2 has no instance family {!r} in this Region",
+    names.INSTANCE_GPU_NAME: "EC2 has no GPU {!r} in this Region",
+    names.ARCH: "EC2 has no instance type of architecture {!r} in this Region",
+    names.ZONE: "this Region has no zone {!r}",
+    names.REGION: "this Region is not {!r}",
+    names.CAPACITY_TYPE: "there is no capacity type {!r}",
+    names.INSTANCE_TENANCY: "there is no tenancy {!r}",
+}
+_OTHERS: Final = "EC2 has no instance type with {key} {value!r} in this Region"
+
+
+def unknown_values(requirements: Requirements, known: Mapping[str, Collection[str]]) -> list[str]:
+    """A sentence for each label of which only unknown values are accepted. `known`: the values by label."""
+    sentences = []
+    for key, values in known.items():
+        accepted = requirements.values(key) or frozenset()
+        if values and accepted and accepted.isdisjoint(values):
+            value = min(accepted)
+            sentence = _SENTENCES.get(key, "").format(value) or _OTHERS.format(key=key, value=value)
+            sentences.append(sentence + _others(value, values))
+    return sentences
+
+
+def _others(value: str, known: Collection[str]) -> str:
+    listed = f"; there are {abridged(sorted(known), MOST_LISTED)}" if len(known) <= FEW else ""
+    return ("" if value.isdigit() else nearest(value, known)) or listed
