@@ -70,4 +70,8 @@ class NodeValues:
             (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id),
             product.platform,
         )
-        return usd_hour(self.types, replace(product, platform=platform)) or 0.0
+        product = replace(product, platform=platform)
+        known, type_ = usd_hour(self.types, product), self.types.get(product.instance_type)
+        if known is None and not product.spot and type_ is not None:
+            known = type_.price(platform, product.tenancy)  # a Local Zone's is not read: the Region's decides
+        return known or 0.0

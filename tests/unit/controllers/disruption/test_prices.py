@@ -1,4 +1,4 @@
-"""The value of a node: the price that `explain` shows, or none."""
+"""The value of a node: the price that `explain` shows; in a Local Zone, that of the Region."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOL = NodePool.decode(
 
 
 @pytest.mark.parametrize(("zone", "usd_hour"), [("us-east-1a", 0.096), ("us-east-1-bos-1a", None)])
-def test_a_node_saves_the_price_that_is_shown(zone: str, usd_hour: float | None) -> None:
+def test_a_node_saves_its_price(zone: str, usd_hour: float | None) -> None:
     labels = {
         names.CAPACITY_TYPE: "on-demand",
         names.INSTANCE_TYPE: "m5.large",
@@ -39,4 +39,4 @@ def test_a_node_saves_the_price_that_is_shown(zone: str, usd_hour: float | None)
     )
     value = NodeValues(sources=sources, types=TYPES, snapshot=snapshot).by_uid["c"]
     assert node_price(TYPES, {}, {}, node) == usd_hour
-    assert (value.price, value.bought) == (usd_hour or 0.0, usd_hour is not None)
+    assert (value.price, value.bought) == (0.096, True)
