@@ -33,12 +33,12 @@ def unknown_values(requirements: Requirements, known: Mapping[str, Collection[st
     for key, values in known.items():
         accepted = requirements.values(key) or frozenset()
         if values and accepted and accepted.isdisjoint(values):
-            value = min(accepted)
-            sentence = _SENTENCES.get(key, "").format(value) or _OTHERS.format(key=key, value=value)
-            sentences.append(sentence + _others(value, values))
+            sentences.append(unknown_value(key, min(accepted), values))
     return sentences
 
 
-def _others(value: str, known: Collection[str]) -> str:
-    listed = f"; there are {abridged(sorted(known), MOST_LISTED)}" if len(known) <= FEW else ""
-    return ("" if value.isdigit() else nearest(value, known)) or listed
+def unknown_value(key: str, value: str, known: Collection[str]) -> str:
+    """A sentence about the value of a label that is not known, with the nearest known one."""
+    sentence = _SENTENCES.get(key, "").format(value) or _OTHERS.format(key=key, value=value)
+    listed = f"; there are {abridged(sorted(known), MOST_LISTED)}" if known and len(known) <= FEW else ""
+    return sentence + (("" if value.isdigit() else nearest(value, known)) or listed)

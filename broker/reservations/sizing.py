@@ -41,7 +41,7 @@ from broker.capacity.types import (
     type_labels,
     zone_labels,
 )
-from broker.text import nearest
+from broker.capacity.unknown_values import unknown_value
 from providers.model import InstanceType, Odcr
 
 Sizing = Literal["accelerator", "max"]
@@ -158,9 +158,8 @@ def flavor_of(
     if INSTANCE_TYPE in wanted and wanted[INSTANCE_TYPE] not in types:
         return problem(
             "InstanceTypeUnknown",
-            f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this Region"
-            f"{nearest(wanted[INSTANCE_TYPE], types)}: correct {INSTANCE_TYPE} in the nodeLabels of its "
-            "ResourceFlavor",
+            f"{unknown_value(INSTANCE_TYPE, wanted[INSTANCE_TYPE], types)}: correct {INSTANCE_TYPE} in the "
+            "nodeLabels of its ResourceFlavor",
         )
     chosen = [type_ for type_ in types.values() if _is(type_, wanted)]
     if not chosen:
@@ -182,7 +181,7 @@ def flavor_of(
         )
         return problem(
             "ZoneUnknown",
-            f"this Region has no zone {unknown[0]!r}{nearest(unknown[0], known)}: correct {field}",
+            f"{unknown_value(ZONE, unknown[0], known)}: correct {field}",
         )
     if next(flavor.places(types), None) is None:
         offered = ", ".join(_offering(chosen)) or "none"

@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
+from broker.commands.explain.situation import read
 from broker.controllers.provisioning.report import FAILED, NOMINATED
 from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
@@ -93,6 +94,63 @@ def test_volume_in_a_zone_without_a_slot_is_named_with_the_reservations_zone(sta
     start(stack)
     event = stack.until_event("p-0", FAILED, kind="Pod", text="volume pv")
     assert all(text in event.message for text in (B, odcr, "us-east-1a"))
+
+
+UNKNOWN = {
+    "type": (
+        names.INSTANCE_TYPE,
+        "m5.lrage",
+        "EC2 has no instance type 'm5.lrage' in this Region; the nearest name is m5.large",
+    ),
+    "gpu": (names.INSTANCE_GPU_NAME, "amdgpu", "EC2 has no GPU 'amdgpu' in this Region; there are "),
+    "arch": (names.ARCH, "riscv64", "EC2 has no instance type of architecture 'riscv64' in this Region"),
+    "zone": (names.ZONE, "us-east-1z", "this Region has no zone 'us-east-1z'; the nearest name is us-east-1"),
+    "old-zone": (OLD_ZONE, "us-east-9", "this Region has no zone 'us-east-9'; the nearest name is us-east-1"),
+}
+
+
+@pytest.mark.covers("ONC-01", "FLT-35")
+def test_label_value_that_nothing_has_is_the_reason_in_the_event_and_in_explain(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    pool(stack, "reserved", template={"requirements": [capacity(RESERVED)]})
+    for name, (key, value, _) in UNKNOWN.items():
+        pods(stack, 1, name, spec={"nodeSelector": {key: value}})
+    start(stack)
+    for name, (_, _, text) in UNKNOWN.items():
+        event = stack.until_event(f"{name}-0", FAILED, kind="Pod", text=text)
+        assert "node(s)" not in event.message and "NodePool" not in event.message
+
+    def reasons() -> dict[str, tuple[str, str]]:
+        rows = read(stack.client, stack.clock.now()).waiting_pods
+        return {row.name: (row.reason, row.message) for row in rows}
+
+    def same() -> bool:
+        known = reasons()
+        return all(
+            known[f"{name}-0"][0] == "NoNodePool" and known[f"{name}-0"][1].startswith(text)
+            for name, (_, _, text) in UNKNOWN.items()
+        )
+
+    stack.until(same, "explain has the reasons of the events", step=1.0)
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("FLT-35")
+def test_types_that_do_not_match_are_counted_and_the_test_is_named(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5.xlarge"]}
+    pool(stack, template={"requirements": [types]})
+    pods(stack, 1, spec={"nodeSelector": {names.CAPACITY_TYPE: RESERVED}})
+    pods(stack, 1, "large", cpu="4")
+    start(stack)
+    event = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team")
+    assert event.message.endswith(
+        "NodePool team: 2 instance types do not match the pod's node selector "
+        f"({names.CAPACITY_TYPE} In [{RESERVED}])"
+    )
+    event = stack.until_event("large-0", FAILED, kind="Pod", text="NodePool team")
+    assert "2 instance types have too little cpu (3" in event.message and "asks for 4)" in event.message
 
 
 @pytest.mark.covers("FLT-35")
