@@ -80,7 +80,7 @@ class Broker:
         self.waiting_pods = waiting_pods_of(term, mirrored, failures)
         self.node_prices = partial(node_prices_of, term, mirrored)
         self.slot_rows = slot_rows_of(term, mirrored)
-        self._outside_cost = partial(outside_cost_of, term, mirrored)
+        self.outside_cost = partial(outside_cost_of, term, mirrored)
         self.nodeclasses, self.pod_reports = term.nodeclasses, failures
         add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
@@ -93,7 +93,7 @@ class Broker:
         state.follow(lambda: self.launcher.shortages, self._owned_claims, since, self._term.clock.now)
         waiting_pods.follow(self.waiting_pods)
         slot_marks.follow(self.slot_rows)
-        outside.follow(self._outside_cost)
+        outside.follow(self.outside_cost)
         self._manager.start()
 
     def stop(self) -> None:

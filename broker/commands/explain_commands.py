@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from broker.commands.help import Command
-from broker.commands.output import Format, show, show_one
+from broker.commands.output import Format, show_one
 from broker.commands.verb_commands import CLUSTER, Output
+from broker.oncall.workload_kinds import WORKLOADS
 from broker.options import options
 from broker.settings import Settings
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.commands.explain.claim import Forecaster
     from broker.commands.explain.explanation import Explanation
     from broker.commands.explain.pod import PodExplainer
+    from broker.commands.explain.present import TextOrTable
     from broker.kube.client import Client
     from providers.aws import AwsProvider
 
@@ -33,13 +34,12 @@ PLAN: Final = (
     "gang_hold_seconds",
 )
 OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
-# By command: the kind of workload.
-WORKLOADS: Final = {"deployment": "Deployment", "statefulset": "StatefulSet", "job": "Job"}
+DEFAULT: Final = "default"
 _NEEDS: Final = (*PLAN, *OWNERSHIP, *AWS, *CLUSTER)
 
 Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
-Pod = Annotated[str, typer.Argument(metavar="NAME", help="Name of the Pod.")]
-Workload = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+Pod = Annotated[str, typer.Argument(metavar="NAME", help="NAME of the Pod, or NAMESPACE/NAME.")]
+Workload = Annotated[str, typer.Argument(metavar="NAME", help="Its NAME, or NAMESPACE/NAME.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="Its namespace.")]
 
 
@@ -56,6 +56,7 @@ def register(
         """
         from broker.commands.explain import claim as explain
         from broker.commands.explain.explanation import OPTION_COLUMNS
+        from broker.commands.explain.present import page, stacked
         from broker.oncall.waiters import is_brokers
 
         connected = client(settings)
@@ -67,41 +68,47 @@ def register(
             document = explain.document(claim, options_now, events, pods=pods, usd_hour=usd_hour)
             show_one(document, format_=output)
             return
-        headline = explain.headline(claim, pods=pods, usd_hour=usd_hour)
-        sys.stdout.write("\n".join(headline) + "\n\n")
-        show(
-            explain.format_attempts(explain.attempts(claim, events)),
-            columns=explain.ATTEMPT_COLUMNS,
-            format_=output,
-            nothing="no launch was tried yet" if is_brokers(claim) else "Karpenter reported none",
-        )
-        if events:
-            sys.stdout.write("\n")
-            show(events, columns=explain.EVENT_COLUMNS, format_=output)
+        tried = explain.format_attempts(explain.attempts(claim, events))
+        none = "no launch was tried yet" if is_brokers(claim) else "Karpenter reported none"
+        parts: list[TextOrTable] = [explain.headline(claim, pods=pods, usd_hour=usd_hour)]
+        parts += [(tried, explain.ATTEMPT_COLUMNS) if tried else [none], (events, explain.EVENT_COLUMNS)]
         if options_now is not None:
-            sys.stdout.write(f"\nNow: {options_now.decision}\n")
-            if options_now.rows:
-                sys.stdout.write("\n")
-                show(explain.format_options(options_now.rows), columns=OPTION_COLUMNS, format_=output)
-            if short := explain.shortages(options_now):
-                sys.stdout.write("\n")
-                show(explain.format_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
+            short = explain.format_shortages(explain.shortages(options_now))
+            parts += [
+                [f"Now: {options_now.decision}"],
+                (explain.format_options(options_now.rows), OPTION_COLUMNS),
+                (short, explain.SHORTAGE_COLUMNS),
+            ]
+        page().print(stacked(parts), crop=False)
 
     @explain_app.command("pod", cls=Command)
     @options(*_NEEDS)
     def explain_pod(
-        settings: Settings, name: Pod, namespace: Namespace = "default", output: Output = Format.TABLE
+        settings: Settings, name: Pod, namespace: Namespace = DEFAULT, output: Output = Format.TABLE
     ) -> None:
         """Show why a pod waits or where it runs: its NodePools, every option with its price, the slot that it
         has or waits for with the users of that slot, the next step, and the command that helps.
         """
         from broker.commands.explain.pod import find
 
+        namespace, name = _place(namespace, name)
         explainer = _explainer(settings, namespace, client, provider)
         _print([explainer.page(find(explainer.situation, namespace, name))], output)
 
     for kind in WORKLOADS:
         _add_workload(kind, explain_app, client, provider)
+
+
+def _place(namespace: str, name: str) -> tuple[str, str]:
+    """The namespace and name of `NAME`, or of `NAMESPACE/NAME`. Raises ValueError for two namespaces."""
+    within, slash, own = name.partition("/")
+    if not slash:
+        return namespace, name
+    if not within or not own or "/" in own:
+        raise ValueError(f"{name!r}: write NAME or NAMESPACE/NAME")
+    if namespace not in (DEFAULT, within):
+        raise ValueError(f"{name!r} and --namespace {namespace} name two namespaces: write one of them")
+    return within, own
 
 
 def _add_workload(
@@ -111,13 +118,14 @@ def _add_workload(
     provider: Callable[..., AwsProvider],
 ) -> None:
     def explain_workload(
-        settings: Settings, name: Workload, namespace: Namespace = "default", output: Output = Format.TABLE
+        settings: Settings, name: Workload, namespace: Namespace = DEFAULT, output: Output = Format.TABLE
     ) -> None:
+        namespace, name = _place(namespace, name)
         explainer = _explainer(settings, namespace, client, provider)
         _workload(kind, explainer, partial(client, settings), namespace, name, output)
 
     explain_workload.__doc__ = (
-        f"Show the pods of a {WORKLOADS[kind]} as `explain pod` does, equal ones together."
+        f"Show the pods of a {WORKLOADS[kind].kind} as `explain pod` does, equal ones together."
     )
     explain_app.command(kind, cls=Command)(options(*_NEEDS)(explain_workload))
 

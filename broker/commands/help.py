@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
+from broker.oncall.workload_kinds import WORKLOADS
 from broker.option_rules import wrong
 from broker.options import BadOptions
 
@@ -80,16 +81,13 @@ KINDS: Final[Mapping[str, str]] = {
     alias: command
     for command, aliases in {
         "pod": "po pod pods",
-        "deployment": "deploy deployment deployments",
-        "statefulset": "sts statefulset statefulsets",
-        "job": "job jobs",
         "claim": "claim nodeclaim nodeclaims",
         "class": "class ec2nodeclass ec2nodeclasses",
         "reservation": "reservation capacityreservation capacityreservations "
         "clustercapacityreservation clustercapacityreservations",
     }.items()
     for alias in aliases.split()
-}
+} | {alias: name for name, item in WORKLOADS.items() for alias in item.aliases}
 
 
 class Group(TyperGroup):
@@ -111,7 +109,9 @@ class KindGroup(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         kind, slash, name = args[0].partition("/")
-        command = KINDS.get(kind.partition(".")[0].lower())
-        if command is not None:
+        kind, _, group = kind.lower().partition(".")
+        command = KINDS.get(kind)
+        workload = WORKLOADS.get(command or "")
+        if command is not None and (workload is None or workload.written(group)):
             args = [command, *([name] if slash and name else []), *args[1:]]
         return super().resolve_command(ctx, args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,10 +19,11 @@ _DOLLAR: Final = 1_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourOfUse:
     """The hour from `at`, in seconds since 1970: mean numbers of slots and instances over its recorded part,
-    and dollars. `recorded`: seconds; all else is 0 without any.
+    and dollars. `recorded`: seconds; all else is 0 without any. `running`: it is not over.
     """
 
     at: int
+    running: bool = False
     recorded: int = 0
     used: float = 0.0
     idle: float = 0.0
@@ -49,7 +50,8 @@ def hours_of_use(levels: Sequence[UseLevel], *, now: int, count: int = SHOWN) ->
             outside = 0 if reservation else row.used
             values = (used, idle, outside, idle * max(0, row.price), outside * row.price)
             _add(sums, start, end, values)
-    return [_hour(at, recorded.get(at, 0), sums[at]) for at in range(first, now + 1, HOUR)]
+    hours = [_hour(at, recorded.get(at, 0), sums[at]) for at in range(first, now + 1, HOUR)]
+    return [*hours[:-1], replace(hours[-1], running=True)]
 
 
 @lru_cache(maxsize=4)

@@ -17,6 +17,7 @@ from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import Object, condition
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.oncall.state import launch_state
+from broker.oncall.workload_kinds import kubectl_type, named_kind
 from broker.placement.future_nodes import requirements_of
 from broker.placement.gangs import gang_of, is_member, unknown_sizes
 from broker.placement.quantities import amounts, pod_requests
@@ -26,7 +27,7 @@ from broker.reservations.drawing import DrawRights
 
 # The kinds of waiters.
 CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
-# Kinds of objects with a template that Kubernetes does not let anyone change.
+# Kinds of objects with a template that cannot be changed: Kubernetes' own, and Volcano's Job.
 FIXED = frozenset({"Job", "Pod"})
 # By the label with the hash in a ReplicaSet's name: the workload that has the template.
 _OF_REPLICA_SETS: Final[Mapping[str, str]] = {
@@ -193,12 +194,12 @@ def pod_command(pod: str) -> str:
 
 
 def owner_of(pod: Pod) -> str:
-    """The workload that made the pod. A Deployment's ReplicaSet has its name and a hash."""
+    """The workload that made the pod, as `Job train`. A Deployment's ReplicaSet has its name and a hash."""
     for owner in pod.metadata.owner_references:
         for label, kind in _OF_REPLICA_SETS.items() if owner.kind == "ReplicaSet" else ():
             if hash_ := pod.labels.get(label):
                 return f"{kind} {owner.name.removesuffix(f'-{hash_}')}"
-        return f"{owner.kind} {owner.name}"
+        return f"{named_kind(owner.kind, owner.api_version)} {owner.name}"
     return ""
 
 
@@ -207,9 +208,10 @@ def template_command(namespace: str, pod: str, owner: str) -> str:
     Job, and a pod without a workload, cannot be changed: the command writes it for a changed copy.
     """
     kind, _, name = (owner or f"Pod {pod}").partition(" ")
-    if kind in FIXED:
-        return f"kubectl get {kind.lower()} -n {namespace} {name} -o yaml"
-    return f"kubectl edit {kind.lower()} -n {namespace} {name}"
+    type_ = kubectl_type(kind)
+    if kind.partition(".")[0] in FIXED:
+        return f"kubectl get {type_} -n {namespace} {name} -o yaml"
+    return f"kubectl edit {type_} -n {namespace} {name}"
 
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:

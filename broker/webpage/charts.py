@@ -40,7 +40,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarChart:
-    """`rows`: the same for a table: the hour, and the value of each part; None where nothing is recorded."""
+    """`rows`: the same for a table: the hour, and the value of each part; None where nothing is recorded.
+
+    `running`: the place and height of the bar of the hour that is not over; None without such a bar.
+    """
 
     title: str
     names: tuple[tuple[str, str], ...]
@@ -49,6 +52,7 @@ class BarChart:
     heights: tuple[tuple[float, str], ...]
     times: tuple[tuple[float, str], ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+    running: tuple[float, float, float] | None = None
 
 
 def bar_chart(title: str, parts: Sequence[Part], hours: Sequence[HourOfUse]) -> BarChart:
@@ -56,17 +60,20 @@ def bar_chart(title: str, parts: Sequence[Part], hours: Sequence[HourOfUse]) -> 
     top = _rounded(max((sum(value(hour) for _, _, value in parts) for hour in hours), default=0.0))
     width = WIDTH / max(1, len(hours))
     bars: list[Bar] = []
+    running: tuple[float, float, float] | None = None
     for index, hour in enumerate(hours):
         height = 0.0
         for part, name, value in parts:
             amount = value(hour) / top * HEIGHT
             if amount:
-                text = f"{_clock(hour.at)}: {value(hour):.1f} {name}"
+                text = f"{_named(hour)}: {value(hour):.1f} {name}"
                 y = round(HEIGHT - height - amount, 1)
                 bars.append(
                     Bar(part=part, x=round(index * width, 1), y=y, height=round(amount, 1), text=text)
                 )
             height += amount
+        if hour.running and height:
+            running = round(index * width, 1), round(HEIGHT - height, 1), round(height, 1)
     return BarChart(
         title=title,
         names=tuple((part, name) for part, name, _ in parts),
@@ -76,7 +83,8 @@ def bar_chart(title: str, parts: Sequence[Part], hours: Sequence[HourOfUse]) -> 
         times=tuple(
             (round(index * width, 1), _clock(hour.at)) for index, hour in enumerate(hours) if _labelled(hour)
         ),
-        rows=tuple((_clock(hour.at), _values(hour, parts)) for hour in hours),
+        rows=tuple((_named(hour), _values(hour, parts)) for hour in hours),
+        running=running,
     )
 
 
@@ -86,6 +94,11 @@ def _values(hour: HourOfUse, parts: Sequence[Part]) -> tuple[float | None, ...]:
 
 def _labelled(hour: HourOfUse) -> bool:
     return datetime.fromtimestamp(hour.at, UTC).hour % _LABELLED == 0
+
+
+def _named(hour: HourOfUse) -> str:
+    """The hour as its bar and its row have it: a running one is not to be compared with the others."""
+    return f"{_clock(hour.at)}{' so far' if hour.running else ''}"
 
 
 def _clock(at: int) -> str:

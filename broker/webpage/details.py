@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from broker.apis.core import Pod
 from broker.app import Broker
 from broker.webpage.nodes import NodeRow, PodAmounts, PodRow, node_rows, pod_rows
 from broker.webpage.scope import VisibleScope
@@ -106,13 +107,15 @@ def _visible_claim(document: Document, scope: VisibleScope) -> Document:
 def _visible_pod(document: Document, scope: VisibleScope) -> Document:
     """Sentences may name what is of others: for a part of the cluster, they are left out."""
     why = [{**row, "message": row["own_message"], "alike": []} for row in document.get("why", ())]
+    events = [row for row in document.get("events", ()) if row["about"].startswith(f"{Pod.KIND.kind} ")]
     if not scope.cluster:
         why = [{**row, "nodepool": "", "claim": ""} for row in why]
-        head = {"subject": document["subject"], "headline": "", "why": why}
+        head = {"subject": document["subject"], "headline": "", "why": why, "events": events}
         return head | dict.fromkeys(("placed", "nodepools", "options", "slots", "do", "next"), ())
     return {
         **document,
         "why": why,
+        "events": events,
         "options": [{**row, "message": ""} for row in document.get("options", ())],
         "slots": [_slot(row, scope) for row in document.get("slots", ())],
         "placed": [_slot(row, scope) for row in document.get("placed", ())],

@@ -111,7 +111,9 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can."""
+    """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can. `outside`: dollars an
+    hour of the instances outside of reservations; None while EC2's instances are not known.
+    """
 
     now: datetime
     described: datetime | None = None
@@ -129,6 +131,7 @@ class LiveState:
     idle_slots: Sequence[IdleSlots] = ()
     broken: Sequence[BrokenNode] = ()
     slots: Sequence[SlotRow] = ()
+    outside: float | None = None
 
     @property
     def short_pools(self) -> list[ShortageRow]:
@@ -225,6 +228,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
         broken=broken,
         slots=broker.slot_rows(),
+        outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),
     )
 
 

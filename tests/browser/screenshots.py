@@ -70,7 +70,7 @@ def filled() -> Iterator[str]:
 def two_teams() -> LiveState:
     """Two teams share accelerators; one node is broken, one ends, and one slot is kept."""
     rows = _rows()
-    return replace(state(claims=3), slots=rows, odcrs=[*map(_view, rows)])
+    return replace(state(claims=3), slots=rows, odcrs=[*map(_view, rows)], outside=110.08)
 
 
 def _view(row: SlotRow) -> OdcrView:

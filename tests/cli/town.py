@@ -54,7 +54,8 @@ class Town(NamedTuple):
         return result.stdout
 
     def options(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        aws = () if arguments[0] == "cluster" else ("--aws-endpoint", self.world.endpoint)
+        kubernetes_alone = arguments[0] in ("cluster", "class", "reservation")
+        aws = () if kubernetes_alone else ("--aws-endpoint", self.world.endpoint)
         return ("--kubeconfig", self.kubeconfig, *aws)
 
     def types(self, *types: InstanceType) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
 from broker.commands.dry_run import DryRun
@@ -16,6 +16,9 @@ from broker.commands.explain import claim as explain
 from broker.commands.explain.live import LIVE
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.situation import read
+from broker.kube.client import Request
+from broker.kube.conditions import timestamp
+from broker.kube.errors import Forbidden
 from broker.webpage.details import Details, live_details
 from broker.webpage.nodes import PodAmounts
 from tests.cluster.account import A
@@ -39,11 +42,11 @@ def forecaster(stack: Stack, now: datetime) -> explain.Forecaster:
 
 
 def by_command(stack: Stack, key: str, now: datetime) -> dict[str, Any]:
-    """The document of `explain pod`, without the events: the page has its timeline."""
+    """The document of `explain pod`. Of the events, those of the pod: the claim has a page of its own."""
     situation = read(stack.client, now)
     explainer = PodExplainer(situation=situation, forecaster=forecaster(stack, now))
     document = explainer.page(find(situation, *key.split("/"))).document()
-    return {part: rows for part, rows in document.items() if part != "events"}
+    return {**document, "events": [row for row in document["events"] if row["about"] == f"Pod {key}"]}
 
 
 @pytest.mark.covers("ONC-05")
@@ -89,9 +92,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     assert (runs["reservation"], runs["capacity_type"]) == (odcr, "reserved")
     assert waits["pods"] == ["default/runs"] and waits["claim"] == "c-1"
     assert [option["reservation"] for option in waits["options"]] == [odcr]
-    assert {part: rows for part, rows in pod.items() if part != "events"} == by_command(
-        stack, "default/runs", now
-    )
+    assert pod == by_command(stack, "default/runs", now)
     assert pod["placed"][0]["reservation"] == odcr
     assert (row.name, row.claim, row.reservation, row.pods) == (node, "c-0", odcr, 1)
     cpu = row.fills[0]
@@ -99,6 +100,61 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     assert row.usd_hour is not None and team_pod.usd_hour is not None
     assert 0 < team_pod.usd_hour < row.usd_hour and team_pod.reservation == odcr
     assert page.claim("none") is None and page.pod("default/none") is None
+
+
+@pytest.mark.covers("ONC-01", "ONC-05")
+def test_page_of_a_pod_has_the_events_of_the_schedulers_and_of_the_broker(stack: Stack) -> None:
+    broker = stack.start()
+    for name in ("waits", "other"):
+        stack.pod(name, nodeSelector={names.NODEPOOL: "none"})
+    reported = [
+        ("default-scheduler", "0/4 nodes are available"),
+        ("capacity-broker", "no NodePool accepts it"),
+    ]
+    for name in ("waits", "other"):
+        about = {
+            "kind": "Pod",
+            "name": name,
+            "namespace": "default",
+            "uid": stack.get(Pod, name, namespace="default").uid,
+        }
+        for number, (writer, message) in enumerate(reported):
+            event = {
+                "metadata": {"name": f"{name}.{number}", "namespace": "default"},
+                "involvedObject": about,
+                "type": "Warning",
+                "reason": "FailedScheduling",
+                "message": f"{message}: {name}",
+                "reportingComponent": writer,
+                "lastTimestamp": timestamp(stack.clock.now()),
+                "count": 3,
+            }
+            stack.client.create(Event.KIND, event)
+    stack.until(lambda: broker.read.pods.cache.find("default/waits"), "the caches have the pod")
+    now = stack.clock.now()
+    document = details(broker, now).pod("default/waits")
+    assert document is not None and document["unread"] == []
+    shown = {row["message"]: (row["count"], row["about"]) for row in document["events"]}
+    assert shown.items() >= {f"{text}: waits": (3, "Pod default/waits") for _, text in reported}.items()
+    assert not [message for message in shown if message.endswith(": other")]
+    assert document["events"] == by_command(stack, "default/waits", now)["events"]
+
+
+@pytest.mark.covers("ONC-05")
+def test_page_of_a_pod_says_so_if_events_cannot_be_read(stack: Stack) -> None:
+    """As under a role from before this page had events."""
+    broker = stack.start()
+    stack.pod("waits")
+    stack.until(lambda: broker.read.pods.cache.find("default/waits"), "the caches have the pod")
+
+    def refuse(_: Request) -> None:
+        raise Forbidden(403, "Forbidden", "events is forbidden")
+
+    stack.tap.on(lambda request: request.method == "GET" and request.path.endswith("/events"), refuse)
+    document = details(broker, stack.clock.now()).pod("default/waits")
+    assert document is not None and document["events"] == []
+    assert document["unread"] == ["events are left out: events is forbidden (403 Forbidden)"]
+    assert document["why"]
 
 
 @pytest.mark.covers("ONC-05")

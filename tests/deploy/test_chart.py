@@ -315,10 +315,11 @@ def test_rights_that_go_with_a_value_go_without_it() -> None:
         *rules("rooms"),
         *rules("scheduler"),
         *rules("webhook"),
+        *rules("web-events"),
     ]
     assert environment(manifests)["BROKER_ADVISE"] == "false"
     manifests = helm.render({**helm.GIVEN, "keepDefinition": True})
-    files = ("cluster", "ome", "rooms", "scheduler", "webhook", "advisor", "definition")
+    files = ("cluster", "ome", "rooms", "scheduler", "webhook", "web-events", "advisor", "definition")
     assert role(manifests)["rules"] == [rule for file in files for rule in rules(file)]
     assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
     manifests = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
@@ -327,6 +328,7 @@ def test_rights_that_go_with_a_value_go_without_it() -> None:
         *rules("ome"),
         *rules("rooms"),
         *rules("scheduler"),
+        *rules("web-events"),
         *rules("advisor"),
     ]
     assert helm.only(manifests, "Role")["rules"] == [
@@ -364,7 +366,9 @@ def test_scheduler_in_pods_of_its_own_takes_its_rights_with_it() -> None:
         f"{manifest['kind']} {manifest['metadata']['name']}": manifest.get("rules") for manifest in manifests
     }
     assert given[f"ClusterRole {helm.RELEASE}"] == [
-        rule for file in ("cluster", "ome", "rooms", "webhook", "advisor") for rule in rules(file)
+        rule
+        for file in ("cluster", "ome", "rooms", "webhook", "web-events", "advisor")
+        for rule in rules(file)
     ]
     assert given[f"ClusterRole {name}"] == [
         rule for file in ("rooms", "scheduler", "scheduler-alone") for rule in rules(file)
@@ -391,8 +395,9 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
     webhook = f"{helm.RELEASE}-webhook"
+    whole = ("cluster", "ome", "rooms", "scheduler", "webhook", "web-events", "advisor")
     for kind, name, namespace, files in (
-        ("ClusterRole", helm.RELEASE, None, ("cluster", "ome", "rooms", "scheduler", "webhook", "advisor")),
+        ("ClusterRole", helm.RELEASE, None, whole),
         ("Role", helm.RELEASE, NAMESPACE, ("system-namespace", "scheduler-namespace")),
         ("Role", webhook, helm.NAMESPACE, ("webhook-namespace",)),
     ):
@@ -548,6 +553,9 @@ def test_the_web_page_has_a_port_and_rights_only_where_others_reach_it() -> None
     alone = helm.render()
     assert "web" not in {port["name"] for port in container(alone)["ports"]}
     assert rules("web")[0] not in role(alone)["rules"]
+    without = helm.render({**helm.GIVEN, "web": {"enabled": False}})
+    assert rules("web-events")[0] in role(alone)["rules"]
+    assert rules("web-events")[0] not in role(without)["rules"]
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
     policy = {**helm.GIVEN["networkPolicy"], "webFrom": peers}
     manifests = helm.render({**helm.GIVEN, "web": EXPOSED, "networkPolicy": policy})

@@ -244,6 +244,7 @@ def permissions() -> str:
         ("scheduler", "the cluster, with `schedulerNames`: the scheduler"),
         ("scheduler-alone", "the cluster, with `scheduler.separate`: the scheduler"),
         ("webhook", "the cluster, with `webhook.enabled`"),
+        ("web-events", "the cluster, with `web.enabled`"),
         ("web", "the cluster, with `web.userHeader` or `web.tokens`"),
         ("web-tokens", "the cluster, with `web.tokens`"),
         ("advisor", "the cluster, with `advise`"),

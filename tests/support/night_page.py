@@ -77,6 +77,8 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         slot_rows=lambda: slots(seen),
         types=dict,
         node_prices=lambda: seen.price_of,
+        instances=SimpleNamespace(listing=()),
+        outside_cost=lambda: {("p5.48xlarge", "us-east-1a"): 55.04},
     )
     provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
     return lambda: live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)

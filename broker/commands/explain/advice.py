@@ -20,6 +20,7 @@ from broker.oncall.waiting_pods import (
     NODEPOOL_NOT_READY,
     RESERVATIONS_FULL,
     WaitingPod,
+    grouped,
 )
 from broker.placement.pool_choice import pool_node
 from broker.reservations.annotations import STOP
@@ -31,6 +32,7 @@ from broker.text import abridged, counted, plain
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
 MOST_MATCHES: Final = 8
 MOST_NAMED: Final = 3
+MOST_GROUPS: Final = 5
 
 
 def advice(situation: Situation, subject: Object | None = None) -> list[dict[str, Any]]:
@@ -116,9 +118,16 @@ _RECLAIM: Final[Mapping[str, str]] = {
 
 
 def _pods(situation: Situation) -> Iterator[tuple[str, str]]:
-    if pods := situation.waiting_pods:
-        count = counted(len(pods), "pod waits", "pods wait")
-        yield pods[0].command, f"{count}: the options of the oldest, and its slot"
+    """A row for each group of waiting pods, as "Short now" names them: what is to be edited, or the command
+    that shows its options.
+    """
+    for group in grouped(situation.waiting_pods)[:MOST_GROUPS]:
+        first, count = group.first, len(group.pods)
+        named = f"{group.named} ({counted(count, 'pod')})" if count > 1 else group.named
+        if first.remedy:
+            yield first.edit, f"{named}: no NodePool accepts it"
+        else:
+            yield first.command, f"{named}: its options, and its slot"
 
 
 def _others(situation: Situation) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ from broker.commands.explain.decision import because
 from broker.commands.explain.event_facts import KARPENTER, concerned, happened, written_by
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
 from broker.commands.explain.permitted import listed, published_shortages
-from broker.commands.explain.situation import unknown
+from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price, shown_price
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
@@ -39,7 +39,7 @@ from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
 from broker.oncall.slot_holders import workloads_on
 from broker.oncall.waiters import is_brokers
-from broker.text import counted, format_time, plain
+from broker.text import abridged, counted, format_time, plain
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
 from providers.names import MANAGER
@@ -57,6 +57,7 @@ SHORTAGE_COLUMNS = {
 _POOL = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE, names.RESERVATION_ID)
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
+MOST_PODS = 8
 
 
 def claim(client: Client, name: str) -> NodeClaim:
@@ -285,7 +286,7 @@ def headline(claim: NodeClaim, *, pods: Iterable[Pod], usd_hour: float | None) -
         shown = (kind, slot and f"in {slot}", price)
         lines.append(f"  {', '.join(filter(None, shown))}")
     if keys := shown_pods(claim, pods):
-        lines.append(f"  pods {', '.join(keys)}")
+        lines.append(f"  pods {abridged(keys, MOST_PODS)}")
     for type_ in BROKER_CONDITIONS:
         if reported := condition(claim.status.conditions, type_):
             text = f"  {type_}={reported.status} {reported.reason}"

@@ -195,7 +195,8 @@ def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, A
         state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
         if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):
             detail = _amounts(obj) if subject else obj.status.lifecycle_detail
-            yield {"object": obj.key, "state": state, "since": None, "message": detail}
+            kind = obj.KIND.kind
+            yield {"kind": kind, "object": obj.key, "state": state, "since": None, "message": detail}
         for condition_ in obj.status.conditions:
             if subject is not None or condition_.status == "False":
                 yield _condition(obj, condition_)
@@ -207,7 +208,8 @@ def _broken_state(situation: Situation) -> Iterator[dict[str, Any]]:
         paid = counted(sum(bool(row.reservation) for row in rows), "paid slot")
         state = counted(len(rows), "node is broken", "nodes are broken")
         since = timestamp(min(row.since for row in rows))
-        yield {"object": "nodes", "state": state, "since": since, "message": f"in {paid}: see Broken"}
+        where = f"in {paid}: see Broken"
+        yield {"kind": "", "object": "nodes", "state": state, "since": since, "message": where}
 
 
 def _pod_state(situation: Situation) -> Iterator[dict[str, Any]]:
@@ -218,6 +220,7 @@ def _pod_state(situation: Situation) -> Iterator[dict[str, Any]]:
         oldest = rows[0].since
         where = "see Pods that wait" if own else "for something else: capacity-broker explain cluster"
         yield {
+            "kind": "",
             "object": "pods",
             "state": count,
             "since": oldest and timestamp(oldest),
@@ -236,6 +239,7 @@ def _amounts(reservation: Reservation) -> str:
 def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
     since = condition_.last_transition_time
     return {
+        "kind": obj.KIND.kind,
         "object": obj.key,
         "state": f"{condition_.type}={condition_.status} {condition_.reason}",
         "since": since and timestamp(since),

@@ -1,7 +1,7 @@
 """The values of `explain claim` and `explain pod` for the web page, from the caches of a leading broker.
 
-Invariant: no call to Kubernetes or EC2 is made. The classes, slots and shortages are those of the launch
-loop, so the options and verdicts are the broker's own.
+Invariant: EC2 is not called, and Kubernetes for the events of one pod only. The classes, slots and shortages
+are those of the launch loop, so the options and verdicts are the broker's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
 from broker.capacity.model import Claim
@@ -23,8 +23,9 @@ from broker.commands.explain import claim as claims
 from broker.commands.explain.decision import unplanned
 from broker.commands.explain.options import ClaimForecast, forecast_planned
 from broker.commands.explain.pod import PodExplainer
-from broker.commands.explain.situation import Situation
+from broker.commands.explain.situation import Situation, with_events
 from broker.controllers.snapshot import Snapshot
+from broker.kube.errors import ApiError
 from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
 from broker.oncall.waiting_pods import waits
 from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
@@ -103,7 +104,7 @@ class LiveForecaster:
 
 
 def situation(broker: Broker, now: datetime) -> Situation:
-    """The cluster as the broker's caches have it; the events are in the history."""
+    """The cluster as the broker's caches have it, without events."""
     every, pods = broker.read.claims.cache.list(), broker.read.pods.cache.list()
     return Situation(
         now=now,
@@ -153,13 +154,25 @@ def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | 
     )
 
 
+def _with_events_of(broker: Broker, pod: Pod, known: Situation) -> Situation:
+    """The situation with the pod's events: no cache has those of the schedulers."""
+    about = {"kind": Pod.KIND.kind, "name": pod.name, "uid": pod.uid}
+    selector = ",".join(f"involvedObject.{field}={value}" for field, value in about.items())
+    try:
+        items, _ = broker.client.list(Event.KIND, namespace=pod.namespace, field_selector=selector)
+    except ApiError as error:
+        return replace(known, unread=(f"events are left out: {error}",))
+    return with_events(known, map(Event.decode, items))
+
+
 def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:
     """The document of `explain pod`; None without such a pod."""
     pod: Pod | None = broker.read.pods.cache.find(key)
     if pod is None:
         return None
+    known = situation(broker, now) if waits(pod) else beside(broker, pod, now)
     explainer = PodExplainer(
-        situation=situation(broker, now) if waits(pod) else beside(broker, pod, now),
+        situation=_with_events_of(broker, pod, known),
         forecaster=LiveForecaster(broker=broker, now=now),
     )
     return explainer.page(pod).document()

@@ -23,7 +23,8 @@ from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.probe import probe
-from broker.commands.explain.situation import Situation, draw_rights, elsewhere, unknown
+from broker.commands.explain.situation import Situation, draw_rights
+from broker.commands.explain.unknown_names import elsewhere, unknown
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.slot_holders import SlotUse, SlotUser
@@ -42,7 +43,6 @@ from broker.text import counted, format_time
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
 MOST_SLOTS: Final = 4  # reservations that are shown with their users
-DEFAULT: Final = "default"
 FULL: Final = "skipped"
 UNFIT: Final = "nothing until the reason above is gone; the broker looks again every 10 s"
 

@@ -6,7 +6,7 @@ Colour is for terminals only: rich leaves it out for a file or a pipe.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -61,6 +61,25 @@ def rendered(
 ) -> Group:
     """Each part with its heading; `most` limits the rows of a part."""
     return Group(*_parts(explanation, most, parts))
+
+
+# Lines of text, or the rows of a table and its columns.
+TextOrTable = list[str] | tuple[Sequence[Mapping[str, Any]], Mapping[str, str]]
+
+
+def stacked(parts: Iterable[TextOrTable]) -> Group:
+    """The parts below each other with a line between them; a table without rows is left out. A line that
+    begins with spaces keeps them where it is broken.
+    """
+    shown: list[RenderableType] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            rows, columns = part
+            content: list[RenderableType] = [table("", rows, columns=columns)] if rows else []
+        else:
+            content = [_indented(Text(line.lstrip()), len(line) - len(line.lstrip())) for line in part]
+        shown += [Text(""), *content] if shown and content else content
+    return Group(*shown)
 
 
 def _parts(

@@ -28,10 +28,16 @@ _REPEATED: Final[Mapping[str, str]] = {"nodes": "broken", "pods": "pods"}
 def shown_rows(
     situation: Situation, parts: Mapping[str, Sequence[Row]], *, brief: bool
 ) -> dict[str, Sequence[Row]]:
-    """`brief`: without the refusals that a short pool already stands for; `errors` counts them."""
+    """`brief`: of the cluster. Without the refusals that a short pool already stands for, which `errors`
+    counts; each object of the state has its kind.
+    """
     now, pools = situation.now, situation_pools(situation)
     return {
-        "state": [row for row in parts["state"] if not parts.get(_REPEATED.get(row["object"], ""))],
+        "state": [
+            _with_kind(row) if brief else row
+            for row in parts["state"]
+            if not parts.get(_REPEATED.get(row["object"], ""))
+        ],
         "short": [*_short(pools, now), *_full(full_of(situation), now)],
         "waiting": [_claims(group) for group in equal_rows(parts["waiting"], cause=_cause)],
         "tried": [*_tried(parts["tried"], told(pools), brief=brief)],
@@ -87,6 +93,11 @@ def relative_text(text: str, now: datetime) -> str:
 
 def format_clock(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _with_kind(row: Row) -> Row:
+    """A class, a NodePool and a reservation may have one name."""
+    return {**row, "object": f"{row['kind']} {row['object']}".strip()}
 
 
 def _short(pools: Iterable[ShortageRow], now: datetime) -> Iterator[Row]:

@@ -10,7 +10,6 @@ import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from difflib import get_close_matches
 from functools import cached_property
 
 from broker.apis import names
@@ -38,6 +37,7 @@ from broker.commands.explain.permitted import (
     published_shortages,
     published_types,
 )
+from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden
@@ -68,7 +68,6 @@ from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
-from broker.text import abridged
 from providers.model import InstanceType
 from providers.names import MANAGER
 
@@ -212,13 +211,13 @@ def read(client: Client, now: datetime) -> Situation:
 def _read(client: Client, now: datetime) -> Situation:
     shortages, why = published_shortages(client)
     unread = [why] if why else []
-    events = sorted(listed(client, Event, unread), key=lambda event: happened(event) or now)
+    events = listed(client, Event, unread)
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)
     waiting = waiting_pods(pods, claims, now)
     types = published_types(client, unread) if waiting else {}
     reports = published_reports(client, unread) if waiting else {}
-    return Situation(
+    situation = Situation(
         now=now,
         claims=claims,
         pods=waiting,
@@ -236,10 +235,19 @@ def _read(client: Client, now: datetime) -> Situation:
         namespaces=listed(client, Namespace),
         mirrors=listed(client, OnDemandCapacityReservation, unread),
         shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
-        events=[event for event in events if written_by(event, MANAGER)],
-        karpenter_events=[event for event in events if written_by(event, KARPENTER)],
-        scheduler_events=[event for event in events if of_scheduler(event)],
         unread=tuple(unread),
+    )
+    return with_events(situation, events)
+
+
+def with_events(situation: Situation, events: Iterable[Event]) -> Situation:
+    """The situation with these events, each beside those of its writer."""
+    ordered = sorted(events, key=lambda event: happened(event) or situation.now)
+    return replace(
+        situation,
+        events=[event for event in ordered if written_by(event, MANAGER)],
+        karpenter_events=[event for event in ordered if written_by(event, KARPENTER)],
+        scheduler_events=[event for event in ordered if of_scheduler(event)],
     )
 
 
@@ -365,23 +373,3 @@ def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable
         own = f"class:{subject.name}:"
         scopes |= {f"subnet:{subnet.id}" for subnet in subject.status.subnets}
     return lambda shortage: str(shortage.scope) in scopes or bool(own and str(shortage.scope).startswith(own))
-
-
-def elsewhere(kind: str, name: str, namespace: str, namespaces: Iterable[str]) -> str:
-    """About a name that only other namespaces have; empty if none has it."""
-    same = sorted(namespaces)
-    if not same:
-        return ""
-    return f"no {kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
-
-
-def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
-    """About a name that no object has: the similar names, or the first of all."""
-    existing = sorted(known)
-    if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
-        return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
-    if meant := get_close_matches(name, existing, n=3):
-        shown = f"did you mean {' or '.join(meant)}?"
-    else:
-        shown = f"there are {abridged(existing, 3)}" if existing else "there is none at all"
-    return f"no {kind} {name!r} in this cluster: {shown} ({command})"

@@ -10,20 +10,19 @@ from broker.apis.core import Pod
 from broker.apis.meta import Kind
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.pod import PodExplainer
-from broker.commands.explain.situation import Situation, elsewhere, unknown
+from broker.commands.explain.situation import Situation
+from broker.commands.explain.unknown_names import elsewhere, unknown
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
-from broker.oncall.waiters import owner_of
-from broker.oncall.waiting_pods import grouped, waits
+from broker.oncall.waiters import owner_of, pod_command
+from broker.oncall.waiting_pods import WaitingGroup, grouped, waits
+from broker.oncall.workload_kinds import WORKLOADS
 from broker.text import counted
 
 KINDS: Final = {
-    "deployment": Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True),
-    "statefulset": Kind(
-        group="apps", version="v1", kind="StatefulSet", plural="statefulsets", namespaced=True
-    ),
-    "job": Kind(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True),
+    name: Kind(group=item.group, version="v1", kind=item.kind, plural=item.plural, namespaced=True)
+    for name, item in WORKLOADS.items()
 }
 _ALIKE: Final = ("capacity_type", "reservation", "instance_type", "zone", "usd_hour")
 MOST_GROUPS: Final = 3  # of unequal waiting pods, each with its options
@@ -50,7 +49,7 @@ def explain_workload(
         explainer.page(by_key[group.first.key], alike=[by_key[row.key] for row in group.pods])
         for group in groups[:MOST_GROUPS]
     ]
-    return [_summary(explainer, kind, f"{namespace}/{name}", pods, len(groups)), *pages]
+    return [_summary(explainer, kind, f"{namespace}/{name}", pods, groups, pages), *pages]
 
 
 def _check(client: Client, situation: Situation, kind: Kind, namespace: str, name: str) -> None:
@@ -64,7 +63,12 @@ def _check(client: Client, situation: Situation, kind: Kind, namespace: str, nam
         same = (item["namespace"] for item in every if item["name"] == name)
         if text := elsewhere(kind.kind, name, namespace, same):
             raise ValueError(text) from error
-        owners = {owner_of(pod) for pod in situation.every_pod if pod.namespace == namespace}
+        owners = {owner_of(pod): pod.key for pod in situation.every_pod if pod.namespace == namespace}
+        for owner, pod in owners.items():
+            if owner.startswith(f"{kind.kind}.") and owner.endswith(f" {name}"):
+                raise ValueError(
+                    f"{owner} is no {kind.kind} of {kind.group}; one of its pods: {pod_command(pod)}"
+                ) from error
         known = {owner.partition(" ")[2] for owner in owners if owner.startswith(f"{kind.kind} ")}
         known |= {item["name"] for item in every if item["namespace"] == namespace}
         known = known or {item["name"] for item in every}
@@ -80,7 +84,17 @@ def _every(client: Client, kind: Kind, namespace: str) -> Sequence[Mapping[str, 
         return client.list(kind, namespace=namespace)[0]
 
 
-def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod], groups: int) -> Explanation:
+def _summary(
+    explainer: PodExplainer,
+    kind: Kind,
+    key: str,
+    pods: Sequence[Pod],
+    groups: Sequence[WaitingGroup],
+    pages: Sequence[Explanation],
+) -> Explanation:
+    """The workload above the pages of its waiting pods. Each of these has the command that helps its pods, so
+    a person gets no command twice.
+    """
     waiting = [pod for pod in pods if waits(pod)]
     placed = [pod for pod in pods if pod.spec.node_name and not pod.ended]
     texts = [f"{len(placed)} of {counted(len(pods), 'pod')} on nodes"]
@@ -89,17 +103,18 @@ def _summary(explainer: PodExplainer, kind: Kind, key: str, pods: Sequence[Pod],
         texts.append(f"{counted(len(rows), 'pod waits', 'pods wait')}, the oldest for {oldest}")
     namespace, _, name = key.partition("/")
     describe = f"kubectl describe {kind.plural.removesuffix('s')} -n {namespace} {name}"
-    command = rows[0].command if rows else describe
-    why = "every option of the pod that waits longest" if rows else "its conditions and events"
     idle = "no pod waits" if pods else "its controller makes its pods, none if it is scaled to zero"
-    unshown = f"; {groups - MOST_GROUPS} more groups of pods wait" if groups > MOST_GROUPS else ""
+    left = groups[MOST_GROUPS:]
+    if left:
+        texts.append(counted(len(left), "more group of pods waits", "more groups of pods wait"))
+    others = [{"command": group.first.command, "why": "pods of a group that is not below"} for group in left]
+    help_ = {row["command"]: row for page in pages for row in page.parts["do"]}
+    own = [] if rows else [{"command": describe, "why": "its conditions and events"}]
     return Explanation(
         subject=f"{kind.kind} {key}",
-        headline="; ".join(texts) + unshown if pods else "it has no pod",
-        parts={
-            "placed": [*_places(explainer, placed)],
-            "do": [{"command": command, "why": why}],
-        },
+        headline="; ".join(texts) if pods else "it has no pod",
+        parts={"placed": [*_places(explainer, placed)], "do": [*own, *help_.values(), *others[:1]]},
+        shown={"do": [*own, *others[:1]]},
         next=["that of each group of pods is below"] if rows else [f"nothing: {idle}"],
         unread=explainer.situation.unread,
     )

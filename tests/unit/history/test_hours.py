@@ -31,6 +31,7 @@ def test_hours_have_means_and_dollars_and_none_without_a_record() -> None:
     before, first = hours_of_use(levels, now=BEGIN + HOUR - 1, count=2)
     assert before == HourOfUse(at=BEGIN - HOUR)
     assert first.recorded == HOUR - 1
+    assert not before.running and first.running
     assert [round(value, 2) for value in (first.used, first.idle, first.outside)] == [2.0, 2.0, 1.0]
     assert [round(value, 2) for value in (first.idle_usd, first.outside_usd)] == [4.0, 2.0]
 

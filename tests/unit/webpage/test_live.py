@@ -29,7 +29,7 @@ def reservation(reserved: ReservationKey, *odcrs: str) -> CapacityReservation:
     return CapacityReservation.decode({"metadata": metadata, "status": {"cloudReservations": held}})
 
 
-def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
+def state(snapshot: Snapshot, *claims: NodeClaim, listing: object = None) -> LiveState:
     def cache(*objects: object) -> SimpleNamespace:
         return SimpleNamespace(cache=SimpleNamespace(list=lambda: list(objects)))
 
@@ -48,6 +48,8 @@ def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
         slot_rows=list,
         types=dict,
         node_prices=lambda: lambda _: None,
+        instances=SimpleNamespace(listing=listing),
+        outside_cost=lambda: {("m5.large", "us-east-1a"): 0.1, ("p5.48xlarge", "us-east-1b"): 55.0},
     )
     provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
     return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
@@ -66,3 +68,9 @@ def test_every_view_has_the_owner_of_the_last_pass() -> None:
     assert [(view.owner, view.owned) for view in live.odcrs] == [("team/now", True)]
     assert {row.key: row.odcrs for row in live.reservations} == {"team/before": (), "team/now": ("cr-1",)}
     assert [loan.owner for loan in live.loans] == ["team/now"]
+
+
+def test_dollars_outside_of_reservations_are_unknown_before_ec2_listed_the_instances() -> None:
+    nothing = Snapshot(version=1, reservations={}, odcrs=OdcrSnapshot(ownership=Ownership()))
+    assert state(nothing).outside is None
+    assert state(nothing, listing=object()).outside == 55.1

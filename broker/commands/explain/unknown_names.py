@@ -1,0 +1,29 @@
+"""Answers to names that no object of the cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from broker.apis.ome import CapacityReservation
+from broker.text import abridged
+
+
+def elsewhere(kind: str, name: str, namespace: str, namespaces: Iterable[str]) -> str:
+    """About a name that only other namespaces have; empty if none has it."""
+    same = sorted(namespaces)
+    if not same:
+        return ""
+    return f"no {kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
+
+
+def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
+    """About a name that no object has: the similar names, or the first of all."""
+    existing = sorted(known)
+    if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
+        return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
+    if meant := get_close_matches(name, existing, n=3):
+        shown = f"did you mean {' or '.join(meant)}?"
+    else:
+        shown = f"there are {abridged(existing, 3)}" if existing else "there is none at all"
+    return f"no {kind} {name!r} in this cluster: {shown} ({command})"

@@ -1,0 +1,109 @@
+"""What a page of `explain` is about: a class's own pods, a pod's own selector, and lines that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Event
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.kube.conditions import timestamp
+
+from .kit import claim, node_class
+from .town import SINCE, Town, condition
+
+EDIT = "kubectl get pod -n ml train -o yaml"
+
+
+def terms(*values: list[str]) -> dict[str, Any]:
+    """Required node affinity to capacity types: any one of the terms."""
+    expressions = [{"key": names.CAPACITY_TYPE, "operator": "In", "values": kinds} for kinds in values]
+    required = {"nodeSelectorTerms": [{"matchExpressions": [item]} for item in expressions]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def with_id(town: Town) -> dict[str, Any]:
+    return {"nodeSelector": {names.RESERVATION_ID: town.world.odcr}}
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("chosen", "command"),
+    [
+        ({"nodeSelector": {names.CAPACITY_TYPE: "reserved"}}, EDIT),
+        (with_id, EDIT),
+        (terms(["reserved"]), EDIT),
+        (terms(["reserved"], ["on-demand"]), "kubectl describe pod -n ml train"),
+        ({}, "capacity-broker watch"),
+    ],
+    ids=["selector", "reservation id", "affinity", "one of two terms", "none"],
+)
+def test_only_a_pod_that_insists_on_a_slot_is_to_be_edited(town: Town, chosen: Any, command: str) -> None:
+    town.fill()
+    town.pool("gpu", kinds=["reserved", "on-demand"])
+    town.pod("train", spec=chosen(town) if callable(chosen) else chosen)
+    page = town.explain("pod", "train", "-n", "ml")
+    (row,) = page["do"]
+    assert row["command"] == command
+    assert ("takes reservations only; NodePool gpu also buys" in row["why"]) == (command == EDIT)
+    only_reserved = {option["capacity_type"] for option in page["options"]} == {"reserved"}
+    assert only_reserved == (chosen != {})
+
+
+@pytest.mark.covers("ONC-02")
+def test_class_shows_the_pods_of_its_own_nodepools_only(town: Town) -> None:
+    other = node_class(town.world)
+    other["metadata"]["name"] = "serving"
+    town.client.create(EC2NodeClass.KIND, other)
+    ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "serving"}
+    town.pool("gpu")
+    town.pool("web", template={"nodeClassRef": ref})
+    town.pod("train", spec={"nodeSelector": {names.NODEPOOL: "gpu"}})
+    town.pod("serve", spec={"nodeSelector": {names.NODEPOOL: "web"}})
+    town.pod("lost", spec={"nodeSelector": {names.NODEPOOL: "none"}})  # of no NodePool, so of any class
+    for name, own in (("training", "ml/train"), ("serving", "ml/serve")):
+        page = town.explain("class", name)
+        assert {row["pod"] for row in page["pods"]} == {own, "ml/lost"}
+        assert page["headline"].count("2 pods wait") == 1
+
+
+WORDS = "0/12 nodes are available: 4 Insufficient nvidia.com/gpu, 8 node(s) had untolerated taint(s). "
+
+
+@pytest.mark.covers("ONC-06")
+@pytest.mark.parametrize("launched", [False, True])
+def test_lines_of_a_claim_fit_a_hundred_columns_without_broken_ids(town: Town, launched: bool) -> None:
+    town.fill()
+    body = claim("train-0", "reserved", "on-demand")
+    keys = [f"ml/a-pod-with-a-long-name-{number:02}" for number in range(30)]
+    body["metadata"]["annotations"] = {names.PODS: ",".join(keys)}
+    status: dict[str, Any] = {"conditions": [condition("Launched", "Unknown", "Waits", WORDS * 4)]}
+    if launched:
+        status |= {"providerID": "aws:///us-east-1a/i-0123456789abcdef0", "nodeName": "ip-10-0-0-9"}
+    town.put(NodeClaim, body, status)
+    town.client.create(
+        Event.KIND,
+        {
+            "metadata": {"name": "e", "namespace": "default"},
+            "involvedObject": {"kind": "NodeClaim", "name": "train-0"},
+            "type": "Warning",
+            "reason": "AllReservationsFull",
+            "message": WORDS * 3,
+            "lastTimestamp": timestamp(SINCE),
+            "source": {"component": "capacity-broker"},
+        },
+    )
+    shown = town.text("claim", "train-0")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 100 and len(lines) < 60
+    assert lines[0] == "NodeClaim train-0, class training" and "\x1b" not in shown
+    assert "Launched=Unknown Waits: 0/12 nodes are available" in shown and "AllReservationsFull" in shown
+    assert shown.split().count("untolerated") == 7
+    if launched:
+        assert "(aws:///us-east-1a/i-0123456789abcdef0)," in shown
+    else:
+        assert keys[0] in shown and "and 22 more" in shown
+        assert town.world.odcr in shown and "on-demand p5.48xlarge" in shown
