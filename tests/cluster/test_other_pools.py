@@ -9,6 +9,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.other_pools import KARPENTER_NOT_RUNNING
 from broker.controllers.provisioning.pools import SERVED
+from broker.controllers.provisioning.published import read_reports
 from broker.controllers.provisioning.report import FAILED
 from tests.cluster import cases
 from tests.cluster.objects import Json
@@ -90,3 +91,17 @@ def test_pod_of_a_pool_whose_controller_is_absent_is_told_so(stack: Stack) -> No
         step=2.0,
     )
     assert claims(stack) == []
+
+
+@pytest.mark.covers("FLT-04", "ONC-02")
+def test_broker_publishes_no_old_reason_for_a_pod_that_another_controller_serves_now(stack: Stack) -> None:
+    """Karpenter's newer event is the reason then."""
+    stack.node_class(id_=stack.aws.odcr())
+    pool(stack)
+    start(stack)
+    pods(stack, 1, spec={"nodeSelector": {"team": "red"}})
+    stack.until(lambda: read_reports(stack.client), "the broker's reason", step=1.0)
+    labels = {"labels": {"team": "red"}}
+    pool(stack, "theirs", group="eks.amazonaws.com", metadata=labels)
+    set_ready(stack, "theirs", "True")
+    stack.until(lambda: not read_reports(stack.client), "no reason of the broker's", step=2.0)

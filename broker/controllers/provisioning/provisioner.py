@@ -121,15 +121,11 @@ class Provisioner:
     @property
     def failures(self) -> Mapping[str, PodReport]:
         """Why no machine is opened for pods, by their uid."""
-        return self._pods.failures.copy()
+        return self._pods.failures
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Creates the claims that pending pods need. Raises ApiError, ProviderError."""
-        result = self._run()
-        self._reports.publish(self.failures)
-        return result
-
-    def _run(self) -> Result | None:
+        self._pods.begin()
         pools = self._served()
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
@@ -142,6 +138,7 @@ class Provisioner:
             self._publish_types()
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
             self._pools.offering((pool.pool for pool in pools), None)
+            self._report()
             return None if self._release(()) else Result(requeue_after=AGAIN)
         if not self._ec2.inventory.described:
             return Result(requeue_after=1.0)
@@ -149,7 +146,13 @@ class Provisioner:
         with _SECONDS.time():
             used = self._serve(pools, waiting, pods, claims)
         self._release(used)
+        self._report()
         return Result(requeue_after=self._wait)
+
+    def _report(self) -> None:
+        """Publishes the reports of a run that looked at all pods: a new leader's first runs may not."""
+        self._pods.finish()
+        self._reports.publish(self.failures)
 
     def _publish_types(self) -> None:
         try:

@@ -43,23 +43,32 @@ class PodReporter:
     def __init__(self, context: ControllerContext) -> None:
         self._recorder = context.recorder
         self._last: dict[tuple[str, str], str] = {}  # by the object's uid and the topic
-        self.failures: dict[str, PodReport] = {}  # why no machine is opened for pods, by their uid
+        self._failing: dict[str, PodReport] = {}  # of this run
+        # Why the last run opened no machine for pods, by their uid; replaced as a whole, for other threads.
+        self.failures: Mapping[str, PodReport] = {}
+
+    def begin(self) -> None:
+        """Begins a run: a pod without a report in it has none."""
+        self._failing = {}
+
+    def finish(self) -> None:
+        """Ends a run that looked at all pods."""
+        self.failures = self._failing
 
     def keep(self, uids: Iterable[str]) -> None:
-        """Forgets all other pods."""
-        kept = {*uids}
+        """Forgets the events of all pods but these and those of this run."""
+        kept = {*uids, *self._failing}
         self._last = {key: text for key, text in self._last.items() if key[0] in kept}
-        self.failures = {uid: report for uid, report in self.failures.items() if uid in kept}
 
     def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
         """The node or claim on which kube-scheduler should place the pod."""
         kind = "nodeclaim" if claim else "node"
-        self.failures.pop(pod.uid, None)
+        self._failing.pop(pod.uid, None)
         self._record(pod, "Normal", NOMINATED, f"Pod should schedule on: {kind}/{target}")
 
     def failed(self, pod: Waiting, reason: str, *, held: bool = False) -> None:
         """Why no machine is opened for the pod. `held`: for a reason of its own."""
-        self.failures[pod.uid] = PodReport(reason, held)
+        self._failing[pod.uid] = PodReport(reason, held)
         self._record(pod, "Warning", FAILED, f"{FAILED_POD}{reason}")
 
     def kept_off(self, pods: Mapping[str, Waiting], reasons: Mapping[str, str]) -> None:
