@@ -1,7 +1,8 @@
 """A value of the leader in a ConfigMap, for the commands: JSON, gzip, base64.
 
-Invariant: the ConfigMap is written only if the value differs from the written one. A text that the broker
-cannot have written counts as none.
+Invariant: the ConfigMap is written only if the value differs from the written one. It is empty while the
+value is too large: no value is better than an old one. A text that the broker cannot have written counts as
+none.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ class PublishedValue:
         self._written: str | None = None
 
     def publish(self, value: Any) -> bool:
-        """Whether the ConfigMap has the value now. A failed write is repeated by the next call."""
+        """Whether the ConfigMap has the value now, or is empty for one that is too large."""
         text = encode(value)
+        if len(text) > LARGEST:
+            _log.warning("not published: too large", configmap=self._name, bytes=len(text))
+            text = ""
         try:
             if self._written is None:
                 self._written = _read(self._client, self._name, self._key)
             if text == self._written:
                 return True
-            if len(text) > LARGEST:
-                _log.warning("not published: too large", configmap=self._name, bytes=len(text))
-                return False
             metadata = {"name": self._name, "namespace": NAMESPACE}
             self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": {self._key: text}})
         except ApiError as error:

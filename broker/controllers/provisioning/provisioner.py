@@ -112,7 +112,8 @@ class Provisioner:
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
-        self._types, self._reports = PublishedTypes(context.client), PublishedReports(context.client)
+        self._types = PublishedTypes(context.client)
+        self._reports = PublishedReports(context.client, context.clock)
         self._writers = WriterPool("provisioning")
 
     def close(self) -> None:

@@ -12,13 +12,16 @@ from dataclasses import replace
 from typing import Final
 
 from broker.kube.client import Client
+from broker.kube.clock import Clock
 from broker.kube.published import PublishedValue, read_published
 from broker.oncall.pod_reports import PodReport
 from providers.model import InstanceType
 from providers.type_text import decode_types
 
 TYPES: Final = "capacity-broker-types"  # a thousand types take 30 KiB
-REPORTS: Final = "capacity-broker-waiting-pods"  # ten thousand pods take 250 KiB
+# Ten thousand pods take 300 KiB, and 600 if each has a reason of its own.
+REPORTS: Final = "capacity-broker-waiting-pods"
+EVERY: Final = 10.0  # seconds between writes of reports: while pods wait, runs are as frequent
 _TYPES_KEY: Final = "types"
 _REPORTS_KEY: Final = "reports"
 
@@ -53,14 +56,17 @@ def read_types(client: Client) -> dict[str, InstanceType]:
 class PublishedReports:
     """The last report on each pod without a machine. For the provisioning loop alone."""
 
-    def __init__(self, client: Client) -> None:
-        self._published = PublishedValue(client, REPORTS, _REPORTS_KEY)
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._published, self._clock = PublishedValue(client, REPORTS, _REPORTS_KEY), clock
         self._seen: Mapping[str, PodReport] | None = None
+        self._due = 0.0
 
     def publish(self, reports: Mapping[str, PodReport]) -> None:
-        """`reports`: by the pod's uid. A failed write is repeated by the next run."""
-        if reports == self._seen:
+        """`reports`: by the pod's uid. A later run writes what this one does not."""
+        now = self._clock.monotonic()
+        if now < self._due or reports == self._seen:
             return
+        self._due = now + EVERY
         uids: dict[PodReport, list[str]] = defaultdict(list)
         for uid, report in reports.items():
             uids[report].append(uid)

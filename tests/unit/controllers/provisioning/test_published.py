@@ -10,6 +10,7 @@ import pytest
 
 from broker.apis.core import ConfigMap
 from broker.controllers.provisioning.published import (
+    EVERY,
     REPORTS,
     TYPES,
     PublishedReports,
@@ -25,6 +26,7 @@ from broker.oncall.pod_reports import PodReport
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Gpu, InstanceType
+from tests.support.clock import FakeClock
 
 H100 = Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920)
 P5 = InstanceType(
@@ -59,25 +61,46 @@ def test_types_are_read_back_and_written_only_if_they_change(client: Client) -> 
 def test_reports_are_read_back_and_written_only_if_they_change(client: Client) -> None:
     assert read_reports(client) == {}
     known = {"u-1": FULL, "u-2": NO_VOLUME, "u-3": FULL}
-    PublishedReports(client).publish(known)
+    clock = FakeClock()
+    PublishedReports(client, clock).publish(known)
     assert read_reports(client) == known
-    before, next_leader = version(client, REPORTS), PublishedReports(client)
+    before, next_leader = version(client, REPORTS), PublishedReports(client, clock)
     for same in (known, dict(reversed(known.items()))):
         next_leader.publish(same)
+        clock.advance(EVERY)
     assert version(client, REPORTS) == before
     next_leader.publish({"u-1": FULL})
     assert read_reports(client) == {"u-1": FULL}
+    clock.advance(EVERY)
     next_leader.publish({})
     assert read_reports(client) == {}
 
 
-def test_more_reports_than_a_config_map_holds_leave_the_last_ones(
+def test_reports_that_change_with_every_run_are_written_at_intervals(client: Client) -> None:
+    clock, versions = FakeClock(), set[str]()
+    reports = PublishedReports(client, clock)
+    for second in range(int(3 * EVERY)):
+        reports.publish({f"u-{second}": FULL})
+        versions.add(version(client, REPORTS))
+        clock.advance(1)
+    assert len(versions) == 3
+    reports.publish({"u": FULL})
+    assert read_reports(client) == {"u": FULL}
+
+
+def test_more_reports_than_a_config_map_holds_leave_no_old_one(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reports = PublishedReports(client)
+    clock = FakeClock()
+    reports = PublishedReports(client, clock)
     reports.publish({"u-1": FULL})
-    monkeypatch.setattr(published, "LARGEST", 100)
-    reports.publish({f"u-{number}": PodReport(f"{number * 7919}") for number in range(300)})
+    clock.advance(EVERY)
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "LARGEST", 100)
+        reports.publish({f"u-{number}": PodReport(f"{number * 7919}") for number in range(300)})
+    assert read_reports(client) == {}
+    clock.advance(EVERY)
+    reports.publish({"u-1": FULL})
     assert read_reports(client) == {"u-1": FULL}
 
 
