@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Event, Pod
+from broker.apis.core import ConfigMap, Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claim import Forecaster
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.situation import read
+from broker.controllers.provisioning.published import REPORTS
+from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
 from broker.oncall.waiting_pods import WaitingPod, grouped
@@ -252,3 +254,8 @@ def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_a
     matches = read(stack.client, stack.clock.now()).matches
     assert [match.command for match in matches] == ["capacity-broker explain pod -n default p-0"]
     assert text in matches[0].why
+    written = stack.get(ConfigMap, REPORTS, namespace=NAMESPACE).metadata.resource_version
+    stack.stop()
+    start(stack)
+    stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the next leader knows it", step=1.0)
+    assert stack.get(ConfigMap, REPORTS, namespace=NAMESPACE).metadata.resource_version == written
