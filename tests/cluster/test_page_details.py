@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -39,6 +39,10 @@ def forecaster(stack: Stack, now: datetime) -> explain.Forecaster:
         now=now,
         entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
     )
+
+
+def lists_events(request: Request) -> bool:
+    return request.method == "GET" and request.path.endswith("/events")
 
 
 def by_command(stack: Stack, key: str, now: datetime) -> dict[str, Any]:
@@ -138,6 +142,12 @@ def test_page_of_a_pod_has_the_events_of_the_schedulers_and_of_the_broker(stack:
     assert shown.items() >= {f"{text}: waits": (3, "Pod default/waits") for _, text in reported}.items()
     assert not [message for message in shown if message.endswith(": other")]
     assert document["events"] == by_command(stack, "default/waits", now)["events"]
+    reads: list[Request] = []
+    stack.tap.on(lists_events, reads.append, times=100)
+    later = [now + timedelta(seconds=second) for second in range(0, 20, 2)]
+    again = [details(broker, moment).pod("default/waits") for moment in later]
+    assert all(page is not None and page["events"] for page in again)
+    assert len(reads) in (1, 2), "a page that is read every two seconds lists the namespace's events seldom"
 
 
 @pytest.mark.covers("ONC-05")
@@ -150,7 +160,7 @@ def test_page_of_a_pod_says_so_if_events_cannot_be_read(stack: Stack) -> None:
     def refuse(_: Request) -> None:
         raise Forbidden(403, "Forbidden", "events is forbidden")
 
-    stack.tap.on(lambda request: request.method == "GET" and request.path.endswith("/events"), refuse)
+    stack.tap.on(lists_events, refuse)
     document = details(broker, stack.clock.now()).pod("default/waits")
     assert document is not None and document["events"] == []
     assert document["unread"] == ["events are left out: events is forbidden (403 Forbidden)"]

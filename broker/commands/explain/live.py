@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from broker.commands.explain.options import ClaimForecast, forecast_planned
 from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.situation import Situation, with_events
 from broker.controllers.snapshot import Snapshot
+from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
 from broker.oncall.waiting_pods import waits
@@ -34,6 +36,7 @@ from broker.webpage.details import Explainer
 
 # A page is a glance: a plan of many claims may end before it considered all of them.
 SECONDS: Final = 0.1
+EVENTS_EVERY: Final = 10  # seconds between two reads of a pod's events: a live page is read every two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +159,22 @@ def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | 
 
 def _with_events_of(broker: Broker, pod: Pod, known: Situation) -> Situation:
     """The situation with the pod's events: no cache has those of the schedulers."""
-    about = {"kind": Pod.KIND.kind, "name": pod.name, "uid": pod.uid}
-    selector = ",".join(f"involvedObject.{field}={value}" for field, value in about.items())
+    period = int(known.now.timestamp()) // EVENTS_EVERY
     try:
-        items, _ = broker.client.list(Event.KIND, namespace=pod.namespace, field_selector=selector)
+        return with_events(known, _events_of_period(broker.client, pod.namespace, pod.name, pod.uid, period))
     except ApiError as error:
         return replace(known, unread=(f"events are left out: {error}",))
-    return with_events(known, map(Event.decode, items))
+
+
+@lru_cache(maxsize=64)
+def _events_of_period(client: Client, namespace: str, name: str, uid: str, _period: int) -> Sequence[Event]:
+    """Read once for all readers: for such a selector, Kubernetes reads all events of the namespace. Raises
+    ApiError.
+    """
+    about = {"kind": Pod.KIND.kind, "name": name, "uid": uid}
+    selector = ",".join(f"involvedObject.{field}={value}" for field, value in about.items())
+    items, _ = client.list(Event.KIND, namespace=namespace, field_selector=selector)
+    return [Event.decode(item) for item in items]
 
 
 def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:
