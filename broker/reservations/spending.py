@@ -24,7 +24,7 @@ from broker.reservations.desired import Caps
 from broker.reservations.ownership import ReservationProblem, made_here, named_in
 from broker.text import counted
 from providers.model import PLAIN_OFFER, InstanceType, Odcr
-from providers.prices import Product, product_of, slot_price, usd_hour
+from providers.prices import Product, product_of, region_code, slot_price, usd_hour
 
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
 Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
@@ -38,7 +38,7 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
         count += odcr.reserved
         unit_price = slot_price(types, odcr)
         if unit_price is None:
-            unpriced.add(product_text(product_of(odcr)))
+            unpriced.add(product_text(product_of(odcr)) + _in_zone(odcr.zone))
         else:
             dollars += odcr.reserved * unit_price
     without = f" without the unknown price of {', '.join(sorted(unpriced))}" if unpriced else ""
@@ -88,7 +88,7 @@ class Spending:
             if not shown:
                 self._unshown[scope] += count
             if unit_price is None:
-                self._unpriced.setdefault(scope, set()).add(product_text(product))
+                self._unpriced.setdefault(scope, set()).add(product_text(product) + _in_zone(product.zone))
             else:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * unit_price
 
@@ -155,7 +155,8 @@ class Spending:
             spent = self._dollars.get(scope, 0.0)
             option = f"--buy-dollars{ending} is {dollars:g}"
             if unit_price is None:
-                yield 0, _UNKNOWN, f"its price is unknown, and {option}: set it to inf"
+                why = f"its price{_in_zone(product.zone)} is unknown, and {option}"
+                yield 0, _UNKNOWN, f"{why}: set it to inf"
             elif unpriced := self._unpriced.get(scope):
                 listed = ", ".join(sorted(unpriced))
                 why = f"the price of {listed}, held {where}, is unknown, and {option}"
@@ -173,6 +174,11 @@ class Spending:
 def _scopes(reserved: ReservationKey | None) -> tuple[Scope, ...]:
     """The scopes with caps that a purchase counts against, the widest first."""
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
+
+
+def _in_zone(zone: str) -> str:
+    """The zone of an unknown price, if it is the cause: in a Local Zone none is known."""
+    return f" in {zone}" if zone and not region_code(zone) else ""
 
 
 def product_text(product: Product) -> str:

@@ -12,7 +12,7 @@ from broker.reservations.idle import cost_of_all
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.spending import costs
 
-from .test_procurement import OTHER, P5, RICH, TYPES, A, buys, desired, managed, planned, reasons
+from .test_procurement import OTHER, P5, RICH, TEAM, TYPES, A, buys, desired, managed, planned, reasons
 
 LOCAL = "us-east-1-bos-1a"
 TYPES_TOO = TYPES | {P5: replace(TYPES[P5], zones=frozenset({A, LOCAL}))}
@@ -44,10 +44,22 @@ def test_a_held_reservation_in_a_local_zone_leaves_the_spending_unknown() -> Non
     held = managed("cr-1", 1, reserved=OTHER)
     assert buys(planned(desired(), odcrs=(held,), types=TYPES_TOO)) == [(P5, A, 8)]
     local = replace(held, zone=LOCAL)
-    assert reasons(planned(desired(), odcrs=(local,), types=TYPES_TOO)) == ["PriceUnknown"]
+    (problem,) = planned(desired(), odcrs=(local,), types=TYPES_TOO).statuses[TEAM].problems
+    assert problem.reason == "PriceUnknown"
+    assert f"the price of {P5} in {LOCAL}, held in all, is unknown" in problem.message
     assert costs([held, local], TYPES_TOO) == (
-        "2 instances, 100.00 dollars an hour without the unknown price of p5.48xlarge"
+        f"2 instances, 100.00 dollars an hour without the unknown price of {P5} in {LOCAL}"
     )
+
+
+@pytest.mark.covers("SAF-08")
+def test_zone_of_an_unknown_price_is_named_only_if_it_is_the_cause() -> None:
+    flavor = InstanceFlavor(name="h100", instance_types=(P5,), zones=(LOCAL,))
+    (problem,) = planned(desired(64, flavor), types=TYPES_TOO).statuses[TEAM].problems
+    assert f"its price in {LOCAL} is unknown" in problem.message
+    unpriced = {P5: replace(TYPES[P5], on_demand_price=None)}
+    (problem,) = planned(desired(), types=unpriced).statuses[TEAM].problems
+    assert "its price is unknown" in problem.message
 
 
 def test_a_block_with_the_tags_of_a_purchase_is_paid_already() -> None:
