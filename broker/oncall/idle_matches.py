@@ -311,7 +311,10 @@ def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle
     easiest = min(by_alternative, key=lambda items: (any(item.own for item in items), len(items)))
     held = [_Obstacle(waiter.held)] if waiter.held else []
     unsold = [_Obstacle(f"{slot.type} has too little {resource}") for resource in short]
-    return (*held, *easiest, *unsold, *_gang(waiter, slot), *_owner(waiter, slot, shown))
+    known = (*held, *easiest, *unsold, *_gang(waiter, slot), *_owner(waiter, slot, shown))
+    if waiter.report and not known:
+        return (_Obstacle(f"its last report is: {waiter.report}"),)
+    return known
 
 
 def _of_alternative(
@@ -326,6 +329,8 @@ def _of_alternative(
     of_pool = {*pool.unmet(slot.labels, among=slot.labels)} if pool is not None else {*unmet} - own
     if pool is None and not of_pod:
         of_pool = {*unmet}  # the claim has the requirements of its NodePool
+    if alternative.closed:
+        obstacles.append(_closed(alternative, shown))
     for key in unmet:
         values = alternative.requirements.values(key)
         allowed = ", ".join(sorted(values)) if values else alternative.requirements.describe(key)
@@ -336,6 +341,13 @@ def _of_alternative(
         obstacles.append(_Obstacle(text, command, own=of_pod and key in own))
     obstacles += _target(alternative, slot, shown)
     return obstacles
+
+
+def _closed(alternative: Alternative, shown: Shown) -> _Obstacle:
+    if not shown.cluster:
+        return _Obstacle("its NodePool gives no pod a node now")
+    pool = alternative.node_pool
+    return _Obstacle(f"NodePool {pool}: {alternative.closed}", f"kubectl describe nodepool {pool}")
 
 
 def _target(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 # The beginning of the events of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
+# The reason of their events on a pod that gets a node.
+NOMINATED: Final = "Nominated"
 
 
 class PodReport(NamedTuple):

@@ -16,6 +16,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import Object, condition
 from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.oncall.slot_holders import is_workload
 from broker.oncall.state import launch_state
 from broker.oncall.workload_kinds import kubectl_type, named_kind
 from broker.placement.future_nodes import requirements_of
@@ -40,7 +41,7 @@ _OF_REPLICA_SETS: Final[Mapping[str, str]] = {
 class Alternative:
     """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those
     with the NodePool's; `pool`: the NodePool's alone. The class and the pool are empty while they are not
-    known. `shared`: the other NodePools of the class.
+    known. `shared`: the other NodePools of the class. `closed`: why the NodePool gives no pod a node now.
     """
 
     own: Requirements
@@ -49,6 +50,21 @@ class Alternative:
     node_pool: str = ""
     pool: Requirements | None = None
     shared: tuple[str, ...] = ()
+    closed: str = ""
+
+
+class PodObstacles(NamedTuple):
+    """What stands between a pod and any machine. `held`: what it waits for before it may have one. `report`:
+    its launcher's last report. `accepting`: the NodePools that accept it, each with why it gives no pod a
+    node now; none if no NodePool does, or the pod has a claim.
+    """
+
+    held: str = ""
+    report: str = ""
+    accepting: tuple[tuple[str, str], ...] = ()
+
+
+NO_OBSTACLES: Final = PodObstacles()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class Waiter:
 
     `alternatives`: any one of these serves it; none do if only a named node does. `draws_from`: the owner
     that it draws from, or why it may not; None if it names none. `gang`: its gang, of which `together` wait.
-    `held`: what it waits for before it may have a machine. `claim`: a pod's claim, which has its instance.
+    `held`, `report`: as in `PodObstacles`. `claim`: a pod's claim, which has its instance.
     `edit`: the command with which a person changes a pod's template.
     """
 
@@ -74,6 +90,7 @@ class Waiter:
     gang: str = ""
     together: int = 1
     held: str = ""
+    report: str = ""
     claim: str = ""
     edit: str = ""
 
@@ -81,7 +98,8 @@ class Waiter:
     def shape(self) -> object:
         """Equal for waiters that fit the same slots for the same reasons."""
         amounts_ = tuple(sorted(self.requests.items()))
-        return self.kind, self.alternatives, self.draws_from, amounts_, self.gang, self.held, self.claim
+        reasons = self.held, self.report, self.claim
+        return self.kind, self.alternatives, self.draws_from, amounts_, self.gang, *reasons
 
 
 def is_brokers(claim: NodeClaim) -> bool:
@@ -98,12 +116,15 @@ def created(obj: Object, now: datetime) -> datetime:
     return obj.metadata.creation_timestamp or now
 
 
+def waits(pod: Pod) -> bool:
+    """Whether the pod needs a node. A DaemonSet's pod has one."""
+    return not pod.spec.node_name and not pod.deleting and is_workload(pod)
+
+
 def waiting_pods(pods: Iterable[Pod], claims: Iterable[NodeClaim], now: datetime) -> list[Pod]:
-    """The pods without a node that no claim without an instance stands for, the oldest first."""
+    """The pods that need a node and that no claim without an instance stands for, the oldest first."""
     served = {key for claim in claims if claim.waits for key in pods_of(claim)}
-    waiting = (
-        pod for pod in pods if not (pod.spec.node_name or pod.ended or pod.deleting or pod.key in served)
-    )
+    waiting = (pod for pod in pods if waits(pod) and pod.key not in served)
     return sorted(waiting, key=lambda pod: (created(pod, now), pod.key))
 
 
@@ -155,17 +176,18 @@ def pod_waiters(
     *,
     claims: Iterable[NodeClaim],
     pools: Iterable[NodePool] = (),
-    held: Mapping[str, str],
+    obstacles: Mapping[str, PodObstacles],
 ) -> Iterator[Waiter]:
-    """`pods`: those of `waiting_pods`; `held`: as in `WaitingPod`, by the pod's key."""
+    """`pods`: those of `waiting_pods`; `obstacles`: by the pod's key."""
     templates = [*_templates(pools)]
     launched = {key: claim.name for claim in claims if not claim.waits for key in pods_of(claim)}
-    alternatives: dict[tuple[Requirements, ...], tuple[Alternative, ...]] = {}
+    alternatives: dict[object, tuple[Alternative, ...]] = {}
     gangs = gang_members(pods)
     for pod in pods:
-        own = own_requirements(pod)
-        if own not in alternatives:
-            alternatives[own] = tuple(_alternatives(own, templates))
+        own, state = own_requirements(pod), obstacles.get(pod.key, NO_OBSTACLES)
+        asked = own, state.accepting
+        if asked not in alternatives:
+            alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting)))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         claim = launched.get(pod.key, "")
         yield Waiter(
@@ -176,12 +198,13 @@ def pod_waiters(
             reason=scheduled.reason if scheduled else "",
             message=scheduled.message if scheduled else "no scheduler has answered yet",
             command=f"capacity-broker explain claim {claim}" if claim else pod_command(pod.key),
-            alternatives=alternatives[own],
+            alternatives=alternatives[asked],
             draws_from=drawn_by_pod(rights, pod),
             requests=pod_requests(pod),
             gang=gang.name,
             together=gangs[gang.name] if gang.name else 1,
-            held=held.get(pod.key, ""),
+            held=state.held,
+            report=state.report,
             claim=claim,
             edit=template_command(pod.namespace, pod.name, owner_of(pod)),
         )
@@ -264,15 +287,20 @@ def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
         yield _Template(pool.name, node_class, required, shared)
 
 
-def _alternatives(own: Iterable[Requirements], templates: Sequence[_Template]) -> Iterator[Alternative]:
+def _alternatives(
+    own: Iterable[Requirements], templates: Sequence[_Template], accepting: Mapping[str, str]
+) -> Iterator[Alternative]:
     """One for each NodePool that may serve the pod; without such a pool, the pod's own requirements."""
     for requirements in own:
         served = False
         for pool, node_class, required, shared in templates:
             both = requirements & required
-            if not both.problems():
+            if not both.problems() and (pool in accepting or not accepting):
                 served = True
-                yield Alternative(requirements, both, node_class, pool, pool=required, shared=shared)
+                closed = accepting.get(pool, "")
+                yield Alternative(
+                    requirements, both, node_class, pool, pool=required, shared=shared, closed=closed
+                )
         if not served:
             yield Alternative(requirements, requirements)
 

@@ -22,15 +22,18 @@ from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
 from broker.oncall.pod_reports import PodReport
-from broker.oncall.slot_holders import SlotUse, is_workload
+from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
+    NO_OBSTACLES,
+    PodObstacles,
     claim_requirements,
     created,
     gates,
     owner_of,
     pod_command,
     template_command,
+    waits,
 )
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
 from broker.placement.model import PodInfo
@@ -80,8 +83,7 @@ class WaitingPod:
     `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
     `own_message`: that of its events and conditions alone, which each reader of the pod may see.
     `remedy`: the part of its template that no NodePool meets, if that is the reason. `full`: the ids of the
-    full reservations that its reason names and that it may use. `held`: what it waits for before it may have
-    any machine.
+    full reservations that its reason names and that it may use.
     """
 
     namespace: str
@@ -95,7 +97,7 @@ class WaitingPod:
     own_message: str = ""
     remedy: str = ""
     full: tuple[str, ...] = ()
-    held: str = ""
+    obstacles: PodObstacles = NO_OBSTACLES
 
     @property
     def key(self) -> str:
@@ -150,11 +152,6 @@ def advised_classes(classes: Iterable[EC2NodeClass]) -> frozenset[str]:
     """The classes that the broker advises Karpenter on."""
     advised = names.RESERVATIONS_ADVISED
     return frozenset(item.name for item in classes if condition(item.status.conditions, advised) is not None)
-
-
-def waits(pod: Pod) -> bool:
-    """Whether the pod needs a node. A DaemonSet's pod has one."""
-    return not pod.spec.node_name and not pod.deleting and is_workload(pod)
 
 
 def waiting_rows(pods: Iterable[Pod], around: PodSurroundings, now: datetime) -> list[WaitingPod]:
@@ -235,15 +232,22 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
-        held=message if reason in _HELD else _held(pod, claim, around),
+        obstacles=_obstacles(pod, choice, message if reason in _HELD else "", around),
         remedy=remedy,
-        full=() if reason == OTHER_CONTROLLER else tuple(_full(claim, choice, message, around)),
+        full=() if reason == OTHER_CONTROLLER else tuple(_full(claim, choice, reason, message, around)),
     )
 
 
-def _held(pod: Pod, claim: NodeClaim | None, around: PodSurroundings) -> str:
+def _obstacles(pod: Pod, choice: PoolChoice | None, held: str, around: PodSurroundings) -> PodObstacles:
+    """None for a pod with a claim: those of the claim count."""
+    if choice is None:
+        return NO_OBSTACLES
     report = _report(pod, around)
-    return report.message if claim is None and report.held else ""
+    return PodObstacles(
+        held=held or (report.message if report.held else ""),
+        report=report.message,
+        accepting=tuple((item.pool.name, item.rejection) for item in choice.verdicts if item.accepts),
+    )
 
 
 def _of_claim(claim: NodeClaim) -> tuple[str, str]:
@@ -260,13 +264,14 @@ def _of_claim(claim: NodeClaim) -> tuple[str, str]:
 
 
 def _full(
-    claim: NodeClaim | None, choice: PoolChoice | None, message: str, around: PodSurroundings
+    claim: NodeClaim | None, choice: PoolChoice | None, reason: str, message: str, around: PodSurroundings
 ) -> Iterator[str]:
     """The full reservations of the message that the claim allows, or the pod and its NodePool."""
     verdicts = choice.verdicts if choice is not None else ()
-    others = [verdict.pool for verdict in verdicts[:1] if not of_broker(verdict.pool)]
-    named = [use for pool in others for use in advised_uses(pool, around)]
-    named = named or [use for id_ in full_ids(message) if (use := around.uses.get(id_))]
+    if verdicts and reason == RESERVATIONS_FULL:
+        named = [*advised_uses(verdicts[0].pool, around)]
+    else:
+        named = [use for id_ in full_ids(message) if (use := around.uses.get(id_))]
     full = [use for use in named if not use.free and use.state == "active"]
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():

@@ -248,7 +248,7 @@ def _waiters(
         snapshot.rights,
         claims=claims,
         pools=pools,
-        held={row.key: row.held for row in rows},
+        obstacles={row.key: row.obstacles for row in rows},
     )
 
 

@@ -106,7 +106,8 @@ def _own(pod: WaitingPod, scope: VisibleScope) -> WaitingPod:
 
 
 def _without_claim(pod: Waiter) -> Waiter:
-    """The pod for a person who may not read claims."""
+    """The pod for a person who may read neither claims nor NodePools."""
+    pod = replace(pod, held=pod.held and (pod.report or pod.message))
     return replace(pod, claim="its own", command=pod_command(pod.name)) if pod.claim else pod
 
 

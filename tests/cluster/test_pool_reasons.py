@@ -11,7 +11,8 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.commands.explain.situation import read
-from broker.controllers.provisioning.report import FAILED, NOMINATED
+from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import NOMINATED
 from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases

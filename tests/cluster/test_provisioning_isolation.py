@@ -138,3 +138,5 @@ def test_pod_gets_no_second_claim_while_its_claim_is_left_out(stack: Stack) -> N
     stack.advance(30.0)
     stack.passes()
     assert [item.uid for item in claims(stack)] == [claim.uid]
+    (report,) = stack.broker.pod_reports().values()
+    assert report.held and f"NodeClaim {claim.name} is for it, and is left out" in report.message

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from broker.apis.core import Event, Pod
-from broker.oncall.pod_reports import PodReport, of_event
+from broker.oncall.pod_reports import NOMINATED, PodReport, of_event
 from providers.names import MANAGER
 
 # Karpenter's component in its events, and its and the broker's reason for a pod without a node.
@@ -38,12 +38,14 @@ def of_scheduler(event: Event) -> bool:
 
 
 def reports(events: Iterable[Event]) -> dict[str, PodReport]:
-    """The last report of each pod that got no node, by its uid; the events are the oldest first."""
-    return {
-        event.involved_object.uid: of_event(event.message)
+    """The last report of each pod that got no node since, by its uid; the events are the oldest first."""
+    last = {
+        event.involved_object.uid: event
         for event in events
-        if event.involved_object.kind == Pod.KIND.kind and event.reason == FAILED_SCHEDULING
+        if event.involved_object.kind == Pod.KIND.kind and event.reason in (FAILED_SCHEDULING, NOMINATED)
     }
+    failed = ((uid, event) for uid, event in last.items() if event.reason == FAILED_SCHEDULING)
+    return {uid: of_event(event.message) for uid, event in failed}
 
 
 def concerned(event: Event) -> tuple[str, str]:

@@ -28,8 +28,7 @@ from broker.commands.explain.situation import Situation, with_events
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
-from broker.oncall.waiters import gang_members, is_brokers, waiting_pods
-from broker.oncall.waiting_pods import waits
+from broker.oncall.waiters import gang_members, is_brokers, waiting_pods, waits
 from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
 from broker.placement.waiting import waiting_since
 from broker.webpage.details import Explainer

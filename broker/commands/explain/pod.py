@@ -28,14 +28,13 @@ from broker.commands.explain.unknown_names import elsewhere, unknown
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.slot_holders import SlotUse, SlotUser
-from broker.oncall.waiters import is_brokers
+from broker.oncall.waiters import is_brokers, waits
 from broker.oncall.waiting_pods import (
     GATED,
     PodSurroundings,
     WaitingPod,
     advised_uses,
     waiting_rows,
-    waits,
 )
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info

@@ -125,7 +125,7 @@ class Situation:
             rights,
             claims=(self.whole or self).claims,
             pools=self.pools,
-            held={row.key: row.held for row in self.waiting_pods},
+            obstacles={row.key: row.obstacles for row in self.waiting_pods},
         )
         return [*claim_waiters(self.waiting_claims, rights, (self.whole or self).pools), *pods]
 

@@ -132,7 +132,7 @@ class Provisioner:
         if any(now - since < PATIENCE for since in self._unresolved.values()):
             return Result(requeue_after=SOON)  # its pool may have more weight than the others
         pods, claims = self._caches.pods.list(), self._caches.claims.readable(read_in_flight)
-        waiting = waiting_pods(pods, claims, self._caches, self._pods.failed)
+        waiting = waiting_pods(pods, claims, self._caches, partial(self._pods.failed, held=True))
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
         if waiting:

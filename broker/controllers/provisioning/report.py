@@ -21,14 +21,14 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
-from broker.oncall.pod_reports import FAILED_POD, PodReport
+from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
 from broker.placement.packing_model import Packing
 from broker.placement.pool_choice import NO_MACHINE, OFFERING
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
 
-NOMINATED, FAILED = "Nominated", "FailedScheduling"
+FAILED = "FailedScheduling"
 TOPIC = "provisioning"
 _log = structlog.get_logger("provisioning")
 

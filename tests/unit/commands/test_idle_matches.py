@@ -46,7 +46,10 @@ def pool(name: str = "gpus", node_class: str = "gpu", **wanted: str) -> NodePool
     requirements = [{"key": keys[k], "operator": "In", "values": [v]} for k, v in wanted.items()]
     ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": node_class}
     spec = {"requirements": requirements, "nodeClassRef": ref}
-    return NodePool.decode({"metadata": {"name": name}, "spec": {"template": {"spec": spec}}})
+    status = {"conditions": [{"type": names.READY, "status": "True", "reason": "Ready"}]}
+    return NodePool.decode(
+        {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}, "status": status}
+    )
 
 
 def tainted(pool: NodePool) -> NodePool:

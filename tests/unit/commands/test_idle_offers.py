@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
 from broker.oncall import idle_matches as module
+from broker.oncall.pod_reports import PodReport
+from broker.oncall.waiters import waiting_pods
 from providers.model import Gpu, InstanceType
 
-from .test_idle_matches import NOW, P5, A, B, claim, mirror, pod, pool
+from .test_idle_matches import NOW, P5, A, B, claim, commands, lent, mirror, pod, pool, tainted
 
 GPUS = (Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920),)
 TYPES = {P5: InstanceType(name=P5, vcpus=192, memory_mib=2097152, gpus=GPUS)}
@@ -121,3 +125,60 @@ def test_equal_waiters_and_equal_reservations_are_compared_once(monkeypatch: pyt
     rows = do(pods=waiters, pools=[pool()], mirrors=mirrors)
     assert len(compared) == 4
     assert texts(rows, "50 pods team/a-0, team/a-1, team/a-2 and 47 more could have a slot of cr-a0")
+
+
+def changed(pool: NodePool, ready: str = "True", **spec: Any) -> NodePool:
+    document = pool.wire()
+    document["spec"] |= spec
+    condition = {"type": names.READY, "status": ready, "reason": "NoSubnets", "message": "none"}
+    return NodePool.decode({**document, "status": {"conditions": [condition]}})
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize(
+    ("pools", "command", "between"),
+    [
+        (
+            [changed(pool(), "False")],
+            "kubectl describe nodepool gpus",
+            "NodePool gpus: it is not Ready: NoSubnets: none",
+        ),
+        ([changed(pool(), replicas=2)], "kubectl describe nodepool gpus", "its number of nodes is its own"),
+        (
+            [tainted(pool("near", zone=A)), pool("far", zone=B)],
+            "kubectl edit nodepool far",
+            f"the NodePool's zone may be {B}, not {A}",
+        ),
+    ],
+    ids=["not ready", "static", "another pool's taint"],
+)
+def test_pool_that_gives_the_pod_no_node_is_no_way_to_a_slot(
+    pools: list[NodePool], command: str, between: str
+) -> None:
+    (offer,) = [row for row in do(pods=[pod()], pools=pools) if "could have a slot" in row[1]]
+    assert offer[0] == command and between in offer[1]
+
+
+@pytest.mark.covers("FLT-54")
+def test_last_report_on_a_pod_stands_between_if_nothing_else_does() -> None:
+    reports = {"train": PodReport("NodePool gpus: its limit of cpu is reached")}
+    (offer,) = texts(do(pods=[pod()], pools=[pool()], reports=reports), "could have a slot")
+    assert offer.endswith(": its last report is: NodePool gpus: its limit of cpu is reached")
+
+
+@pytest.mark.covers("FLT-22", "ONC-02")
+def test_pod_of_a_daemon_set_waits_for_no_slot() -> None:
+    situation = lent()
+    document = situation.pods[0].wire()
+    document["metadata"]["annotations"] = {names.DRAWS_FROM: "team/gpus"}
+    waits = Pod.decode(document)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}
+    document["metadata"]["ownerReferences"] = [owner]
+    shown = [
+        commands(replace(situation, pods=waiting_pods([item], [], NOW))).values()
+        for item in (waits, Pod.decode(document))
+    ]
+    assert [any("while 1 slot of team/gpus is lent" in why for why in whys) for whys in shown] == [
+        True,
+        False,
+    ]

@@ -186,6 +186,23 @@ def test_a_slot_that_a_better_claim_got_is_no_problem() -> None:
         assert "OutbidInPlan" in body(f"{url}/record"), "it stays in the record"
 
 
+ANYTHING = Alternative(Requirements(), Requirements())
+
+
+def pod_waits(namespace: str = "team") -> Waiter:
+    name = f"{namespace}/train"
+    return Waiter(
+        kind="pod",
+        name=name,
+        namespace=namespace,
+        since=AT,
+        reason="Unschedulable",
+        message="no machine fits",
+        command=pod_command(name),
+        alternatives=(ANYTHING,),
+    )
+
+
 @pytest.mark.covers("FLT-54")
 def test_overview_matches_idle_slots_with_what_waits() -> None:
     pods = [waiting_pod()]
@@ -259,6 +276,22 @@ def test_person_sees_matches_of_readable_namespaces_only() -> None:
     assert "other" not in match.text.replace(ELSEWHERE, "") + match.command
 
 
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize(
+    "waits",
+    [
+        replace(pod_waits(), held="no NodePool accepts it: NodePool secret: taint secret"),
+        replace(pod_waits(), alternatives=(replace(ANYTHING, node_pool="secret", closed="secret fails"),)),
+    ],
+    ids=["held", "pool not ready"],
+)
+def test_person_without_the_cluster_reads_no_name_of_a_pool_between_pod_and_slot(waits: Waiter) -> None:
+    team = VisibleScope(cluster=False, namespaces=frozenset({"team"}))
+    seen = visible(replace(state(), waiters=[waits], idle_slots=[idle()]), team)
+    (match,) = idle_matches(seen.waiters, seen.idle_slots, shown=shown_names(team))
+    assert match.between and "secret" not in match.text + match.command
+
+
 def waiting_pod(namespace: str = "team", **more: Any) -> WaitingPod:
     known: dict[str, Any] = {
         "owner": "Deployment train",
@@ -291,21 +324,6 @@ def test_person_sees_waiting_pods_of_readable_namespaces_without_names_of_others
     assert (seen.message, seen.claim, seen.node_pool) == ("no node has room", "", "")
     (seen,) = visible(live, VisibleScope(cluster=True, namespaces=frozenset({"team"}))).waiting_pods
     assert (seen.message, seen.claim) == ("no node has room", "train-0")
-
-
-def pod_waits(namespace: str = "team") -> Waiter:
-    anything = Alternative(Requirements(), Requirements())
-    name = f"{namespace}/train"
-    return Waiter(
-        kind="pod",
-        name=name,
-        namespace=namespace,
-        since=AT,
-        reason="Unschedulable",
-        message="no machine fits",
-        command=pod_command(name),
-        alternatives=(anything,),
-    )
 
 
 def idle(namespace: str = "team") -> IdleSlots:
