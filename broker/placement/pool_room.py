@@ -70,7 +70,7 @@ class TypeRoom:
                 if largest[name]
                 else f"no type that it allows has {name}"
             )
-            + f", the pod asks for {_amount(name, requests[name])}"
+            + f", the pod requests {_amount(name, requests[name])}"
             for name in short
         )
         return Lack("; ".join(texts), "requests")

@@ -102,7 +102,7 @@ def _lack(pod: PodInfo, resource: str, rejections: Sequence[TypeRejection]) -> s
     if not most:
         return _types(rejections, f"has no {resource}", f"have no {resource}")
     asked = pod.requests.get(resource, 1)
-    amounts = f"{written(resource, most)} for pods at most, the pod asks for {written(resource, asked)}"
+    amounts = f"{written(resource, most)} for pods at most, the pod requests {written(resource, asked)}"
     return f"{_types(rejections, 'has', 'have')} too little {resource} ({amounts})"
 
 

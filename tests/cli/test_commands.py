@@ -82,7 +82,7 @@ def test_plan_of_pods_shows_the_claims_that_applying_would_make(world: World, tm
     assert all(row["claim"].startswith("pool-") for row in rows)
     result = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
     assert "pod default/wide: NodePool pool: " in result.stdout
-    assert "the pod asks for 9 nvidia.com/gpu" in result.stdout
+    assert "the pod requests 9 nvidia.com/gpu" in result.stdout
 
 
 @pytest.mark.covers("USR-01", "KRP-35")
@@ -147,7 +147,7 @@ def test_plan_counts_the_requests_that_a_limit_range_gives(
     pod = body("v1", "Pod", "plain", containers=[{"name": "main", "image": "pause"}])
     path = files(tmp_path, node_class(world), pool, pod)
     result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
-    assert "the pod asks for 900 CPU" in result.stdout
+    assert "the pod requests 900 CPU" in result.stdout
 
 
 def test_plan_gives_a_pod_without_a_class_the_default_priority(world: World, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def shown(town: Town) -> tuple[str, str, list[tuple[str, str]]]:
 @pytest.mark.parametrize(
     ("requests", "words"),
     [
-        ({"cpu": "200"}, "the largest type that it allows has 192 CPU, the pod asks for 200 CPU"),
-        ({"memory": "4Ti"}, " GiB of memory, the pod asks for 4,096 GiB of memory"),
-        ({"gpu": "16"}, "has 8 nvidia.com/gpu, the pod asks for 16 nvidia.com/gpu"),
+        ({"cpu": "200"}, "the largest type that it allows has 192 CPU, the pod requests 200 CPU"),
+        ({"memory": "4Ti"}, " GiB of memory, the pod requests 4,096 GiB of memory"),
+        ({"gpu": "16"}, "has 8 nvidia.com/gpu, the pod requests 16 nvidia.com/gpu"),
         ({"aws.amazon.com/neuron": "1"}, ""),
     ],
 )

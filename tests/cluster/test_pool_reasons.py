@@ -151,7 +151,7 @@ def test_types_that_do_not_match_are_counted_and_the_test_is_named(stack: Stack)
         f"({names.CAPACITY_TYPE} In [{RESERVED}])"
     )
     event = stack.until_event("large-0", FAILED, kind="Pod", text="NodePool team")
-    assert "2 instance types have too little cpu (3" in event.message and "asks for 4)" in event.message
+    assert "2 instance types have too little cpu (3" in event.message and "requests 4)" in event.message
 
 
 @pytest.mark.covers("FLT-35")
@@ -184,6 +184,6 @@ def test_pod_that_draws_from_none_reads_nothing_of_the_machines_for_others(stack
     start(stack)
     for name in ("draws-0", "p-0"):
         message = stack.until_event(name, FAILED, kind="Pod", text="NodePool team").message
-        assert "the pod asks for 900 CPU" in message and DRAWS_ELSEWHERE not in message
+        assert "the pod requests 900 CPU" in message and DRAWS_ELSEWHERE not in message
     lost = stack.until_event("lost-0", FAILED, kind="Pod").message
     assert lost.endswith("NodePool tema does not exist; the nearest name is team")

@@ -169,7 +169,7 @@ def test_pod_that_more_room_would_not_help_gets_no_claim_and_an_event_with_the_r
     pods(stack, 1, cpu="64")
     pods(stack, 1, "s", spec={"nodeSelector": {"disk": "ssd"}})
     large = stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team").message
-    assert "the largest type that it allows has " in large and "the pod asks for 64 CPU" in large
+    assert "the largest type that it allows has " in large and "the pod requests 64 CPU" in large
     stack.until_event(
         "s-0", FAILED, kind="Pod", text="its nodes have no label disk, which the pod selects by"
     )

@@ -133,7 +133,7 @@ def test_pod_larger_than_each_type_has_one_reason_on_the_page_and_in_the_command
     pool(stack, "small", template={"requirements": [types]})
     start(stack)
     pods(stack, 1, cpu="64", spec={"nodeSelector": {names.NODEPOOL: "small"}})
-    larger = "NodePool small: the largest type that it allows has 2 CPU, the pod asks for 64 CPU"
+    larger = "NodePool small: the largest type that it allows has 2 CPU, the pod requests 64 CPU"
 
     def same() -> bool:
         rows = live(stack).waiting_pods

@@ -107,7 +107,7 @@ def test_limits_of_a_pool_hold() -> None:
     [
         (
             {"cpu": "9"},
-            "NodePool default: 1 instance type has too little cpu (2 for pods at most, the pod asks for 9)",
+            "NodePool default: 1 instance type has too little cpu (2 for pods at most, the pod requests 9)",
         ),
         (
             {"nodeSelector": {"disk": "ssd"}},

@@ -45,7 +45,7 @@ def reason(options: list[MachineOption], **pod: Any) -> str:
             "3 instance types do not match the pod's node selector and affinity (arch In [arm64], "
             "disk In [ssd])",
         ),
-        ({"cpu": "9"}, "3 instance types have too little cpu (2 for pods at most, the pod asks for 9)"),
+        ({"cpu": "9"}, "3 instance types have too little cpu (2 for pods at most, the pod requests 9)"),
         ({"requests": {"nvidia.com/gpu": "1"}}, "3 instance types have no nvidia.com/gpu"),
     ],
     ids=["selector", "type", "affinity", "both", "room", "device"],
@@ -58,7 +58,7 @@ def test_a_type_counts_where_it_comes_nearest_to_the_pod() -> None:
     """Two types are in the pod's zone and too small; the third is only in another zone."""
     options = [*TYPES[:4], TYPES[5]]
     assert reason(options, cpu="9", nodeSelector={"topology.kubernetes.io/zone": A}) == (
-        "2 instance types have too little cpu (2 for pods at most, the pod asks for 9), "
+        "2 instance types have too little cpu (2 for pods at most, the pod requests 9), "
         "1 instance type does not match the pod's node selector (topology.kubernetes.io/zone In [us-east-1a])"
     )
 
@@ -66,8 +66,8 @@ def test_a_type_counts_where_it_comes_nearest_to_the_pod() -> None:
 def test_the_largest_room_is_named_and_each_resource_that_lacks() -> None:
     options = [option("m5.large", cpu="1930m"), option("m5.xlarge", cpu="3920m", memory="512Mi")]
     assert reason(options, cpu="8") == (
-        "2 instance types have too little cpu (3920m for pods at most, the pod asks for 8), "
-        "1 instance type has too little memory (512Mi for pods at most, the pod asks for 1Gi)"
+        "2 instance types have too little cpu (3920m for pods at most, the pod requests 8), "
+        "1 instance type has too little memory (512Mi for pods at most, the pod requests 1Gi)"
     )
 
 

@@ -120,7 +120,7 @@ def test_pools_with_one_reason_are_one_clause() -> None:
 @pytest.mark.covers("FLT-35")
 def test_pod_larger_than_each_type_is_told_the_largest() -> None:
     assert reason_of({}, pool("a"), cpu="500") == (
-        "NodePool a: the largest type that it allows has 192 CPU, the pod asks for 500 CPU"
+        "NodePool a: the largest type that it allows has 192 CPU, the pod requests 500 CPU"
     )
 
 
