@@ -16,6 +16,7 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import whole
 from broker.capacity.model import ANY_CLASS
+from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
@@ -329,16 +330,19 @@ def _of_alternative(
     of_pool = {*pool.unmet(slot.labels, among=slot.labels)} if pool is not None else {*unmet} - own
     if pool is None and not of_pod:
         of_pool = {*unmet}  # the claim has the requirements of its NodePool
+    edit = f"kubectl edit nodepool {alternative.node_pool}" if alternative.node_pool and shown.cluster else ""
     if alternative.closed:
         obstacles.append(_closed(alternative, shown))
     for key in unmet:
         values = alternative.requirements.values(key)
         allowed = ", ".join(sorted(values)) if values else alternative.requirements.describe(key)
-        edits = alternative.node_pool and shown.cluster and key in of_pool
         whose = "its" if key in own else "the NodePool's"
         text = f"{whose} {_NOUNS.get(key, key)} may be {allowed}, not {slot.labels[key]}"
-        command = f"kubectl edit nodepool {alternative.node_pool}" if edits else ""
-        obstacles.append(_Obstacle(text, command, own=of_pod and key in own))
+        obstacles.append(_Obstacle(text, edit if key in of_pool else "", own=of_pod and key in own))
+    required, of_slot = tenancy(alternative.requirements), slot.labels.get(names.INSTANCE_TENANCY)
+    if of_slot == "dedicated" != required and names.INSTANCE_TENANCY not in unmet:
+        text = f"the slot's tenancy is {of_slot}, and no {names.INSTANCE_TENANCY} requires it"
+        obstacles.append(_Obstacle(text, edit))
     obstacles += _target(alternative, slot, shown)
     return obstacles
 

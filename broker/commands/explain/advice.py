@@ -98,7 +98,7 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
             and claim.labels.get(names.RESERVATION_ID) in ids
             and rights.of_claim(claim) != reserved
         ]
-        waiters = [waiter for waiter in whole.waiters if waiter.draws_from == reserved]
+        waiters = [item for item in whole.waiters if item.draws_from == reserved and not item.claim]
         if borrowers and waiters:
             waits = counted(len(waiters), f"{waiters[0].kind} of the owner waits", "of the owner wait")
             lent = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
@@ -150,7 +150,8 @@ def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
     if idle:
         count = counted(sum(idle.values()), "reserved slot is", "reserved slots are")
         beside, matched = "", {match.slots.id for match in situation.matches}
-        if (situation.whole or situation).waiters and not matched & {*idle}:
+        waits = any(not waiter.claim for waiter in (situation.whole or situation).waiters)
+        if waits and not matched & {*idle}:
             beside = ", and of another type than all that waits takes"
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
 

@@ -18,7 +18,7 @@ from broker.oncall.pod_reports import PodReport
 from broker.oncall.waiters import waiting_pods
 from providers.model import Gpu, InstanceType
 
-from .test_idle_matches import NOW, P5, A, B, claim, commands, lent, mirror, pod, pool, tainted
+from .test_idle_matches import NOW, P5, A, B, claim, commands, launched, lent, mirror, pod, pool, tainted
 
 GPUS = (Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920),)
 TYPES = {P5: InstanceType(name=P5, vcpus=192, memory_mib=2097152, gpus=GPUS)}
@@ -164,6 +164,35 @@ def test_last_report_on_a_pod_stands_between_if_nothing_else_does() -> None:
     reports = {"train": PodReport("NodePool gpus: its limit of cpu is reached")}
     (offer,) = texts(do(pods=[pod()], pools=[pool()], reports=reports), "could have a slot")
     assert offer.endswith(": its last report is: NodePool gpus: its limit of cpu is reached")
+
+
+@pytest.mark.covers("FLT-54")
+@pytest.mark.parametrize("waits", [{"pods": [pod()], "pools": [pool()]}, {"claims": [claim()]}])
+def test_dedicated_slot_is_only_for_what_requires_dedicated_tenancy(waits: dict[str, Any]) -> None:
+    document = mirror().wire()
+    document["status"]["tenancy"] = "dedicated"
+    slots = [OnDemandCapacityReservation.decode(document)]
+    text = f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY} requires it"
+    (offer,) = [row for row in do(**waits, mirrors=slots) if "could have a slot" in row[1]]
+    assert offer[0].startswith("kubectl edit nodepool") and offer[1].endswith(text)
+    dedicated = pod(nodeSelector={names.INSTANCE_TENANCY: "dedicated"})
+    (offered,) = texts(do(pods=[dedicated], pools=[pool()], mirrors=slots), "could have a slot")
+    assert offered.endswith("nothing known stands between")
+
+
+@pytest.mark.covers("FLT-22", "FLT-54")
+def test_pod_whose_claim_has_its_instance_waits_for_no_slot() -> None:
+    """Neither for a lent one nor for an idle one, of whatever type."""
+    situation = lent(reclaim="Any")
+    waits = situation.pods[0]
+    given = replace(situation, mirrors=[mirror(), mirror("cr-2")])
+    without, with_instance = (
+        [*commands(replace(given, claims=[*situation.claims, claim])).values()]
+        for claim in (launched(), launched(pods=waits.key))
+    )
+    assert [why for why in without if "while 1 slot of team/gpus is lent" in why]
+    assert not [why for why in with_instance if " lent " in why or "could have a slot" in why]
+    assert "2 reserved slots are free: the owners, and the cost" in with_instance
 
 
 @pytest.mark.covers("FLT-22", "ONC-02")

@@ -215,7 +215,7 @@ def test_overview_matches_idle_slots_with_what_waits() -> None:
         assert "pod team/train" in body(f"{url}/waiting")
     with page(HistoryStore(), replace(live, idle_slots=[])) as url:
         shown = body(url)
-        assert "No idle slot is of a type that what waits takes" in shown and "Nothing waits." not in shown
+        assert "No idle slot helps what waits" in shown and "Nothing waits." not in shown
         assert "capacity-broker explain pod -n team train" in shown
     with page(HistoryStore(), state(claims=0)) as url:
         assert "Nothing waits." in body(url)
