@@ -19,6 +19,7 @@ from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
+from broker.oncall.slot_holders import unheld
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
@@ -174,11 +175,15 @@ def idle_slots(
     mirrors: Iterable[OnDemandCapacityReservation],
     owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
+    held: Mapping[str, int],
 ) -> Iterator[IdleSlots]:
-    """The active reservations with free slots. `facts`: those of a type, if it is known."""
+    """The active reservations with free slots. `facts`: those of a type, if it is known; `held`: as in
+    `held_slots`.
+    """
     for mirror in mirrors:
         status = mirror.status
-        if not status.idle:
+        free = unheld(mirror, held.get(mirror.name, 0))
+        if not free:
             continue
         known = facts(status.type) or TypeFacts()
         family, _, size = status.type.partition(".")
@@ -199,7 +204,7 @@ def idle_slots(
             id=mirror.name,
             type=status.type,
             zone=status.zone,
-            free=status.idle,
+            free=free,
             node_classes=frozenset(status.node_classes),
             owner=owners.get(mirror.name),
             labels={**known.labels, **of_slot},

@@ -6,7 +6,7 @@ reservations, the claims and their pods.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -117,6 +117,17 @@ def slot_uses(
     }
 
 
+def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
+    """By EC2 reservation, the claims with an instance in it."""
+    ids = (claim.labels.get(names.RESERVATION_ID) for claim in claims if claim.status.provider_id)
+    return Counter(id_ for id_ in ids if id_)
+
+
+def unheld(mirror: OnDemandCapacityReservation, held: int) -> int:
+    """The free slots of a reservation. `held`: its claims, of which EC2's last count may lack the newest."""
+    return max(0, min(mirror.status.idle, mirror.status.total - held))
+
+
 def workloads_on(claim: NodeClaim, pods: Iterable[Pod]) -> list[Pod]:
     """The pods of these that are on the claim's node for their own sake; none without a node."""
     node = claim.status.node_name
@@ -143,7 +154,7 @@ def _use(
         zone=status.zone,
         state=status.state,
         total=status.total,
-        free=status.idle,
+        free=unheld(mirror, len(held)),
         owner=str(owner) if owner else "",
         node_classes=frozenset(status.node_classes),
         holders=tuple(sorted(held, key=lambda row: (row.since is None, row.since, row.claim))),

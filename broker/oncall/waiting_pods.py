@@ -36,6 +36,7 @@ from broker.oncall.waiters import (
     waits,
 )
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
+from broker.placement.message import own_rejection
 from broker.placement.model import PodInfo
 from broker.placement.pool_choice import (
     NO_MACHINE,
@@ -43,6 +44,7 @@ from broker.placement.pool_choice import (
     PoolVerdict,
     absent_pools,
     asked,
+    buys,
     none_accepts,
     of_broker,
     pool_node,
@@ -222,6 +224,8 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         pool = next((verdict.pool.name for verdict in choice.verdicts if verdict.accepts), "")
         reason, message = next(filter(None, (rule(pod, choice, around) for rule in _RULES)))
         remedy = _remedy(choice) if reason == NO_NODEPOOL else ""
+    obstacles = _obstacles(pod, choice, message if reason in _HELD else "", around)
+    without = reason == OTHER_CONTROLLER or bool(obstacles.held)
     return WaitingPod(
         namespace=pod.namespace,
         name=pod.name,
@@ -232,9 +236,9 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
         own_message=_scheduler(pod, around),
-        obstacles=_obstacles(pod, choice, message if reason in _HELD else "", around),
+        obstacles=obstacles,
         remedy=remedy,
-        full=() if reason == OTHER_CONTROLLER else tuple(_full(claim, choice, reason, message, around)),
+        full=() if without else tuple(_full(claim, choice, reason, message, around)),
     )
 
 
@@ -242,10 +246,9 @@ def _obstacles(pod: Pod, choice: PoolChoice | None, held: str, around: PodSurrou
     """None for a pod with a claim: those of the claim count."""
     if choice is None:
         return NO_OBSTACLES
-    report = _report(pod, around)
     return PodObstacles(
-        held=held or (report.message if report.held else ""),
-        report=report.message,
+        held=held or _held(pod, around),
+        report=_report(pod, around).message,
         accepting=tuple((item.pool.name, item.rejection) for item in choice.verdicts if item.accepts),
     )
 
@@ -273,13 +276,15 @@ def _full(
     else:
         named = [use for id_ in full_ids(message) if (use := around.uses.get(id_))]
     full = [use for use in named if not use.free and use.state == "active"]
+    suits = around.room.suits
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():
         if verdict.accepts and choice is not None:
             allowed += pool_node(verdict.pool).selections(choice.info)
     for use in full:
         labels = {names.INSTANCE_TYPE: use.type, names.ZONE: use.zone, names.CAPACITY_TYPE: "reserved"}
-        if any(all(item.allows(*label) for label in labels.items()) for item in allowed):
+        fits = [item for item in allowed if all(item.allows(*label) for label in labels.items())]
+        if fits and (choice is None or suits(use.type, choice.info, fits)):
             yield use.id
 
 
@@ -329,6 +334,18 @@ def _remedy(choice: PoolChoice) -> str:
     return "its node selector, affinity and tolerations are met by no NodePool"
 
 
+def _held(pod: Pod, around: PodSurroundings) -> str:
+    """The reason of the pod's own that keeps it from any machine; empty without one."""
+    report, scheduled = _report(pod, around), pod.scheduled
+    if report.held:
+        return report.message
+    return own_rejection(scheduled.message) if scheduled is not None else ""
+
+
+def _rejected(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
+    return (UNSCHEDULABLE, _scheduler(pod, around)) if _held(pod, around) else None
+
+
 def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
     """A pod that another controller gets a node for, with the reservations that the broker advises on."""
     chosen = choice.verdicts[0].pool
@@ -340,7 +357,7 @@ def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[s
     if not advised:
         return OTHER_CONTROLLER, f"{accepts}; {_scheduler(pod, around)}"
     texts = abridged([use.summary for use in advised], MOST_NAMED)
-    full = not any(use.free for use in advised)
+    full = not buys(chosen) and not any(use.free for use in advised)
     return (RESERVATIONS_FULL if full else OTHER_CONTROLLER), (
         f"{accepts}; the reservations of class {ref.name}: {texts}; {_scheduler(pod, around)}"
     )
@@ -392,6 +409,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _new,
     _of_gang,
     _without_pool,
+    _rejected,
     _of_others,
     _of_pool,
     _reported,

@@ -10,6 +10,14 @@ from broker.placement.filters import Fits
 NO_NODES: Final = "no nodes available to schedule pods"
 
 
+def own_rejection(text: str) -> str:
+    """The rejection of the pod itself in such a text, as of a volume; empty if nodes rejected it."""
+    _, _, reasons = text.partition(" nodes are available: ")
+    if reasons[:1].isdigit():
+        return ""
+    return reasons.partition(". preemption: ")[0].removesuffix(".")
+
+
 def message(fits: Fits) -> str:
     """`0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
 

@@ -81,6 +81,12 @@ def pool_node(pool: NodePool) -> FutureNode:
     return future_node(template.spec, {**labels, f"{ref.group}/{ref.kind.lower()}": ref.name})
 
 
+def buys(pool: NodePool) -> bool:
+    """Whether the pool allows machines outside reservations. Raises InvalidRequirement."""
+    required = pool_node(pool).requirements
+    return any(required.allows(names.CAPACITY_TYPE, kind) for kind in ("on-demand", "spot"))
+
+
 def static_pool(pool: NodePool) -> str:
     """Why pods get no machine from a pool that has a number of nodes of its own; empty for other pools."""
     number = number_of_nodes(pool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple, get_args
 
@@ -14,7 +14,7 @@ from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import ORDER, TYPE_KEYS
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.type_filter import Mask, TypeFilter
-from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, type_labels, zone_labels
+from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, lacking, type_labels, zone_labels
 from broker.capacity.unknown_values import unknown_values
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
@@ -74,6 +74,15 @@ class TypeRoom:
             for name in short
         )
         return Lack("; ".join(texts), "requests")
+
+    def suits(self, name: str, pod: PodInfo, selections: Iterable[Requirements]) -> bool:
+        """Whether the type has all resources of the pod, and labels of a selection; also while it is not
+        known.
+        """
+        if (type_ := self._types().get(name)) is None:
+            return True
+        labels, lacks = _labels(type_), lacking(base(pod.requests), capacity(type_, ANY_CLASS))
+        return not {*lacks} - {STORAGE} and any(not item.unmet(labels, among=labels) for item in selections)
 
     def unknown(self, pod: PodInfo) -> str:
         """The label values that the pod insists on and that nothing in the Region has, in a sentence."""

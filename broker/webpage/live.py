@@ -23,6 +23,7 @@ from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
 from broker.oncall.idle_matches import IdleSlots, idle_slots, known_facts
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
+from broker.oncall.slot_holders import held_slots
 from broker.oncall.slot_marks import SlotRow
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
@@ -225,7 +226,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
         waiting_pods=waiting,
-        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts)],
+        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts, held_slots(claims))],
         broken=broken,
         slots=broker.slot_rows(),
         outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),

@@ -46,8 +46,10 @@ def test_page_of_a_pod_has_its_pools_options_slots_next_step_and_one_command(tow
     assert (held["slot"], held["claim"], held["pods"]) == (town.world.odcr, "holder-0", ["ml/old"])
     assert (held["owner"], held["draws_from"]) == ("ml/gpus", "ml/gpus")
     assert held["since"] == timestamp(SINCE) and held["until"] == timestamp(SINCE + timedelta(hours=10))
+    assert len({frozenset(row) for row in page["slots"]}) == 1, "the page reads the keys of each row"
     (step,) = page["next"]
-    assert step.startswith("a NodeClaim of NodePool gpu for the pod is launched next into on-demand p5")
+    made = "a NodeClaim that NodePool gpu would make for the pod is launched next into on-demand p5"
+    assert step.startswith(made)
     assert [row["command"] for row in page["do"]] == ["capacity-broker watch"]
 
 

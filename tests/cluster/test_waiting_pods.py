@@ -14,7 +14,7 @@ from broker.commands.dry_run import DryRun
 from broker.commands.explain.claim import Forecaster
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.situation import read
-from broker.controllers.provisioning.published import REPORTS
+from broker.controllers.provisioning.published import REPORTS, read_reports
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
@@ -244,7 +244,7 @@ def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_a
     missing = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
     pods(stack, 1, spec=missing)
     text = 'persistentvolumeclaim "data" not found'
-    stack.until(lambda: [row for row in by_command(stack) if row.obstacles.held], "the reason", step=1.0)
+    stack.until(lambda: read_reports(stack.client), "the reason", step=1.0)
     for event in stack.all(Event):
         stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
     assert not stack.all(Event)

@@ -9,7 +9,7 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -55,7 +55,7 @@ def find(situation: Situation, namespace: str, name: str) -> Pod:
         raise ValueError(text)
     near = [pod.name for pod in known.values() if pod.namespace == namespace]
     command = f"kubectl get pods -n {namespace}"
-    raise ValueError(unknown("Pod", name, near or [*known], command))
+    raise ValueError(unknown("Pod", name, near, command))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +96,9 @@ class PodExplainer:
             claim is None
             and pod.uid in self._around.reports
             and any(row["verdict"] == "next" for row in rows)
+        )
+        unfit |= (
+            bool(row.obstacles.held) and row.reason != GATED and (chosen is None or of_broker(chosen.pool))
         )
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
@@ -189,10 +192,19 @@ def _lines(use: SlotUse, role: str, now: datetime) -> Iterator[dict[str, Any]]:
     for user in use.holders:
         yield {**named, "place": place, **_user(user, use, now)}
     if use.free:
-        yield {**named, "place": place, "holder": f"{counted(use.free, 'free slot')}", "pods": []}
+        yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
     if use.elsewhere:
         text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
-        yield {**named, "place": place, "holder": text, "pods": []}
+        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
+
+
+# The keys of `_user` that only a claim has a value of.
+_NO_CLAIM: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("claim", "draws_from", "since", "until", "for")),
+    "pods": [],
+    "why_until": "",
+    "end": "",
+}
 
 
 def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
@@ -230,7 +242,7 @@ def _next(
             f"reservations of class {chosen.node_class} in its selector terms"
         )
     elif options is not None:
-        yield f"a NodeClaim of NodePool {chosen.pool.name} for the pod {options.decision}"
+        yield f"a NodeClaim that NodePool {chosen.pool.name} would make for the pod {options.decision}"
     if options is not None and options.shortages:
         first = min(options.shortages, key=lambda shortage: shortage.next_try)
         yield f"{first.scope.key} is tried again at {format_time(first.next_try)}"

@@ -45,7 +45,7 @@ from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
 from broker.oncall.pod_reports import PodReport
-from broker.oncall.slot_holders import SlotUse, slot_uses
+from broker.oncall.slot_holders import SlotUse, held_slots, slot_uses
 from broker.oncall.waiters import (
     Waiter,
     claim_waiters,
@@ -184,7 +184,9 @@ class Situation:
     def matches(self) -> list[IdleMatch]:
         """The idle slots with the waiters that could have them; of a part, those with either in it."""
         whole = self.whole or self
-        slots = idle_slots(whole.mirrors, whole.slot_owners, known_facts(whole.claims, whole.types))
+        slots = idle_slots(
+            whole.mirrors, whole.slot_owners, known_facts(whole.claims, whole.types), held_slots(whole.claims)
+        )
         part = None
         if self.whole is not None:
             part = Part({m.name for m in self.mirrors}, {(w.kind, w.name) for w in self.waiters})
@@ -347,9 +349,11 @@ def _part(
 
 
 def _of_class(situation: Situation, node_class: str) -> list[Pod]:
-    """The pods without a claim that may get a node of the class: those of no known NodePool, too."""
+    """The pods without a claim that may get a node of the class: those of no known NodePool, too, unless they
+    are to be corrected themselves.
+    """
     classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
-    gets = {row.key: classes.get(row.node_pool, "") for row in situation.waiting_pods}
+    gets = {row.key: "-" if row.remedy else classes.get(row.node_pool, "") for row in situation.waiting_pods}
     return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", node_class)]
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Event
-from broker.apis.karpenter import NodePool
+from broker.apis.core import Event, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands.explain.situation import Situation
 from broker.oncall.pod_reports import PodReport
+from providers.model import Gpu, InstanceType
 from providers.names import MANAGER
 
-from .test_idle_matches import NOW, mirror, pod, pool
+from .test_idle_matches import NOW, P5, A, launched, mirror, pod, pool, requesting
 
 
 def event(reason: str, message: str, at: str) -> Event:
@@ -55,7 +56,7 @@ def test_reason_that_a_launcher_took_back_is_shown_no_more(more: dict[str, Any],
 def test_gated_pod_waits_for_no_full_reservation_of_karpenters_class() -> None:
     advised = {"type": names.RESERVATIONS_ADVISED, "status": "True", "reason": "Advised"}
     node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [advised]}})
-    document = pool().wire()
+    document = pool(capacity="reserved").wire()
     document["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
     pods = [pod("gated", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]), pod("ready")]
     rows = Situation(
@@ -65,3 +66,94 @@ def test_gated_pod_waits_for_no_full_reservation_of_karpenters_class() -> None:
         "gated": ("SchedulingGated", ()),
         "ready": ("ReservationsFull", ("cr-1",)),
     }
+
+
+PREEMPTION = "0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+
+
+@pytest.mark.covers("ONC-03")
+@pytest.mark.parametrize(
+    ("allows", "message", "reason", "full"),
+    [
+        (
+            {"capacity": "reserved"},
+            "0/3 nodes are available: 3 Insufficient cpu.",
+            "ReservationsFull",
+            ("cr-1",),
+        ),
+        ({}, "0/3 nodes are available: 3 Insufficient cpu.", "OtherController", ()),
+        (
+            {"capacity": "reserved"},
+            f'0/3 nodes are available: persistentvolumeclaim "data" not found. preemption: {PREEMPTION}',
+            "Unschedulable",
+            (),
+        ),
+    ],
+    ids=["reserved alone", "also on demand", "no volume"],
+)
+def test_pod_of_karpenter_waits_for_full_reservations_only_if_nothing_else_serves_it(
+    allows: dict[str, str], message: str, reason: str, full: tuple[str, ...]
+) -> None:
+    advised = {"type": names.RESERVATIONS_ADVISED, "status": "True", "reason": "Advised"}
+    node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [advised]}})
+    document = pool(**allows).wire()
+    document["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+    waits = pod().wire()
+    waits["status"]["conditions"][0]["message"] = message
+    (row,) = Situation(
+        now=NOW,
+        pods=[Pod.decode(waits)],
+        pools=[NodePool.decode(document)],
+        classes=[node_class],
+        mirrors=[mirror(free=0)],
+    ).waiting_pods
+    assert (row.reason, row.full) == (reason, full) and message.partition(". pre")[0] in row.message
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("spec", "held", "full"),
+    [
+        ({"containers": requesting(gpu="8")}, False, ("cr-1",)),
+        ({"containers": requesting(gpu="8")}, True, ()),
+        ({"containers": requesting(gpu="8", **{"example.com/fpga": "1"})}, False, ()),
+        ({"nodeSelector": {names.ARCH: "arm64"}}, False, ()),
+    ],
+    ids=["fits", "held", "resource", "architecture"],
+)
+def test_only_a_pod_that_the_slot_would_serve_waits_for_the_full_reservation(
+    spec: dict[str, Any], held: bool, full: tuple[str, ...]
+) -> None:
+    """Its reason may name the reservation all the same: it is that of a NodePool."""
+    report = PodReport("NodePool gpus: no free slot: cr-1 0 of 4", held)
+    gpus = Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920)
+    arm = InstanceType(name="m7g.large", vcpus=2, memory_mib=8192, architecture="arm64", zones=frozenset({A}))
+    p5 = InstanceType(name=P5, vcpus=192, memory_mib=2097152, gpus=(gpus,), zones=frozenset({A}))
+    (row,) = Situation(
+        now=NOW,
+        pods=[pod(**spec)],
+        pools=[pool(capacity="reserved")],
+        mirrors=[mirror(free=0)],
+        types={p5.name: p5, arm.name: arm},
+        reports={"train": report},
+    ).waiting_pods
+    assert row.full == full, row
+
+
+@pytest.mark.covers("FLT-54")
+def test_slot_that_a_claim_took_since_the_last_count_is_not_offered() -> None:
+    def taken(number: int) -> list[NodeClaim]:
+        bodies = [launched().wire() for _ in range(number)]
+        for place, body in enumerate(bodies):
+            body["metadata"] |= {"name": f"c-{place}"}
+            body["metadata"]["labels"][names.RESERVATION_ID] = "cr-1"
+        return [NodeClaim.decode(body) for body in bodies]
+
+    def offered(number: int) -> list[int]:
+        around = Situation(
+            now=NOW, pods=[pod()], pools=[pool()], mirrors=[mirror(free=1)], claims=taken(number)
+        )
+        assert around.slot_uses["cr-1"].free == 4 - max(3, number)
+        return [match.slots.free for match in around.matches]
+
+    assert offered(3) == [1] and offered(4) == []
