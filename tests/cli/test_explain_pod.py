@@ -48,8 +48,8 @@ def test_page_of_a_pod_has_its_pools_options_slots_next_step_and_one_command(tow
     assert held["since"] == timestamp(SINCE) and held["until"] == timestamp(SINCE + timedelta(hours=10))
     assert len({frozenset(row) for row in page["slots"]}) == 1, "the page reads the keys of each row"
     (step,) = page["next"]
-    made = "a NodeClaim that NodePool gpu would make for the pod is launched next into on-demand p5"
-    assert step.startswith(made)
+    expected = "a NodeClaim that NodePool gpu would make for the pod is launched next into on-demand p5"
+    assert step.startswith(expected)
     assert [row["command"] for row in page["do"]] == ["capacity-broker watch"]
 
 

@@ -68,6 +68,7 @@ def test_gated_pod_waits_for_no_full_reservation_of_karpenters_class() -> None:
     }
 
 
+SHORT = "0/3 nodes are available: 3 Insufficient cpu."
 PREEMPTION = "0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 
 
@@ -77,11 +78,11 @@ PREEMPTION = "0/3 nodes are available: 3 Preemption is not helpful for schedulin
     [
         (
             {"capacity": "reserved"},
-            "0/3 nodes are available: 3 Insufficient cpu.",
+            SHORT,
             "ReservationsFull",
             ("cr-1",),
         ),
-        ({}, "0/3 nodes are available: 3 Insufficient cpu.", "OtherController", ()),
+        ({}, SHORT, "OtherController", ()),
         (
             {"capacity": "reserved"},
             f'0/3 nodes are available: persistentvolumeclaim "data" not found. preemption: {PREEMPTION}',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.placement.filters import Fits, fits
-from broker.placement.message import message
+from broker.placement.message import message, own_rejection
 from tests.unit.placement.builders import node, pod, world
 
 
@@ -36,4 +36,7 @@ def test_fitting_nodes_are_counted_in_front() -> None:
 
 def test_a_rejection_is_named_in_an_empty_cluster() -> None:
     refusal = "pod is over its quota"
+    assert own_rejection(message(Fits((), {}, refusal))) == refusal
+    assert not own_rejection(message(fits(pod(), world([node("b", unschedulable=True)]))))
+    assert not own_rejection(message(fits(pod(), world([])))) and not own_rejection("")
     assert message(Fits((), {}, refusal)) == "0/0 nodes are available: pod is over its quota."
