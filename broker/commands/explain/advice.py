@@ -150,7 +150,8 @@ def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
     if idle:
         count = counted(sum(idle.values()), "reserved slot is", "reserved slots are")
         beside, matched = "", {match.slots.id for match in situation.matches}
-        waits = any(not waiter.claim for waiter in (situation.whole or situation).waiters)
+        every = (situation.whole or situation).waiters
+        waits = any(waiter.alternatives and not waiter.claim for waiter in every)
         if waits and not matched & {*idle}:
             beside = ", and of another type than all that waits takes"
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"

@@ -180,6 +180,15 @@ def test_dedicated_slot_is_only_for_what_requires_dedicated_tenancy(waits: dict[
     assert offered.endswith("nothing known stands between")
 
 
+@pytest.mark.covers("FLT-54")
+def test_pod_that_names_its_node_says_nothing_about_the_type_of_idle_slots() -> None:
+    field = {"key": "metadata.name", "operator": "In", "values": ["n-1"]}
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    rows = dict(do(pods=[pod(affinity=affinity)], pools=[pool()]))
+    assert rows["capacity-broker idle"] == "1 reserved slot is free: the owners, and the cost"
+
+
 @pytest.mark.covers("FLT-22", "FLT-54")
 def test_pod_whose_claim_has_its_instance_waits_for_no_slot() -> None:
     """Neither for a lent one nor for an idle one, of whatever type."""
