@@ -25,7 +25,8 @@ SlotSample = tuple[int, int, int]  # the begin of a slot of time in seconds sinc
 class SlotTurnover:
     """The free slots of a reservation at its last sample, and the mean time until a slot becomes free.
 
-    `interval`: None if no slot became free in the window.
+    `interval`: None if the window shows no such slot. Whether there was one is then not known: a slot that
+    Karpenter took again between two samples leaves no trace.
     """
 
     free: int
@@ -72,7 +73,7 @@ def chance_now(
         free = turnover.free
     if free == 0:
         if turnover is not None and turnover.interval is None:
-            return ChanceNow(chance=0.0, state="full, no slot became free in the last day")
+            return ChanceNow(chance=0.0, state="full, and when a slot becomes free is not known")
         return ChanceNow(chance=0.0, wait=turnover.interval if turnover else None, state="full")
     if free is not None and not short:
         return ChanceNow(state=f"{counted(free, 'slot is', 'slots are')} free now")

@@ -196,7 +196,9 @@ def _nothing(
         unknown = _unknown_names(claim, known)
         message = f"none of {counted(considered, 'instance type')} suits: {exclusions}{unknown}"
         return "NoCompatibleInstanceTypes", message
-    all_ = counted(considered, "instance type suits", "instance types suit")
+    # The same pool counts more types for no pod than for one with requests, so both counts name their tests.
+    tests = "its requirements and requests" if claim.requests else "its requirements"
+    all_ = counted(considered, f"instance type meets {tests}", f"instance types meet {tests}")
     message = f"{len(candidates.suitable_types)} of {all_}, but "
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))

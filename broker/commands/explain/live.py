@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from time import monotonic
 from typing import Any, Final
 
 from broker.apis import names
@@ -33,8 +32,6 @@ from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
 from broker.placement.waiting import waiting_since
 from broker.webpage.details import Explainer
 
-# A page is a glance: a plan of many claims may end before it considered all of them.
-SECONDS: Final = 0.1
 EVENTS_EVERY: Final = 10  # seconds between two reads of a pod's events: a live page is read every two
 
 
@@ -63,9 +60,7 @@ class LiveForecaster:
             why = f"class {subject.node_class} is not ready"
             return ClaimForecast(decision=unplanned(why).sentence)
         known = [plan for plan in plans.values() if plan.node_class in supply.classes]
-        return forecast_planned(
-            subject, known, supply, launched=in_gangs(claims), seconds=SECONDS, timer=monotonic
-        )
+        return forecast_planned(subject, known, supply, launched=in_gangs(claims))
 
     def _readable(
         self, waiting: Mapping[str, NodeClaim]

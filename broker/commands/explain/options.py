@@ -34,7 +34,6 @@ from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
-from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import ways
 from broker.commands.dry_run import Entitle
@@ -117,11 +116,9 @@ def forecast_planned(
     supply: LaunchSupply,
     *,
     launched: LaunchedGangs,
-    seconds: float = SECONDS,
-    timer: Callable[[], float] = float,
 ) -> ClaimForecast:
-    """The forecast of one of these claims, planned together."""
-    result = plan(waiting, supply, launched=launched, seconds=seconds, timer=timer)
+    """The forecast of one of these claims, planned together; no clock runs, so it is the same everywhere."""
+    result = plan(waiting, supply, launched=launched)
     decision = decided(result, planned.uid)
     catalog = OptionCatalog(supply)
     options = catalog.candidates(planned).options

@@ -47,9 +47,10 @@ FREED = SlotTurnover(free=0, interval=20 * MINUTE)
         # Launches of the past say nothing about a full reservation.
         (chance_now(forecast(), FREED, free=0), "full, 0%, a slot becomes free about every 20 min"),
         (chance_now(forecast(), FREED), "full, 0%, a slot becomes free about every 20 min"),
+        # A slot that another launcher took again between two samples became free unseen.
         (
             chance_now(forecast(), SlotTurnover(free=0, interval=None)),
-            "full, no slot became free in the last day, 0%",
+            "full, and when a slot becomes free is not known, 0%",
         ),
         (chance_now(forecast(), free=0), "full, 0%"),
         # Nor do the free slots of a reservation that has ended.

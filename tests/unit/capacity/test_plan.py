@@ -464,10 +464,18 @@ def test_zone_outside_the_class_is_reported() -> None:
     (unplaced,) = planned([claim(zones=["us-east-1f"])], node_class(), inventory()).unplaced
     assert unplaced.reason == "NoCompatibleInstanceTypes"
     assert unplaced.message == (
-        "5 of 5 instance types suit, but none is offered in a zone of the class "
+        "5 of 5 instance types meet its requirements, but none is offered in a zone of the class "
         "(us-east-1a, us-east-1b, us-east-1c) that the claim accepts (one of us-east-1f); "
         "this Region has no zone 'us-east-1f'; the nearest name is us-east-1c"
     )
+
+
+def test_counts_of_types_name_what_they_test() -> None:
+    """A NodePool counts the types for no pod, and the page of its pod those with room for it."""
+    of_pool, of_pod = claim(kinds=["reserved"]), claim(kinds=["reserved"], requests={"cpu": 6.0})
+    texts = [planned([item], node_class(), inventory()).unplaced[0].message for item in (of_pool, of_pod)]
+    assert texts[0].startswith("5 of 5 instance types meet its requirements, but ")
+    assert texts[1].startswith("2 of 5 instance types meet its requirements and requests, but ")
 
 
 def test_reserved_claim_without_usable_reservations_reports_each_misfit() -> None:
