@@ -6,7 +6,7 @@ touched by the end of their reservation. Source: Koordinator, pkg/scheduler/plug
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.errors import NotFound
 from broker.kube.removal import remove
 from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_reading import deadline, hold_link, owner_matcher, recorded_owners
@@ -101,12 +102,14 @@ class KoordinatorController:
         """`bound`: that the operator's bound ends the reservation; empty if it ends as it requests."""
         status = reservation.status
         matcher, recorded = owner_matcher(reservation.spec.owners), recorded_owners(reservation)
+        linked = self._owners(reservation.uid)
         owners = sorted(
             (
                 pod
-                for pod in self._owners(reservation.uid)
+                for pod in (*linked, *self._confirmed(reservation, {pod.uid for pod in linked}))
                 if takes_room(pod)
                 and (link := hold_link(pod))
+                and link.hold == reservation.uid
                 and link.node == status.node_name
                 and link.proven(matcher, recorded)
             ),
@@ -134,6 +137,21 @@ class KoordinatorController:
         elif bound:
             result["conditions"] = placed_conditions(status.conditions, self._clock.now(), bound)
         return result
+
+    def _confirmed(self, reservation: koord.KoordinatorReservation, linked: Collection[str]) -> Iterator[Pod]:
+        """The recorded owners that the cache does not show as such, as the API server has them.
+
+        The cache may lack the newest annotations, and an owner that is dropped would not be proven again.
+        """
+        for owner in reservation.status.current_owners:
+            if owner.uid in linked:
+                continue
+            try:
+                pod = Pod.decode(self._client.get(Pod.KIND, owner.name, namespace=owner.namespace))
+            except NotFound:
+                continue
+            if pod.uid == owner.uid:
+                yield pod
 
     def _expire(self, reservation: koord.KoordinatorReservation, message: str) -> None:
         conditions = ended_conditions(reservation.status.conditions, EXPIRED, message, self._clock.now())

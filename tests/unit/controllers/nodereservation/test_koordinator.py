@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from broker.apis.core import Node
-from broker.apis.koordinator import AVAILABLE, FAILED, KoordinatorReservation
+from broker.apis.koordinator import ALLOCATED, AVAILABLE, FAILED, KoordinatorReservation
 from broker.controllers.nodereservation.koordinator import UNREADABLE, KoordinatorController
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.placement.holds_bounds import RoomBounds
 from tests.support.clock import FakeClock
@@ -30,20 +31,30 @@ RESERVATION: dict[str, Any] = {
 
 @dataclass
 class Writes:
-    """Collects the phases that are written, and the deletions."""
+    """Collects the written phases and owners, and the deletions. `pods`: the API server's, by name."""
 
     phases: list[str] = field(default_factory=list)
+    owners: list[Any] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    pods: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, _kind: object, name: str, **_: object) -> Any:
+        if name not in self.pods:
+            raise NotFound(404, "NotFound", name)
+        return self.pods[name]
 
     def patch(self, _kind: object, _name: str, body: Any, **_: object) -> None:
         self.phases.append(body["status"].get("phase", ""))
+        self.owners.append(body["status"].get("currentOwners"))
 
     def delete(self, _kind: object, name: str, **_: object) -> None:
         self.deleted.append(name)
 
 
-def reconciled(reservation: dict[str, Any], nodes: Cache[Node]) -> tuple[Result | None, Writes]:
-    writes = Writes()
+def reconciled(
+    reservation: dict[str, Any], nodes: Cache[Node], *pods: dict[str, Any]
+) -> tuple[Result | None, Writes]:
+    writes = Writes(pods={pod["metadata"]["name"]: pod for pod in pods})
     reservations = Cache(KoordinatorReservation)
     reservations.apply("ADDED", reservation)
     context = ControllerContext(
@@ -83,3 +94,24 @@ def test_ended_reservation_is_kept_for_its_day_if_its_node_cannot_be_read(nodes:
     assert reconciled(ended, nodes)[1].deleted == []
     nodes.apply("DELETED", NODE)
     assert reconciled(ended, nodes)[1].deleted == ["kept"]
+
+
+OWNER = {"namespace": "default", "name": "high", "uid": "p"}
+
+
+def owner(**more: Any) -> dict[str, Any]:
+    metadata = OWNER | {"annotations": {ALLOCATED: '{"name": "kept", "uid": "r"}'}} | more
+    return {"metadata": metadata, "spec": {"nodeName": "node-0"}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "written"),
+    [([owner()], [[OWNER]]), ([], [[]]), ([owner(annotations={})], [[]]), ([owner(uid="other")], [[]])],
+    ids=["annotated", "gone", "freed", "another"],
+)
+def test_recorded_owner_stays_until_the_api_server_shows_it_otherwise(
+    nodes: Cache[Node], pods: list[dict[str, Any]], written: list[Any]
+) -> None:
+    """The cache may lack the annotation that made a running pod the owner."""
+    held = RESERVATION | {"status": {**RESERVATION["status"], "currentOwners": [OWNER]}}
+    assert reconciled(held, nodes, *pods)[1].owners == written
