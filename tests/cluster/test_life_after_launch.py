@@ -386,3 +386,17 @@ def test_slot_of_a_deleted_claim_is_taken_before_ec2_is_polled_again(stack: Stac
     stack.delete(NodeClaim, "c-0")
     stack.until_launched("c-1")
     assert stack.reservation_of("c-1") == odcr
+
+
+def test_annotation_that_a_person_removes_from_a_registered_node_stays_away(stack: Stack) -> None:
+    """As with Karpenter, the claim's annotations are copied when the node registers, and not again."""
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("c-0", capacity=(ON_DEMAND,), annotations={names.DO_NOT_DISRUPT: "true"})
+    stack.until_ready("c-0")
+    node = stack.get(NodeClaim, "c-0").status.node_name
+    assert stack.get(Node, node).annotations[names.DO_NOT_DISRUPT] == "true"
+    stack.edit(Node, node, {"metadata": {"annotations": {names.DO_NOT_DISRUPT: None}, "labels": {"a": "b"}}})
+    stack.edit(NodeClaim, "c-0", {"metadata": {"labels": {"team": "blue"}}})
+    stack.until(lambda: stack.get(Node, node).labels.get("team") == "blue", "the claim's label", step=1.0)
+    assert names.DO_NOT_DISRUPT not in stack.get(Node, node).annotations

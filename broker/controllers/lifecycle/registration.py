@@ -143,9 +143,12 @@ class Registration:
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:
         """Gives the node the metadata of its claim; writes nothing if the node has all of it."""
         owner = owner_reference(claim, controller=False)
+        registered, annotations = is_true(claim, names.REGISTERED_CONDITION), _annotations(claim)
+        if registered:  # whoever removed one from both may be ahead of the cached claim
+            annotations = {MARK: annotations[MARK]}
         desired: dict[str, Any] = {
             "labels": {**claim.labels, names.REGISTERED: "true"},
-            "annotations": _annotations(claim),
+            "annotations": annotations,
             "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
             # One claim owns a node: an earlier claim lost the instance to this one.
             "ownerReferences": [
@@ -153,7 +156,6 @@ class Registration:
                 owner,
             ],
         }
-        registered = is_true(claim, names.REGISTERED_CONDITION)
         taints = None if registered else _taints(claim, node)
         have = {
             "labels": node.labels,
