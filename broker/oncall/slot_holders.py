@@ -101,10 +101,7 @@ def slot_uses(
     draws: Draws,
 ) -> dict[str, SlotUse]:
     """The reservations that are not over, by id. `owners`: of their slots, by id."""
-    by_reservation: dict[str, list[NodeClaim]] = defaultdict(list)
-    for claim in claims:
-        if claim.status.provider_id and (id_ := claim.labels.get(names.RESERVATION_ID)):
-            by_reservation[id_].append(claim)
+    by_reservation = _by_reservation(claims)
     nodes = {claim.status.node_name for held in by_reservation.values() for claim in held} - {""}
     on_node: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -119,8 +116,16 @@ def slot_uses(
 
 def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
     """By EC2 reservation, the claims with an instance in it."""
-    ids = (claim.labels.get(names.RESERVATION_ID) for claim in claims if claim.status.provider_id)
-    return Counter(id_ for id_ in ids if id_)
+    return Counter({id_: len(held) for id_, held in _by_reservation(claims).items()})
+
+
+def _by_reservation(claims: Iterable[NodeClaim]) -> defaultdict[str, list[NodeClaim]]:
+    """The claims with an instance in an EC2 reservation, by its id."""
+    by_reservation: defaultdict[str, list[NodeClaim]] = defaultdict(list)
+    for claim in claims:
+        if claim.status.provider_id and (id_ := claim.labels.get(names.RESERVATION_ID)):
+            by_reservation[id_].append(claim)
+    return by_reservation
 
 
 def unheld(mirror: OnDemandCapacityReservation, held: int) -> int:

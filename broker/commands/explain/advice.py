@@ -22,7 +22,7 @@ from broker.oncall.waiting_pods import (
     WaitingPod,
     grouped,
 )
-from broker.placement.pool_choice import pool_node
+from broker.placement.pool_choice import buys
 from broker.reservations.annotations import STOP
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
@@ -146,7 +146,9 @@ def _elsewhere(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
-    idle = {m.name: m.status.idle for m in situation.mirrors if m.status.idle}
+    uses = (situation.whole or situation).slot_uses
+    free = {m.name: uses[m.name].free for m in situation.mirrors if m.name in uses}
+    idle = {id_: count for id_, count in free.items() if count}
     if idle:
         count = counted(sum(idle.values()), "reserved slot is", "reserved slots are")
         beside, matched = "", {match.slots.id for match in situation.matches}
@@ -249,12 +251,7 @@ _RULES: Final[tuple[Rule, ...]] = (
 def _buys(situation: Situation, pool: str) -> bool:
     """Whether the NodePool allows machines outside reservations."""
     try:
-        return any(
-            pool_node(item).requirements.allows(names.CAPACITY_TYPE, kind)
-            for item in situation.pools
-            if item.name == pool
-            for kind in ("on-demand", "spot")
-        )
+        return any(buys(item) for item in situation.pools if item.name == pool)
     except InvalidRequirement:
         return False
 

@@ -31,7 +31,6 @@ from broker.oncall.slot_holders import SlotUse, SlotUser
 from broker.oncall.waiters import is_brokers, waits
 from broker.oncall.waiting_pods import (
     GATED,
-    PodSurroundings,
     WaitingPod,
     advised_uses,
     waiting_rows,
@@ -65,13 +64,9 @@ class PodExplainer:
     situation: Situation
     forecaster: Forecasts
 
-    @property
-    def _around(self) -> PodSurroundings:
-        return self.situation.around
-
     def rows(self, pods: Iterable[Pod]) -> list[WaitingPod]:
         """The pods of these that wait, with their reasons."""
-        return waiting_rows(pods, self._around, self.situation.now)
+        return waiting_rows(pods, self.situation.around, self.situation.now)
 
     def place(self, pod: Pod) -> dict[str, Any] | None:
         """The slot of a pod with a node; None if no claim made its node."""
@@ -86,20 +81,15 @@ class PodExplainer:
         situation = self.situation
         (row,) = self.rows([pod])
         claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
-        verdicts = pool_verdicts(pod_info(pod), situation.pools, self._around.room.lack)
+        verdicts = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
         options = self._options(pod, claim, chosen)
         slots = [*_slots(situation, claim, chosen, options)]
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        unfit = (
-            claim is None
-            and pod.uid in self._around.reports
-            and any(row["verdict"] == "next" for row in rows)
-        )
-        unfit |= (
-            bool(row.obstacles.held) and row.reason != GATED and (chosen is None or of_broker(chosen.pool))
-        )
+        told = pod.uid in situation.around.reports and any(row["verdict"] == "next" for row in rows)
+        held = bool(row.obstacles.held) and row.reason != GATED
+        unfit = (claim is None and told) or (held and (chosen is None or of_broker(chosen.pool)))
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
         return Explanation(

@@ -10,6 +10,7 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
 from broker.oncall.pod_reports import PodReport
 from providers.model import Gpu, InstanceType
@@ -155,6 +156,8 @@ def test_slot_that_a_claim_took_since_the_last_count_is_not_offered() -> None:
             now=NOW, pods=[pod()], pools=[pool()], mirrors=[mirror(free=1)], claims=taken(number)
         )
         assert around.slot_uses["cr-1"].free == 4 - max(3, number)
+        idle = [row for row in explain(around).parts["do"] if row["command"] == "capacity-broker idle"]
+        assert bool(idle) == bool(around.matches), "both count the same free slots"
         return [match.slots.free for match in around.matches]
 
     assert offered(3) == [1] and offered(4) == []
