@@ -87,9 +87,9 @@ class PodExplainer:
         slots = [*_slots(situation, claim, chosen, options)]
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        told = pod.uid in situation.around.reports and any(row["verdict"] == "next" for row in rows)
+        reported = pod.uid in situation.around.reports and any(row["verdict"] == "next" for row in rows)
         held = bool(row.obstacles.held) and row.reason != GATED
-        unfit = (claim is None and told) or (held and (chosen is None or of_broker(chosen.pool)))
+        unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
         return Explanation(
