@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Final
 
 from broker.apis import names
-from broker.apis.core import Pod
 from broker.apis.meta import is_true
 from broker.capacity.options import capacity_types
 from broker.capacity.requirements import InvalidRequirement
@@ -76,12 +75,12 @@ class Consolidator:
         replacer: Replacer,
         permission: Permission,
         reporter: DisruptionReporter,
-        newest_pods: Callable[[ManagedNode], tuple[Pod, ...]],
+        unchanged: Callable[[ManagedNode], bool],
         timer: Callable[[], float],
     ) -> None:
         self._moves, self._replacer = moves, replacer
         self._permission, self._reporter = permission, reporter
-        self._newest_pods, self._timer = newest_pods, timer
+        self._unchanged, self._timer = unchanged, timer
         self._found: dict[tuple[object, ...], datetime] = {}  # steps by key: since when each pass finds them
         self._tried: dict[str, float] = {}  # claims by uid: when a replacement was looked for last
         self._settled: tuple[int, datetime] | None = None  # the cluster in which nothing was found
@@ -199,7 +198,7 @@ class Consolidator:
         counts = Counter(node.pool.name for node in step.nodes)
         if any(ledger.remaining(pool, _REASON) < count for pool, count in counts.items()):
             return False
-        if any(_uids(self._newest_pods(node)) != _uids(node.pods) for node in step.nodes):
+        if not all(map(self._unchanged, step.nodes)):
             return False
         first = step.nodes[0]
         with self._reporter.isolated(first):
@@ -372,10 +371,6 @@ def _shown(nodes: Sequence[ManagedNode]) -> str:
         for node in nodes
     )
     return ", ".join(texts)
-
-
-def _uids(pods: Iterable[Pod]) -> set[str]:
-    return {pod.uid for pod in pods}
 
 
 def _name(node: ManagedNode) -> str:

@@ -50,8 +50,8 @@ class DisruptionController:
         self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
         self._reporter = DisruptionReporter(context.recorder)
         self._moves = MoveController(context, caches, self._reporter)
-        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter)
         self.events = conditions.PodEvents()
+        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter, self.events)
 
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()

@@ -54,6 +54,7 @@ from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.disruption.usable import closed_nodes, usable_nodes
 from broker.kube.context import ControllerContext
+from broker.kube.errors import NotFound
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
@@ -75,10 +76,11 @@ class DisruptionMethods:
         sources: DisruptionSources,
         moves: MoveController,
         reporter: DisruptionReporter,
+        events: conditions.PodEvents,
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
-        self._moves, self._reporter = moves, reporter
+        self._moves, self._reporter, self._events = moves, reporter, events
         self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
         self._repairs = Repairs(
@@ -95,7 +97,7 @@ class DisruptionMethods:
             self._replacer,
             self._permission,
             reporter,
-            self._newest_pods,
+            self._unchanged,
             self._clock.monotonic,
         )
         self._unused = UnusedNodes(context, caches, reporter)
@@ -262,9 +264,28 @@ class DisruptionMethods:
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""
         assert node.node is not None
-        if replace(node, pods=self._newest_pods(node)).moving:
+        if replace(node, pods=self._newest_pods(node)).moving or not self._same_rules(node):
             return False
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
+
+    def _unchanged(self, node: ManagedNode) -> bool:
+        """Whether the API server has the pods and the rules of the node that this pass knows."""
+        newest, known = ({pod.uid for pod in pods} for pods in (self._newest_pods(node), node.pods))
+        return newest == known and self._same_rules(node)
+
+    def _same_rules(self, node: ManagedNode) -> bool:
+        """Whether its NodePool still disrupts nodes as this pass knows it, and the node was quiet so long.
+
+        Someone may have forbidden it since, and then removed what held the node up.
+        """
+        try:
+            newest = NodePool.decode(self._client.get(NodePool.KIND, node.pool.name))
+        except NotFound:
+            return False
+        if newest.spec.disruption != node.pool.spec.disruption:
+            return False
+        quiet, _ = conditions.consolidatable(node, self._events.last(node), self._clock.now())
+        return quiet
 
     def _drifted(
         self,
