@@ -25,7 +25,7 @@ ReservationName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="NAMESPACE/NAME of a CapacityReservation, or NAME if only one reservation has it.",
+        help="[NAMESPACE/]NAME of a CapacityReservation, or the id of an EC2 reservation.",
     ),
 ]
 Since = Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 30m, 1h, 24h.")]
@@ -57,7 +57,8 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @explain_app.command("reservation", cls=Command)
     @options(*CLUSTER)
     def explain_reservation(settings: Settings, name: ReservationName, output: Output = Format.TABLE) -> None:
-        """Show the state, shortages, waiting claims, attempts and costs of a reservation."""
+        """Show the state, slots with their users, shortages, waiting claims, attempts and costs of a
+        reservation."""
         from broker.commands.explain.situation import of_reservation
 
         subject, part = of_reservation(situation(settings), name)

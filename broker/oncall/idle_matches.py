@@ -340,9 +340,9 @@ def _of_alternative(
         obstacles.append(_closed(alternative, shown))
     for key in unmet:
         values = alternative.requirements.values(key)
-        allowed = ", ".join(sorted(values)) if values else alternative.requirements.describe(key)
         whose = "its" if key in own else "the NodePool's"
-        text = f"{whose} {_NOUNS.get(key, key)} may be {allowed}, not {slot.labels[key]}"
+        allowed = f"be {', '.join(sorted(values))}, not" if values else "not be"
+        text = f"{whose} {_NOUNS.get(key, key)} may {allowed} {slot.labels[key]}"
         obstacles.append(_Obstacle(text, edit if key in of_pool else "", own=of_pod and key in own))
     required, of_slot = tenancy(alternative.requirements), slot.labels.get(names.INSTANCE_TENANCY)
     if of_slot == "dedicated" != required and names.INSTANCE_TENANCY not in unmet:

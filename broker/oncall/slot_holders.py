@@ -64,6 +64,7 @@ class SlotUse:
     owner: str
     node_classes: frozenset[str]
     holders: tuple[SlotUser, ...]
+    tenancy: str = "default"
     begins: datetime | None = None
     ends: datetime | None = None
 
@@ -163,6 +164,7 @@ def _use(
         owner=str(owner) if owner else "",
         node_classes=frozenset(status.node_classes),
         holders=tuple(sorted(held, key=lambda row: (row.since is None, row.since, row.claim))),
+        tenancy=status.tenancy or "default",
         begins=status.start,
         ends=status.end,
     )

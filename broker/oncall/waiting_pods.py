@@ -364,7 +364,7 @@ def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[s
 
 
 def advised_uses(pool: NodePool, around: PodSurroundings) -> Iterator[SlotUse]:
-    """The reservations that Karpenter may launch the pool's nodes into by the broker's advice."""
+    """The reservations that Karpenter may launch the pool's nodes into by the advice: none is dedicated."""
     ref = pool.spec.template.spec.node_class_ref
     if ref.group != names.KARPENTER_AWS or ref.name not in around.advised:
         return
@@ -373,7 +373,7 @@ def advised_uses(pool: NodePool, around: PodSurroundings) -> Iterator[SlotUse]:
         return
     for use in around.uses.values():
         fits = required.allows(names.INSTANCE_TYPE, use.type) and required.allows(names.ZONE, use.zone)
-        if ref.name in use.node_classes and fits:
+        if ref.name in use.node_classes and fits and use.tenancy != "dedicated":
             yield use
 
 

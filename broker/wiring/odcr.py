@@ -90,7 +90,7 @@ def _endings_and_mirror(
     term: Term, mirrors: Informer[OnDemandCapacityReservation]
 ) -> tuple[EndingController, MirrorController]:
     def class_users() -> Mapping[str, Sequence[str]]:
-        return users(term.every_class(), term.nodeclasses.resolved_reservations)
+        return users(term.every_class(), term.nodeclasses.used_reservations)
 
     def unresolved_classes() -> Collection[str]:
         return temporarily_unresolved(term.every_class(), term.nodeclasses.resolved_reservations)

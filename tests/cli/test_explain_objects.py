@@ -289,7 +289,7 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
         (("reservation", "gpu"), "no CapacityReservation 'gpu' in this cluster: there are default/gpus"),
         (
             ("reservation", "cr-0abc"),
-            "cr-0abc is an EC2 reservation, and no CapacityReservation: capacity-broker inventory",
+            "no class and no CapacityReservation uses cr-0abc: capacity-broker inventory",
         ),
     ],
 )

@@ -33,6 +33,15 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
     offering = stack.until(lambda: stack.condition(NodePool, "team", OFFERING), "a condition")
     assert offering is not None and offering.status == "False"
     assert ids["A"] in offering.message and names.INSTANCE_TENANCY in offering.message
+    text = f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY} requires it"
+
+    def offered() -> list[tuple[str, str]]:
+        """What `explain cluster` names between the pod and the slot."""
+        return [(match.command, match.why) for match in read(stack.client, stack.clock.now()).matches]
+
+    stack.until(
+        lambda: offered() == [("kubectl edit nodepool team", text)], "the requirement to add", step=1.0
+    )
 
 
 @pytest.mark.covers("FLT-35")

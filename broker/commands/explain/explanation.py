@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.attempts import Attempt, Outcome
@@ -22,6 +23,7 @@ from broker.commands.explain.costs import costs
 from broker.commands.explain.event_facts import concerned, happened
 from broker.commands.explain.shown_rows import full_of, full_row, relative, shown_rows, situation_pools
 from broker.commands.explain.situation import Reservation, Situation
+from broker.commands.explain.slot_rows import slot_state, users_of_slots
 from broker.commands.output import age, shortage_row
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
@@ -152,6 +154,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         ]
         + [full_row(row, situation.now) for row in full_of(situation)],
         "pods": [_group(group, situation.now) for group in grouped(situation.waiting_pods)],
+        "slots": [*users_of_slots(situation, subject)],
         "waiting": [_waits(claim, situation.now) for claim in situation.waiting_claims],
         "tried": _tried(situation.attempts),
         "events": list(_events(situation)),
@@ -191,6 +194,8 @@ def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, A
     """The conditions of the subject; of a cluster, those of every object that is not well."""
     yield from _broken_state(situation)
     yield from _pod_state(situation)
+    if isinstance(subject, OnDemandCapacityReservation):
+        yield from slot_state(situation, subject)
     for obj in (*situation.classes, *situation.reservations):
         state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
         if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):

@@ -9,7 +9,7 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -24,10 +24,10 @@ from broker.commands.explain.options import ClaimForecast
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.probe import probe
 from broker.commands.explain.situation import Situation, draw_rights
+from broker.commands.explain.slot_rows import slot_rows
 from broker.commands.explain.unknown_names import elsewhere, unknown
 from broker.commands.output import age
-from broker.kube.conditions import timestamp
-from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.oncall.slot_holders import SlotUse
 from broker.oncall.waiters import is_brokers, waits
 from broker.oncall.waiting_pods import (
     GATED,
@@ -99,7 +99,7 @@ class PodExplainer:
                 "why": [pod_waits(row, situation.now) | {"alike": [pod.key for pod in alike]}],
                 "nodepools": [*_pools(verdicts)],
                 "options": list(options.rows) if options is not None else [],
-                "slots": [line for use, role in slots for line in _lines(use, role, situation.now)],
+                "slots": [line for use, role in slots for line in slot_rows(use, situation.now, role)],
                 "do": best_advice(part, row, () if unfit else rows),
                 "events": [*last_events(situation, pod, claim)],
             },
@@ -173,45 +173,6 @@ def _slots(
     if claim is None and chosen is not None:
         advised = [*advised_uses(chosen.pool, situation.around)]
         yield from ((use, "could take") for use in advised[:MOST_SLOTS])
-
-
-def _lines(use: SlotUse, role: str, now: datetime) -> Iterator[dict[str, Any]]:
-    """A row for each user of a reservation, and one for its free slots and those that others use."""
-    named = {"role": role, "slot": use.id, "type": use.type, "zone": use.zone, "owner": use.owner or None}
-    place = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
-    for user in use.holders:
-        yield {**named, "place": place, **_user(user, use, now)}
-    if use.free:
-        yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
-    if use.elsewhere:
-        text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
-        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
-
-
-# The keys of `_user` that only a claim has a value of.
-_NO_CLAIM: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("claim", "draws_from", "since", "until", "for")),
-    "pods": [],
-    "why_until": "",
-    "end": "",
-}
-
-
-def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
-    until = user.until or use.ends
-    known = user.ends or ("the reservation ends" if use.ends else "")
-    end = f"{format_time(until).replace('T', ' ')}: {known}" if until else known
-    return {
-        "claim": user.claim,
-        "pods": list(user.pods),
-        "draws_from": user.owner,
-        "since": user.since and timestamp(user.since),
-        "until": until and timestamp(until),
-        "why_until": known,
-        "holder": f"{user.named}{f', draws from {user.owner}' if user.owner else ''}",
-        "for": age(now - user.since) if user.since else None,
-        "end": end or "not known",
-    }
 
 
 def _next(

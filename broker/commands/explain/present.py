@@ -43,7 +43,19 @@ _MOST: Final = {
     "costs": CLAIMS,
 }
 # Failures first, then what helps, then the record.
-_ORDER: Final = ("broken", "state", "pods", "short", "waiting", "next", "do", "tried", "events", "costs")
+_ORDER: Final = (
+    "broken",
+    "state",
+    "pods",
+    "short",
+    "waiting",
+    "next",
+    "do",
+    "slots",
+    "tried",
+    "events",
+    "costs",
+)
 _COLOURS: Final[Mapping[str, str]] = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _INDENT: Final = 2
 _BELOW: Final[Mapping[str, str]] = {"short": "who"}  # a list of names, which a column would break

@@ -7,7 +7,7 @@ installed counts as empty. A kind that may not be read counts as empty too, and 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -286,12 +286,19 @@ def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
     )
 
 
-def of_reservation(situation: Situation, name: str) -> tuple[Reservation, Situation]:
-    """The reservation `NAMESPACE/NAME` or `NAME`, and the part of the situation about it.
+def of_reservation(
+    situation: Situation, name: str
+) -> tuple[Reservation | OnDemandCapacityReservation, Situation]:
+    """The reservation `NAMESPACE/NAME`, `NAME` or `cr-ID`, and the part of the situation about it.
 
     A name without a namespace is that of a ClusterCapacityReservation, else of the only CapacityReservation
-    with it. Raises ValueError for a name that is unknown, or that several namespaces have.
+    with it. An id stands for the owner of the slots, if they have one. Raises ValueError for a name that is
+    unknown, or that several namespaces have.
     """
+    if owner := situation.slot_owners.get(name):
+        name = str(owner)
+    elif mirror := next((mirror for mirror in situation.mirrors if mirror.name == name), None):
+        return mirror, _of_unowned(situation, mirror)
     known = {reservation.key: reservation for reservation in situation.reservations}
     keys = [name] if name in known else [key for key in known if key.rpartition("/")[2] == name]
     if len(keys) > 1:
@@ -326,7 +333,7 @@ def draw_rights(situation: Situation) -> DrawRights:
 
 def _part(
     situation: Situation,
-    subject: EC2NodeClass | Reservation,
+    subject: EC2NodeClass | Reservation | OnDemandCapacityReservation,
     claims: Sequence[NodeClaim],
     mirrors: Sequence[OnDemandCapacityReservation],
 ) -> Situation:
@@ -338,9 +345,9 @@ def _part(
     return replace(
         part,
         whole=situation,
-        pods=_of_class(situation, subject.name)
-        if isinstance(subject, EC2NodeClass)
-        else [pod for pod in situation.pods if _may_concern(pod, subject, rights)],
+        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights)]
+        if isinstance(subject, Reservation)
+        else _of_classes(situation, _classes_of(subject)),
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
@@ -348,13 +355,30 @@ def _part(
     )
 
 
-def _of_class(situation: Situation, node_class: str) -> list[Pod]:
-    """The pods without a claim that may get a node of the class: those of no known NodePool, too, unless they
-    are to be corrected themselves.
+def _of_unowned(situation: Situation, mirror: OnDemandCapacityReservation) -> Situation:
+    """The part about an EC2 reservation of no owner: its instances, and what waits for its classes."""
+    classes = _classes_of(mirror)
+    claims = [
+        claim
+        for claim in situation.claims
+        if claim.labels.get(names.RESERVATION_ID) == mirror.name
+        or (claim.waits and claim.spec.node_class_ref.name in classes)
+    ]
+    return _part(situation, mirror, claims, [mirror])
+
+
+def _classes_of(subject: EC2NodeClass | OnDemandCapacityReservation) -> Collection[str]:
+    """The names of the classes whose pods may get a node of the subject."""
+    return (subject.name,) if isinstance(subject, EC2NodeClass) else subject.status.node_classes
+
+
+def _of_classes(situation: Situation, node_classes: Collection[str]) -> list[Pod]:
+    """The pods without a claim that may get a node of the classes: those of no known NodePool, too, unless
+    they are to be corrected themselves.
     """
     classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
     gets = {row.key: "-" if row.remedy else classes.get(row.node_pool, "") for row in situation.waiting_pods}
-    return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", node_class)]
+    return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", *node_classes)]
 
 
 def _may_concern(pod: Pod, subject: Reservation, rights: DrawRights) -> bool:

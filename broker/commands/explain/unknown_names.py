@@ -21,7 +21,7 @@ def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
     """About a name that no object has: the similar names, or the first of all."""
     existing = sorted(known)
     if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
-        return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
+        return f"no class and no CapacityReservation uses {name}: capacity-broker inventory shows all of EC2"
     if meant := get_close_matches(name, existing, n=3):
         shown = f"did you mean {' or '.join(meant)}?"
     else:

@@ -165,13 +165,22 @@ class NodeClassController:
 
     def resolved_reservations(self, name: str) -> Resolved:
         """The reservations that the class selects, also if only Karpenter launches it. Raises as `ready`."""
+        return self._plan_of(name).resolved
+
+    def used_reservations(self, name: str) -> Resolved:
+        """Also those for claims that require dedicated tenancy. Raises as `ready`."""
+        plan = self._plan_of(name)
+        own, other = plan.resolved, plan.dedicated
+        return Resolved(usable=(*own.usable, *other.usable), pending=(*own.pending, *other.pending))
+
+    def _plan_of(self, name: str) -> NodeClass:
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
         launchable = outcome.resolved if isinstance(outcome, Unresolved) else None
         if launchable is None or known is None or _written(known) != _written(launchable.source):
             launchable = self.ready(name)
-        return launchable.plan.resolved
+        return launchable.plan
 
     def reconcile(self, name: str) -> Result | None:
         node_class = self._cache.get(name)

@@ -1,0 +1,79 @@
+"""The slots of an EC2 reservation with their users, as rows of an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.meta import Object
+from broker.commands.explain.situation import Reservation, Situation
+from broker.commands.output import age
+from broker.kube.conditions import timestamp
+from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.text import counted, format_time
+
+
+def users_of_slots(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
+    """The users of a reservation's slots; none for another subject."""
+    if isinstance(subject, Reservation | OnDemandCapacityReservation):
+        uses = (situation.whole or situation).slot_uses
+        for mirror in situation.mirrors:
+            if mirror.name in uses:
+                yield from slot_rows(uses[mirror.name], situation.now)
+
+
+def slot_state(situation: Situation, mirror: OnDemandCapacityReservation) -> Iterator[dict[str, Any]]:
+    """One row about an EC2 reservation, unless it is over."""
+    use = (situation.whole or situation).slot_uses.get(mirror.name)
+    if use is not None:
+        yield {
+            "kind": "EC2 reservation",
+            "object": use.id,
+            "state": use.state,
+            "since": use.begins and timestamp(use.begins),
+            "message": use.summary,
+        }
+
+
+def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str, Any]]:
+    """A row for each user of a reservation, and one for its free slots and those that others use.
+
+    `role`: what a pod has to do with it, if the page is that of a pod.
+    """
+    named = {"role": role, "slot": use.id, "type": use.type, "zone": use.zone, "owner": use.owner or None}
+    place = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
+    for user in use.holders:
+        yield {**named, "place": place, **_user(user, use, now)}
+    if use.free:
+        yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
+    if use.elsewhere:
+        text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
+        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
+
+
+# The keys of `_user` that only a claim has a value of.
+_NO_CLAIM: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("claim", "draws_from", "since", "until", "for")),
+    "pods": [],
+    "why_until": "",
+    "end": "",
+}
+
+
+def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
+    until = user.until or use.ends
+    known = user.ends or ("the reservation ends" if use.ends else "")
+    end = f"{format_time(until).replace('T', ' ')}: {known}" if until else known
+    return {
+        "claim": user.claim,
+        "pods": list(user.pods),
+        "draws_from": user.owner,
+        "since": user.since and timestamp(user.since),
+        "until": until and timestamp(until),
+        "why_until": known,
+        "holder": f"{user.named}{f', draws from {user.owner}' if user.owner else ''}",
+        "for": age(now - user.since) if user.since else None,
+        "end": end or "not known",
+    }

@@ -1,0 +1,55 @@
+"""`explain reservation`: who is in the slots, by the name of the owner or by EC2's id."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome import CapacityReservation
+from broker.kube.conditions import timestamp
+
+from .kit import claim
+from .town import DRAWS, SINCE, Town
+
+
+@pytest.mark.covers("ONC-02")
+@pytest.mark.parametrize("by_id", [True, False])
+def test_owner_and_its_id_show_the_users_of_its_slots(town: Town, by_id: bool) -> None:
+    town.fill()
+    page = town.explain("reservation", town.world.odcr if by_id else "ml/gpus")
+    assert page["subject"] == "CapacityReservation ml/gpus"
+    used, elsewhere = page["slots"]
+    assert (used["claim"], used["pods"], used["draws_from"]) == ("holder-0", ["ml/old"], "ml/gpus")
+    assert (used["since"], used["until"]) == (timestamp(SINCE), timestamp(SINCE + timedelta(hours=10)))
+    assert elsewhere["holder"] == "1 instance of no claim of this cluster"
+
+
+@pytest.mark.covers("ONC-02")
+def test_reservation_of_no_owner_has_its_users_and_what_waits_for_its_classes(town: Town) -> None:
+    town.fill()
+    town.client.delete(CapacityReservation.KIND, "gpus", namespace="ml")
+    town.pool("gpu")
+    town.pod("train", annotations=DRAWS)
+    town.client.create(NodeClaim.KIND, claim("new"))
+    page = town.explain("reservation", town.world.odcr)
+    assert page["subject"] == f"OnDemandCapacityReservation {town.world.odcr}"
+    (state,) = (row for row in page["state"] if row["object"] == town.world.odcr)
+    assert state["state"] == "active" and "full (2 of 2), held by claim holder-0 (ml/old)" in state["message"]
+    assert [row["claim"] for row in page["slots"]] == ["holder-0", None]
+    assert [row["pods"] for row in page["pods"]] == [["ml/train"]]
+    assert [row["claim"] for row in page["waiting"]] == ["new"]
+    shown = town.text("reservation", town.world.odcr)
+    assert "Slots and their users" in shown and "THE POD" not in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_reservation_of_another_class_has_nothing_that_waits_for_this_one(town: Town) -> None:
+    town.fill()
+    town.client.delete(CapacityReservation.KIND, "gpus", namespace="ml")
+    other = claim("new")
+    other["spec"]["nodeClassRef"]["name"] = "serving"
+    town.client.create(NodeClaim.KIND, other)
+    page = town.explain("reservation", town.world.odcr)
+    assert page["waiting"] == [] and [row["claim"] for row in page["slots"]] == ["holder-0", None]
