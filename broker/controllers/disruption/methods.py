@@ -54,7 +54,6 @@ from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.disruption.usable import closed_nodes, usable_nodes
 from broker.kube.context import ControllerContext
-from broker.kube.errors import NotFound
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
@@ -278,11 +277,8 @@ class DisruptionMethods:
 
         Someone may have forbidden it since, and then removed what held the node up.
         """
-        try:
-            newest = NodePool.decode(self._client.get(NodePool.KIND, node.pool.name))
-        except NotFound:
-            return False
-        if newest.spec.disruption != node.pool.spec.disruption:
+        listed, _ = self._client.list(NodePool.KIND, field_selector=f"metadata.name={node.pool.name}")
+        if [NodePool.decode(raw).spec.disruption for raw in listed] != [node.pool.spec.disruption]:
             return False
         quiet, _ = conditions.consolidatable(node, self._events.last(node), self._clock.now())
         return quiet
