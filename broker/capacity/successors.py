@@ -79,14 +79,16 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     if not any(claim.slot for claim in claims):
         return Succession(others=claims)
     catalog, lent = OptionCatalog(supply), supply
+    # Until EC2's count shows that a node has left its slot, the node still counts as a borrower.
+    left = _slots_of((claim for claim in claims if claim.slot_until is not None), supply.inventory)
     held_units: list[list[Claim]] = []
     for unit in units((claim for claim in claims if claim.slot), lambda claim: claim.gang):
         if over((claim.slot_until for claim in unit), supply.now):
             continue
-        if all(_may_launch(claim, claims, catalog, lent) for claim in unit):
+        if all(_may_launch(claim, claims, catalog, lent, left=claim.uid in left) for claim in unit):
             held_units.append(unit)
-            left = [(_queue(claim, supply), claim.slot) for claim in unit if claim.slot_until is not None]
-            lent = replace(lent, entitlements=lent.entitlements.after(left))
+            again = [(_queue(claim, supply), claim.slot) for claim in unit if claim.uid in left]
+            lent = replace(lent, entitlements=lent.entitlements.after(again))
     holding = [claim for unit in held_units for claim in unit]
     slots = _slots_of(holding, supply.inventory)
     assignments: list[Assignment] = []
@@ -141,14 +143,18 @@ def owner_waits(odcr_id: str, claims: Iterable[Claim], catalog: OptionCatalog, s
     return ""
 
 
-def _may_launch(claim: Claim, claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply) -> bool:
-    """Whether the slot is one that the claim may launch into: of a lent one, whether it still may borrow."""
+def _may_launch(
+    claim: Claim, claims: Iterable[Claim], catalog: OptionCatalog, supply: LaunchSupply, *, left: bool
+) -> bool:
+    """Whether the slot is one that the claim may launch into: of a lent one, whether it still may borrow.
+
+    `left`: the slot is free, so that its node is no borrower any more.
+    """
     if claim.node_class not in supply.classes:
         return False
     queue, entitlements = _queue(claim, supply), supply.entitlements
     right = entitlements.right(queue, claim.slot)
     if right == "lent":
-        left = claim.slot_until is not None  # until then, its node counts as the borrower
         full = left and entitlements.limit(queue, entitlements.slot_pools[claim.slot]) is not None
         if full or owner_waits(claim.slot, claims, catalog, supply):
             return False

@@ -49,6 +49,8 @@ BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / (os.environ.g
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 HARMLESS = ("cluster is waiting on sync for extended duration", "skipping, node overlays are not applied")
+# As Go's log package writes it: "SDK 2026/11/28 04:04:58 WARN …".
+SDK_WARNING = re.compile(r"SDK \S+ \S+ WARN ")
 OVERLAYS = "nodeoverlay.controller"
 # Karpenter's alpha gates, which are off by default; an older release ignores those that it does not know.
 ALPHA = ",".join(
@@ -221,7 +223,8 @@ class Stage:
     def karpenter_errors(self) -> list[Json]:
         """Karpenter's log lines of level ERROR and above, and lines that are no log lines: a panic.
 
-        Left out are slow cache syncs (half a minute), which it logs as errors: the machine is slow then. With
+        Left out are slow cache syncs (half a minute), which it logs as errors: the machine is slow then; and
+        warnings of AWS's SDK, such as of a response whose rest came too late. With
         the gate NodeOverlay it skips once a pool that it has not evaluated yet, or whose class has no subnets
         in its status yet.
         """
@@ -230,7 +233,7 @@ class Stage:
             try:
                 entry = json.loads(line)
             except ValueError:
-                entry = {"level": "PANIC", "message": line}
+                entry = {"level": "WARN" if SDK_WARNING.match(line) else "PANIC", "message": line}
             early = entry.get("controller") == OVERLAYS and "no subnets found" in entry.get("error", "")
             if (
                 entry.get("level") not in ("DEBUG", "INFO", "WARN")

@@ -75,12 +75,11 @@ class Consolidator:
         replacer: Replacer,
         permission: Permission,
         reporter: DisruptionReporter,
-        unchanged: Callable[[ManagedNode], bool],
         timer: Callable[[], float],
     ) -> None:
         self._moves, self._replacer = moves, replacer
         self._permission, self._reporter = permission, reporter
-        self._unchanged, self._timer = unchanged, timer
+        self._timer = timer
         self._found: dict[tuple[object, ...], datetime] = {}  # steps by key: since when each pass finds them
         self._tried: dict[str, float] = {}  # claims by uid: when a replacement was looked for last
         self._settled: tuple[int, datetime] | None = None  # the cluster in which nothing was found
@@ -194,17 +193,15 @@ class Consolidator:
         return largest
 
     def _take(self, step: Step, finder: MachineFinder, ledger: BudgetLedger) -> bool:
-        """Whether it began. The API server is read, since the caches may lack the newest pods."""
+        """Whether it began."""
         counts = Counter(node.pool.name for node in step.nodes)
         if any(ledger.remaining(pool, _REASON) < count for pool, count in counts.items()):
             return False
-        if not all(map(self._unchanged, step.nodes)):
-            return False
         first = step.nodes[0]
         with self._reporter.isolated(first):
-            if step.pair is None:
-                self._moves.end(first, _REASON)
-            elif not self._replacer.begin([step.pair], _REASON, step.message, finder):
+            if step.pair is None and not self._moves.end([first], _REASON):
+                return False
+            if step.pair is not None and not self._replacer.begin([step.pair], _REASON, step.message, finder):
                 return False
             self._reporter.consolidating([node.claim for node in step.nodes], step.message)
         for pool, count in counts.items():

@@ -18,6 +18,7 @@ from broker.apis.meta import ConditionUpdate
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, patch, write
 from broker.controllers.disruption import conditions
+from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.holds import settle_holds
 from broker.controllers.disruption.methods import DisruptionMethods
@@ -49,9 +50,10 @@ class DisruptionController:
         self._caches, self._sources = caches, sources
         self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
         self._reporter = DisruptionReporter(context.recorder)
-        self._moves = MoveController(context, caches, self._reporter)
         self.events = conditions.PodEvents()
-        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter, self.events)
+        confirmation = Confirmation(context, caches, self._quiet)
+        self._moves = MoveController(context, caches, self._reporter, confirmation)
+        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter, confirmation)
 
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()
@@ -102,6 +104,9 @@ class DisruptionController:
                 continue
             if changed and update.status == "False":
                 self._reporter.stopped(pool, update.message)
+
+    def _quiet(self, node: ManagedNode) -> bool:
+        return conditions.consolidatable(node, self.events.last(node), self._clock.now())[0]
 
     # ---- expiry and conditions
 

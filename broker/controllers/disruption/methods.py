@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import is_true
 from broker.apis.static_pools import static
@@ -30,6 +29,7 @@ from broker.controllers.disruption.candidates import (
     ready_to_go,
     usable_soon,
 )
+from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.consolidation import Consolidator
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -75,11 +75,11 @@ class DisruptionMethods:
         sources: DisruptionSources,
         moves: MoveController,
         reporter: DisruptionReporter,
-        events: conditions.PodEvents,
+        confirmation: Confirmation,
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
-        self._moves, self._reporter, self._events = moves, reporter, events
+        self._moves, self._reporter, self._confirmation = moves, reporter, confirmation
         self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
         self._repairs = Repairs(
@@ -96,7 +96,6 @@ class DisruptionMethods:
             self._replacer,
             self._permission,
             reporter,
-            self._unchanged,
             self._clock.monotonic,
         )
         self._unused = UnusedNodes(context, caches, reporter)
@@ -160,12 +159,8 @@ class DisruptionMethods:
         """The node; before its only decision also with pods that the cache may lack."""
         if node.moving or not self._sources.successions.undecided(node.claim, self._clock.now()):
             return node
-        return replace(node, pods=self._newest_pods(node))
-
-    def _newest_pods(self, node: ManagedNode) -> tuple[Pod, ...]:
         assert node.node is not None
-        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
-        return tuple(map(Pod.decode, listed))
+        return replace(node, pods=self._confirmation.pods_on(node.node.name))
 
     def _move_to_standing(
         self,
@@ -211,10 +206,11 @@ class DisruptionMethods:
                 continue
             standing.placement = move.placed
             touched |= {node.claim.uid for node in (*move.nodes, *move.hosts)}
-            self._expecting |= {host.claim.uid: snapshot.now for host in move.hosts}
-            for node in move.nodes:
-                with self._reporter.isolated(node):
-                    self._moves.end(node, "ReturnToReservation")
+            with self._reporter.isolated(move.nodes[0]):
+                if not self._moves.end(move.nodes, "ReturnToReservation"):
+                    continue
+                self._expecting |= {host.claim.uid: snapshot.now for host in move.hosts}
+                for node in move.nodes:
                     ledger.take(node.pool.name, "Underutilized")
                     saving = f"saves ${finder.values.by_uid[node.claim.uid].price:.4f} an hour"
                     self._reporter.returning(node.claim, move.hosts[0].claim, f"{move.message}: {saving}")
@@ -254,34 +250,16 @@ class DisruptionMethods:
             if not self._permission.allowed(node, ledger, "Empty"):
                 continue
             with self._reporter.isolated(node):
-                if self._moves.end_empty(node, partial(self._still_empty, node)):
+                if self._moves.end_empty(node, partial(self._keeps_no_room, node)):
                     ledger.take(node.pool.name, "Empty")
                     ended.add(node.claim.uid)
                     self._unused.record(node, snapshot.now)
         return ended
 
-    def _still_empty(self, node: ManagedNode) -> bool:
-        """Reads the API server, since the caches may lack the newest pods and reservations."""
+    def _keeps_no_room(self, node: ManagedNode) -> bool:
+        """Reads the API server, since the caches may lack the newest reservations."""
         assert node.node is not None
-        if replace(node, pods=self._newest_pods(node)).moving or not self._same_rules(node):
-            return False
         return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
-
-    def _unchanged(self, node: ManagedNode) -> bool:
-        """Whether the API server has the pods and the rules of the node that this pass knows."""
-        newest, known = ({pod.uid for pod in pods} for pods in (self._newest_pods(node), node.pods))
-        return newest == known and self._same_rules(node)
-
-    def _same_rules(self, node: ManagedNode) -> bool:
-        """Whether its NodePool still disrupts nodes as this pass knows it, and the node was quiet so long.
-
-        Someone may have forbidden it since, and then removed what held the node up.
-        """
-        listed, _ = self._client.list(NodePool.KIND, field_selector=f"metadata.name={node.pool.name}")
-        if [NodePool.decode(raw).spec.disruption for raw in listed] != [node.pool.spec.disruption]:
-            return False
-        quiet, _ = conditions.consolidatable(node, self._events.last(node), self._clock.now())
-        return quiet
 
     def _drifted(
         self,

@@ -28,6 +28,7 @@ from broker.controllers.claim_status import observe_response, since, write
 from broker.controllers.disruption.beside import in_slots
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
+from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.move_model import Move, MoveLabel, moves_of
 from broker.controllers.disruption.repair_history import record_repair, stopped_repair
@@ -61,11 +62,17 @@ _UNDONE: Final[tuple[Cause, ...]] = ("ReturnToReservation", "Unhealthy")
 class MoveController:
     """Starts moves, and takes each one step further. Raises ApiError."""
 
-    def __init__(self, context: ControllerContext, caches: ClaimCaches, reporter: DisruptionReporter) -> None:
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        reporter: DisruptionReporter,
+        confirmation: Confirmation,
+    ) -> None:
         self._client, self._clock = context.client, context.clock
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
         self._pools = caches.pools
-        self._reporter = reporter
+        self._reporter, self._confirmation = reporter, confirmation
 
     def start(
         self,
@@ -75,9 +82,12 @@ class MoveController:
     ) -> bool:
         """Creates the replacements of a move, and keeps new pods off the old nodes.
 
-        False if one of them exists already, from an attempt that is being undone, or cannot be created.
+        False if one of them exists already, from an attempt that is being undone, or cannot be created, or
+        if an old node has changed meanwhile.
         """
         olds = [node for nodes, _ in bodies for node in nodes]
+        if not all(self._confirmation.may_begin(node, label.cause) for node in olds):
+            return False
         for nodes, body in bodies:
             try:
                 created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))
@@ -129,7 +139,7 @@ class MoveController:
                 self._reporter.waiting(replacement)
         if all(_may_follow(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
             for node in move.olds:
-                self.end(node, move.label.cause)
+                self._end(node, move.label.cause)
             return None
         begun = [at for node in move.olds if (at := since(node.claim, names.DISRUPTION_REASON))]
         return min(begun, default=snapshot.now) + TIMEOUT
@@ -143,9 +153,10 @@ class MoveController:
         for replacement, node in move.pairs:
             if node is None or node.claim.deleting:
                 continue
-            blocked = self._blocked(node, move.label.cause, (), snapshot.now)
-            if _may_follow(replacement) and not blocked:
-                self.end(node, move.label.cause)
+            cause = move.label.cause
+            free = _may_follow(replacement) and not self._blocked(node, cause, (), snapshot.now)
+            if free and self._confirmation.may_end(node, cause, budgets=False):
+                self._end(node, cause)
                 continue
             began = since(node.claim, names.DISRUPTION_REASON)
             if began is not None and snapshot.now - began < TIMEOUT:
@@ -160,7 +171,9 @@ class MoveController:
         blocked = [
             self._blocked(node, move.label.cause, snapshot.budgets, snapshot.now) for node in move.olds
         ]
-        return not any(blocked)
+        return not any(blocked) and all(
+            self._confirmation.may_end(node, move.label.cause) for node in move.olds
+        )
 
     def _blocked(
         self, node: ManagedNode, cause: Cause, budgets: Iterable[PodDisruptionBudget], now: datetime
@@ -251,12 +264,12 @@ class MoveController:
         self._mark(node, "Empty", "no pod on it needs another node")
         is_empty = False
         try:
-            is_empty = empty()
+            is_empty = self._confirmation.may_begin(node, "Empty") and empty()
         finally:
             if not is_empty:
                 self._release(node)
         if is_empty:
-            self.end(node, "Empty")
+            self._end(node, "Empty")
         return is_empty
 
     def _release(self, node: ManagedNode) -> None:
@@ -270,8 +283,15 @@ class MoveController:
         )
         self._untaint(node)
 
-    def end(self, node: ManagedNode, cause: Cause) -> None:
-        """Ends a claim that needs no replacement, or none any more."""
+    def end(self, nodes: Sequence[ManagedNode], cause: Cause) -> bool:
+        """Ends claims that need no replacement; none of them if one has changed meanwhile."""
+        if not all(self._confirmation.may_begin(node, cause) for node in nodes):
+            return False
+        for node in nodes:
+            self._end(node, cause)
+        return True
+
+    def _end(self, node: ManagedNode, cause: Cause) -> None:
         if cause == "Unhealthy":
             bound_drain(self._client, self._claims, node, self._clock.now())
             record_repair(self._client, self._pools, node, self._clock.now())

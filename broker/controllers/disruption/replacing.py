@@ -78,9 +78,7 @@ class Replacer:
         unplaced, placed = place_on_others(pods, placement, usable)
         static = any(node.static for node in nodes)
         if not unplaced and not static:
-            for node in nodes:
-                self._moves.end(node, cause)
-            return placed
+            return placed if self._moves.end(nodes, cause) else None
         if static or len(nodes) > 1:
             placed = placement
         else:

@@ -127,6 +127,30 @@ def test_owner_that_needs_no_slot_back_ends_no_hold_of_a_lent_one(quota: int, fr
     assert chosen(result)["next"] == f"{AT}cr-1" and "rival" not in chosen(result)
 
 
+@pytest.mark.covers("FUL-03")
+@pytest.mark.parametrize(
+    ("free", "borrow", "launched"),
+    [(0, 0, []), (1, 1, ["a"]), (2, 2, ["a", "b"])],
+    ids=["none", "one", "both"],
+)
+def test_lent_slot_that_ec2_does_not_count_as_free_yet_is_kept(
+    free: int, borrow: int, launched: list[str]
+) -> None:
+    """Until then the node that is gone counts as the borrower: nothing more may be borrowed."""
+    owner = SlotPool("training", "f")
+    entitlements = Entitlements(
+        slot_pools={"cr-1": owner},
+        availability={owner: SlotAvailability(quota=2, room=borrow, lendable=borrow)},
+        draws={"uid-a": "research", "uid-b": "research"},
+        borrow={SlotPool("research", "f"): borrow},
+        peers={"research": frozenset({"training", "research"})},
+    )
+    world = inventory(odcr("cr-1", total=2, free=free), groups={GROUP: ["cr-1"]})
+    result = planned(world, successor("a"), successor("b"), entitlements=entitlements)
+    assert chosen(result) == dict.fromkeys(launched, f"{AT}cr-1")
+    assert refusals(result) == {name: "AwaitsReplaced" for name in ("a", "b") if name not in launched}
+
+
 @pytest.mark.parametrize(
     ("scope", "class_"),
     [
