@@ -177,28 +177,6 @@ def test_do_not_disrupt_and_consolidate_after_never_keep_empty_nodes(stack: Stac
     assert not stack.get(NodeClaim, "held").deleting
 
 
-@pytest.mark.parametrize("forbidden", [{"consolidateAfter": "Never"}, {"budgets": [{"nodes": "0"}]}])
-def test_pool_that_forbids_it_while_the_watch_is_late_keeps_its_empty_node(
-    stack: Stack, forbidden: dict[str, Any]
-) -> None:
-    """Each kind has a watch: the Node may be seen without its annotation before the NodePool's change is."""
-    pool(stack)
-    pools = stack.tap.slow("/apis/karpenter.sh/v1/nodepools")
-    stack.start()
-    held = node(stack, "held")
-    stack.edit(Node, held, {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}})
-    stack.until(lambda: stack.is_true("held", names.CONSOLIDATABLE), "quiet", step=STEP)
-    pools.clear()
-    change(stack, "web", disruption=forbidden)
-    stack.edit(Node, held, {"metadata": {"annotations": {names.DO_NOT_DISRUPT: None}}})
-    later(stack, 30)
-    assert not stack.get(NodeClaim, "held").deleting
-    pools.set()
-    later(stack, 30)
-    assert not stack.get(NodeClaim, "held").deleting
-    assert not stack.get(Node, held).disrupted
-
-
 @pytest.mark.both_servers
 def test_expired_claim_ends_whatever_the_budget_allows(stack: Stack) -> None:
     pool(stack, budgets=[{"nodes": "0"}])
