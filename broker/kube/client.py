@@ -302,12 +302,15 @@ class Client:
             options["gracePeriodSeconds"] = grace_period
         return self.raw("DELETE", _path(kind, namespace, name), body=options)
 
-    def evict(self, name: str, namespace: str, *, dry_run: bool = False) -> Json:
-        """TooManyRequests where a PodDisruptionBudget does not allow it now. `dry_run` evicts nothing."""
+    def evict(self, name: str, namespace: str, *, uid: str, dry_run: bool = False) -> Json:
+        """TooManyRequests where a PodDisruptionBudget does not allow it now; Conflict where another pod has
+        the name by now. `dry_run` evicts nothing.
+        """
         body: Json = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
         }
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
         return self.raw("POST", path, DRY_RUN if dry_run else None, body)

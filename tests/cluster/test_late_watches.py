@@ -139,3 +139,40 @@ def test_pods_do_not_move_to_a_reserved_node_if_their_pool_forbids_it_meanwhile(
     assert "d-0" in left(stack)
     pools.set()
     assert scale(stack, 1, (), 30)[0] == 0 and "d-0" in left(stack)
+
+
+def test_drain_evicts_no_other_pod_that_has_the_name_of_one_that_is_gone(stack: Stack) -> None:
+    pool(stack)
+    pods = stack.tap.slow(PODS)
+    stack.start()
+    other = node(stack, "other")
+    run(stack, "web-0", node(stack, "ends"))
+    later(stack, 10)
+    pods.clear()
+    stack.client.delete(Pod.KIND, "web-0", namespace="default", grace_period=0)
+    run(stack, "web-0", other)  # as a StatefulSet does
+    uid = stack.get(Pod, "web-0", namespace="default").uid
+    stack.delete(NodeClaim, "ends")
+    later(stack, 30)
+    pod = stack.get(Pod, "web-0", namespace="default")
+    assert pod.uid == uid and not pod.deleting
+    pods.set()
+    stack.until(lambda: stack.find(NodeClaim, "ends") is None, "it ends", step=STEP)
+    assert not stack.get(Pod, "web-0", namespace="default").deleting
+
+
+def test_drain_evicts_no_pod_that_was_protected_before(stack: Stack) -> None:
+    pool(stack)
+    pods = stack.tap.slow(PODS)
+    stack.start()
+    run(stack, "app", node(stack, "ends"))
+    later(stack, 10)
+    pods.clear()
+    protect(stack, "app", "pod")
+    stack.delete(NodeClaim, "ends")
+    later(stack, 30)
+    assert not stack.get(Pod, "app", namespace="default").deleting
+    pods.set()
+    later(stack, 10)
+    assert not stack.get(Pod, "app", namespace="default").deleting
+    assert stack.get(NodeClaim, "ends").deleting

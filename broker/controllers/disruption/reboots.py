@@ -20,12 +20,12 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_caches import BY_NODE, ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, patch
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.lifecycle import drain
+from broker.controllers.lifecycle.evictions import evict, remaining_pods
 from broker.kube.context import ControllerContext
-from broker.kube.errors import NotFound, TooManyRequests
 from broker.oncall.metrics import REGISTRY
 from broker.placement.disruption_pods import NO_SCHEDULE, owned_by
 from broker.placement.reboots import OBSERVED, Reboot, Reboots, reboots_of
@@ -98,7 +98,7 @@ class RebootController:
         waiting = [] if late else self._waiting(node, now)
         if waiting or (not late and now - reboot.began < HOLD):
             for pod in drain.evictable(waiting, now):
-                self._evict(node, pod)
+                self._evict(node, pod, now)
             return
         assert node.node is not None
         boot_id = node.node.status.node_info.boot_id
@@ -110,16 +110,12 @@ class RebootController:
     def _waiting(self, node: ManagedNode, now: datetime) -> list[Pod]:
         """The pods that the reboot waits for. Those of DaemonSets come back with the node."""
         assert node.node is not None
-        pods = drain.remaining(self._caches.pods.by(BY_NODE, node.node.name), now)
+        pods = remaining_pods(self._client, self._caches.pods, node.node.name, now)
         return [pod for pod in pods if not owned_by(pod, "DaemonSet")]
 
-    def _evict(self, node: ManagedNode, pod: Pod) -> None:
-        try:
-            self._client.evict(pod.name, pod.namespace)
-        except NotFound:
-            return
-        except TooManyRequests as error:
-            message = f"{pod.key}: {error.message}"
+    def _evict(self, node: ManagedNode, pod: Pod, now: datetime) -> None:
+        if refusal := evict(self._client, pod, now):
+            message = f"{pod.key}: {refusal}"
             self._recorder.event(node.claim, "Warning", "EvictionBlocked", message, topic=pod.key)
 
     def _call(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:

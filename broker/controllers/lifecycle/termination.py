@@ -15,19 +15,20 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.controllers.claim_caches import BY_NODE, ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle import drain
 from broker.controllers.lifecycle.abandoned import release
+from broker.controllers.lifecycle.evictions import evict, remaining_pods
 from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.controllers.lifecycle.terminations import Sighting, Terminations
 from broker.controllers.successions import bind_successors
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.errors import NotFound, TooManyRequests
+from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.placement.termination import deadline_of
@@ -110,7 +111,7 @@ class Termination:
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
         """Evicts the pods that may go. True while the drain waits for pods."""
         self._close(node)
-        remaining = self._remaining_pods(node)
+        remaining = remaining_pods(self._client, self._pods, node.name, self._clock.now())
         late = self._late(claim)
         gone = bool(remaining) and not late and self._gone(claim, node)
         if remaining and not late and not gone:
@@ -128,17 +129,6 @@ class Termination:
         if drain.kept(remaining[0], self._clock.now()):
             return f"{remaining[0].key} carries {names.DO_NOT_DISRUPT}, so the drain waits for it"
         return f"{remaining[0].key} first"
-
-    def _remaining_pods(self, node: Node) -> list[Pod]:
-        """The pods that hold up the drain.
-
-        The cache may lack the newest pods: an empty result is confirmed by the API server.
-        """
-        now = self._clock.now()
-        if known := drain.remaining(self._pods.by(BY_NODE, node.name), now):
-            return known
-        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.name}")
-        return drain.remaining(map(Pod.decode, listed), now)
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether the node has no instance to drain: its pods would never end by themselves."""
@@ -164,14 +154,8 @@ class Termination:
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
 
     def _evict(self, claim: NodeClaim, pod: Pod) -> None:
-        try:
-            self._client.evict(pod.name, pod.namespace)
-        except NotFound:
-            return
-        except TooManyRequests as error:
-            self._recorder.event(
-                claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}", topic=pod.key
-            )
+        if refusal := evict(self._client, pod, self._clock.now()):
+            self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {refusal}", topic=pod.key)
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""

@@ -23,7 +23,7 @@ from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules, sized, try_places
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.errors import NotFound, TooManyRequests
+from broker.kube.errors import Conflict, NotFound, TooManyRequests
 from broker.placement.disruption_pods import over_budget, owned_by, static
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import ENOUGH
@@ -160,8 +160,8 @@ class ElasticReclaim:
         kept: list[Pod] = []
         for pod in pods:
             try:
-                self._client.evict(pod.name, pod.namespace, dry_run=dry_run)
-            except NotFound:
+                self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
+            except (Conflict, NotFound):
                 continue
             except TooManyRequests:
                 self._protected[pod.uid] = self._clock.monotonic() + PROTECTED

@@ -146,8 +146,10 @@ def test_deleting_waits_for_finalizers_and_eviction_removes_a_pod(client: Client
     client.patch(Node.KIND, "n", {"metadata": {"finalizers": None}})
     with pytest.raises(NotFound):
         client.get(Node.KIND, "n")
-    client.create(Pod.KIND, pod())
-    client.evict("p", "default")
+    uid = client.create(Pod.KIND, pod())["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        client.evict("p", "default", uid="of-another")
+    client.evict("p", "default", uid=uid)
     with pytest.raises(NotFound):
         client.get(Pod.KIND, "p", namespace="default")
 
