@@ -18,6 +18,7 @@ from tests.cluster.test_disruption import (
     DAEMON_SET,
     STEP,
     change,
+    gone,
     hashed,
     later,
     node,
@@ -26,6 +27,7 @@ from tests.cluster.test_disruption import (
     run,
 )
 from tests.cluster.test_standing import cluster, left, nodes, scale
+from tests.cluster.test_static_pools import own, settled, static_pool
 
 NODEPOOLS, PODS = "/apis/karpenter.sh/v1/nodepools", "/api/v1/pods"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
@@ -176,3 +178,20 @@ def test_drain_evicts_no_pod_that_was_protected_before(stack: Stack) -> None:
     later(stack, 10)
     assert not stack.get(Pod, "app", namespace="default").deleting
     assert stack.get(NodeClaim, "ends").deleting
+
+
+@pytest.mark.covers("FUL-30")
+def test_static_pool_ends_the_node_without_the_pod_that_came_meanwhile(stack: Stack) -> None:
+    static_pool(stack, 2, kinds=(ON_DEMAND,), preference="none")
+    pods = stack.tap.slow(PODS)
+    stack.start()
+    settled(stack, 2)
+    first, second = sorted(own(stack), key=lambda claim: claim.name)
+    pods.clear()
+    run(stack, "app", first.status.node_name)
+    change(stack, "web", replicas=1)
+    stack.until(lambda: len(own(stack)) == 1, "one ends", step=STEP)
+    assert [claim.name for claim in own(stack)] == [first.name]
+    pods.set()
+    gone(stack, second.name)
+    assert [claim.name for claim in own(stack)] == [first.name]

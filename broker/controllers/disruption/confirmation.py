@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-from broker.apis.core import Node, Pod
+import structlog
+from pydantic import ValidationError
+
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Object
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.report import Cause
 from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.newest import newest, pods_on
 from broker.kube.context import ControllerContext
 
-_Object = TypeVar("_Object", bound=Object)
+_log = structlog.get_logger("disruption")
 # Those that nothing on a node holds up: its drain has a bound, or has begun.
 _UNCONDITIONAL: Final[frozenset[Cause]] = frozenset({"Unhealthy", "Expired", "Ended"})
 
@@ -38,43 +41,49 @@ class Confirmation:
 
     def may_begin(self, node: ManagedNode, cause: Cause) -> bool:
         """Whether the node has the pods and the rules by which this pass chose it, and nothing keeps it."""
-        if cause in _UNCONDITIONAL:
-            return True
-        newest = self._newest(node)
+        return cause in _UNCONDITIONAL or self._readable(node, lambda: self._may_begin(node, cause))
+
+    def _may_begin(self, node: ManagedNode, cause: Cause) -> bool:
+        current = self._newest(node)
         return (
-            newest is not None
-            and not newest.claim.deleting
-            and newest.pool.spec.disruption == node.pool.spec.disruption
-            and _uids(newest) == _uids(node)
-            and (cause == "Drifted" or self._quiet(newest))
-            and not self._kept(newest, cause)
+            current is not None
+            and not current.claim.deleting
+            and current.pool.spec.disruption == node.pool.spec.disruption
+            and _uids(current) == _uids(node)
+            and (cause == "Drifted" or self._quiet(current))
+            and not self._kept(current, cause)
         )
 
     def may_end(self, node: ManagedNode, cause: Cause, *, budgets: bool = True) -> bool:
         """Whether nothing keeps a node whose pods have another one now. `budgets`: those of pods count."""
-        if cause in _UNCONDITIONAL:
-            return True
-        newest = self._newest(node)
-        return newest is None or not self._kept(newest, cause, budgets=budgets)
 
-    def pods_on(self, node: str) -> tuple[Pod, ...]:
-        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node}")
-        return tuple(map(Pod.decode, listed))
+        def may_end() -> bool:
+            current = self._newest(node)
+            return current is None or not self._kept(current, cause, budgets=budgets)
+
+        return cause in _UNCONDITIONAL or self._readable(node, may_end)
+
+    def _readable(self, node: ManagedNode, judge: Callable[[], bool]) -> bool:
+        """The judgement; False where an object is malformed, such as a budget that may protect a pod."""
+        try:
+            return judge()
+        except ValidationError as error:
+            _log.warning(
+                "node not disrupted: an object cannot be read", claim=node.claim.name, error=str(error)
+            )
+            return False
 
     def _newest(self, node: ManagedNode) -> ManagedNode | None:
         """The node as it is now; None if its claim or its NodePool is gone."""
-        claim, pool = self._named(NodeClaim, node.claim.name), self._named(NodePool, node.pool.name)
+        claim = newest(self._client, NodeClaim, node.claim.name)
+        pool = newest(self._client, NodePool, node.pool.name)
         if claim is None or claim.uid != node.claim.uid or pool is None:
             return None
         if node.node is None:
             return replace(node, claim=claim, pool=pool)
         name = node.node.name
-        return replace(node, claim=claim, pool=pool, node=self._named(Node, name), pods=self.pods_on(name))
-
-    def _named(self, model: type[_Object], name: str) -> _Object | None:
-        """The object of that name. It is listed, since that is what the broker may do with each kind."""
-        listed, _ = self._client.list(model.KIND, field_selector=f"metadata.name={name}")
-        return next(map(model.decode, listed), None)
+        core, pods = newest(self._client, Node, name), pods_on(self._client, name)
+        return replace(node, claim=claim, pool=pool, node=core, pods=pods)
 
     def _kept(self, node: ManagedNode, cause: Cause, *, budgets: bool = True) -> bool:
         of_pods = [*self._budgets(node)] if budgets else ()

@@ -53,7 +53,7 @@ class DisruptionController:
         self.events = conditions.PodEvents()
         confirmation = Confirmation(context, caches, self._quiet)
         self._moves = MoveController(context, caches, self._reporter, confirmation)
-        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter, confirmation)
+        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter)
 
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()

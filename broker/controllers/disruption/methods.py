@@ -29,7 +29,6 @@ from broker.controllers.disruption.candidates import (
     ready_to_go,
     usable_soon,
 )
-from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.consolidation import Consolidator
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -53,6 +52,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.disruption.usable import closed_nodes, usable_nodes
+from broker.controllers.newest import pods_on
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
@@ -75,11 +75,10 @@ class DisruptionMethods:
         sources: DisruptionSources,
         moves: MoveController,
         reporter: DisruptionReporter,
-        confirmation: Confirmation,
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
-        self._moves, self._reporter, self._confirmation = moves, reporter, confirmation
+        self._moves, self._reporter = moves, reporter
         self._replacer = Replacer(caches, sources, moves, reporter)
         self._permission = Permission(caches.pods, reporter)
         self._repairs = Repairs(
@@ -160,7 +159,7 @@ class DisruptionMethods:
         if node.moving or not self._sources.successions.undecided(node.claim, self._clock.now()):
             return node
         assert node.node is not None
-        return replace(node, pods=self._confirmation.pods_on(node.node.name))
+        return replace(node, pods=pods_on(self._client, node.node.name))
 
     def _move_to_standing(
         self,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import ValidationError
+
 from broker.apis.core import Pod
 from broker.controllers.claim_caches import BY_NODE
 from broker.controllers.lifecycle import drain
+from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound, TooManyRequests
@@ -19,8 +22,7 @@ def remaining_pods(client: Client, pods: Cache[Pod], node: str, now: datetime) -
     """
     if known := drain.remaining(pods.by(BY_NODE, node), now):
         return known
-    listed, _ = client.list(Pod.KIND, field_selector=f"spec.nodeName={node}")
-    return drain.remaining(map(Pod.decode, listed), now)
+    return drain.remaining(pods_on(client, node), now)
 
 
 def evict(client: Client, pod: Pod, now: datetime) -> str:
@@ -28,9 +30,11 @@ def evict(client: Client, pod: Pod, now: datetime) -> str:
 
     Returns why its disruption budget refuses; empty if it does not. Raises ApiError.
     """
-    listed, _ = client.list(Pod.KIND, namespace=pod.namespace, field_selector=f"metadata.name={pod.name}")
-    newest = next(map(Pod.decode, listed), None)
-    if newest is None or newest.uid != pod.uid or newest.deleting or drain.kept(newest, now):
+    try:
+        current = newest(client, Pod, pod.name, namespace=pod.namespace)
+    except ValidationError:
+        return "the pod cannot be read"
+    if current is None or current.uid != pod.uid or current.deleting or drain.kept(current, now):
         return ""
     try:
         client.evict(pod.name, pod.namespace, uid=pod.uid)

@@ -35,7 +35,7 @@ from broker.controllers.provisioning.usage import NODES, node_room
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.staticpools.bodies import Json, new_claims, static_requests
 from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
-from broker.controllers.staticpools.leaving import candidates_of, first_to_end
+from broker.controllers.staticpools.leaving import Candidates, first_to_end
 from broker.controllers.staticpools.pool_supply import PoolSupply, PoolSupplyReader
 from broker.controllers.staticpools.report import Progress, StaticPoolReporter
 from broker.controllers.successions import Successions
@@ -142,8 +142,8 @@ class StaticPoolController:
         counts = self._census(pool, self._caches.claims.list())
         if excess := counts.excess(wanted):
             now = self._clock.now()
-            occupancy = self._reads.occupancy.read(now)
-            leaving = first_to_end(candidates_of(counts.active, self._caches, occupancy, now), excess)
+            read = Candidates(self._client, self._caches, self._reads.occupancy.read(now), now)
+            leaving = first_to_end(map(read.cached, counts.active), excess, read.newest)
             why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
             self._end(leaving, why)
         served_pool = self._served(pool)

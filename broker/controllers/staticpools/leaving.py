@@ -7,65 +7,108 @@ unless pods may not be disrupted: a slot is paid for in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import heapify, heappop, heappush
+
+from pydantic import ValidationError
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import held_odcr
+from broker.controllers.newest import newest, pods_on
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
+from broker.kube.client import Client
+from broker.kube.partial import PartialObject
 from broker.placement.disruption_cost import lifetime_remaining, rescheduling_cost
 from broker.placement.disruption_pods import protected, reschedulable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleInCandidate:
-    """A claim that may end. `empty`: no pod needs another node. `cost`: of moving its pods."""
+    """A claim that may end. `ending`: it ends already. `empty`: no pod needs another node. `cost`: of moving
+    its pods.
+    """
 
     claim: NodeClaim
+    ending: bool = False
     empty: bool = False
     protected: bool = False
     cost: float = 0.0
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, bool, float, str]:
+    def rank(self) -> tuple[bool, bool, bool, bool, bool, float, str]:
         """The least one ends first."""
         claim, paid = self.claim, bool(held_odcr(self.claim))
         started = bool(claim.status.provider_id)
-        return started, self.protected and not self.empty, paid, not self.empty, self.cost, claim.name
+        held_up = self.protected and not self.empty
+        return not self.ending, started, held_up, paid, not self.empty, self.cost, claim.name
 
 
-def first_to_end(candidates: Iterable[ScaleInCandidate], count: int) -> Sequence[NodeClaim]:
-    """So many claims, the first to end in front."""
-    ordered = sorted(candidates, key=lambda candidate: candidate.rank)
-    return [candidate.claim for candidate in ordered[:count]]
+def first_to_end(
+    candidates: Iterable[ScaleInCandidate], count: int, newest: Callable[[NodeClaim], ScaleInCandidate]
+) -> Sequence[NodeClaim]:
+    """So many claims, the first to end in front. `newest`: a candidate as the API server has it.
+
+    The watch of the NodePool may be before those of pods and nodes, so none ends by what is cached alone.
+    """
+    ordered = [(candidate.rank, False, candidate.claim) for candidate in candidates]
+    heapify(ordered)
+    chosen: list[NodeClaim] = []
+    while ordered and len(chosen) < count:
+        _, read, claim = heappop(ordered)
+        if read:
+            chosen.append(claim)
+        else:
+            heappush(ordered, (newest(claim).rank, True, claim))
+    return chosen
 
 
-def candidates_of(
-    claims: Iterable[NodeClaim], caches: ClaimCaches, occupancy: NodeOccupancy, now: datetime
-) -> list[ScaleInCandidate]:
-    """The claims with what is on their nodes. A node with room that is kept for pods is not empty."""
-    return [_candidate(claim, caches, occupancy, now) for claim in claims]
+class Candidates:
+    """What is on the nodes of claims. A node with room that is kept for pods is not empty."""
 
+    def __init__(self, client: Client, caches: ClaimCaches, occupancy: NodeOccupancy, now: datetime) -> None:
+        self._client, self._caches = client, caches
+        self._occupancy, self._now = occupancy, now
 
-def _candidate(
-    claim: NodeClaim, caches: ClaimCaches, occupancy: NodeOccupancy, now: datetime
-) -> ScaleInCandidate:
-    nodes, left_out = caches.nodes_of(claim) if claim.status.provider_id else ([], None)
-    pods = [pod for node in nodes for pod in caches.pods.by(BY_NODE, node.name) if not pod.ended]
-    moving = [pod for pod in pods if reschedulable(pod)]
-    kept = any(occupancy.held.get(node.name) for node in nodes)
-    keeps = [_keeps(pod, now) for pod in pods]
-    annotated = any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in (claim, *nodes))
-    return ScaleInCandidate(
-        claim=claim,
-        empty=not moving and not any(keeps) and not kept and left_out is None,
-        protected=annotated or any(keeps) or left_out is not None,
-        cost=rescheduling_cost(moving) * lifetime_remaining(claim, now),
-    )
+    def cached(self, claim: NodeClaim) -> ScaleInCandidate:
+        nodes, left_out = self._nodes_of(claim)
+        pods = [pod for node in nodes for pod in self._caches.pods.by(BY_NODE, node.name)]
+        return self._candidate(claim, nodes, pods, known=left_out is None)
+
+    def newest(self, claim: NodeClaim) -> ScaleInCandidate:
+        """As the API server has it. Raises ApiError."""
+        nodes, left_out = self._nodes_of(claim)
+        try:
+            current = newest(self._client, NodeClaim, claim.name)
+            read = [newest(self._client, Node, node.name) for node in nodes]
+            pods = [pod for node in nodes for pod in pods_on(self._client, node.name)]
+        except ValidationError:
+            return self._candidate(claim, nodes, (), known=False)
+        if current is None or current.uid != claim.uid or current.deleting:
+            return ScaleInCandidate(claim=claim, ending=True)
+        return self._candidate(current, [node for node in read if node], pods, known=left_out is None)
+
+    def _nodes_of(self, claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
+        return self._caches.nodes_of(claim) if claim.status.provider_id else ([], None)
+
+    def _candidate(
+        self, claim: NodeClaim, nodes: Sequence[Node], pods: Iterable[Pod], *, known: bool
+    ) -> ScaleInCandidate:
+        present = [pod for pod in pods if not pod.ended]
+        moving = [pod for pod in present if reschedulable(pod)]
+        kept = any(self._occupancy.held.get(node.name) for node in nodes)
+        keeps = any(_keeps(pod, self._now) for pod in present)
+        annotated = any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in (claim, *nodes))
+        return ScaleInCandidate(
+            claim=claim,
+            empty=not moving and not keeps and not kept and known,
+            protected=annotated or keeps or not known,
+            cost=rescheduling_cost(moving) * lifetime_remaining(claim, self._now),
+        )
 
 
 def _keeps(pod: Pod, now: datetime) -> bool:

@@ -146,9 +146,28 @@ def test_the_order_of_those_that_leave() -> None:
         ScaleInCandidate(claim=claim("kept"), protected=True),
         ScaleInCandidate(claim=claim("kept-slot", odcr="cr-1"), protected=True),
     ]
-    leaving = first_to_end(reversed(ordered), 99)
+    newest = {item.claim.name: item for item in ordered}
+    leaving = first_to_end(reversed(ordered), 99, lambda claim: newest[claim.name])
     assert [item.name for item in leaving] == [item.claim.name for item in ordered]
-    assert [item.name for item in first_to_end(ordered, 1)] == ["waits"]
+    assert [item.name for item in first_to_end(ordered, 1, lambda claim: newest[claim.name])] == ["waits"]
+
+
+def test_those_that_leave_are_chosen_by_what_the_api_server_has() -> None:
+    cached = [ScaleInCandidate(claim=claim(name), empty=True) for name in ("a", "b", "c", "d")]
+    changed = {
+        "a": ScaleInCandidate(claim=claim("a"), cost=1),
+        "b": ScaleInCandidate(claim=claim("b"), protected=True),
+        "d": ScaleInCandidate(claim=claim("d"), ending=True),
+    }
+    read: list[str] = []
+
+    def newest(item: NodeClaim) -> ScaleInCandidate:
+        read.append(item.name)
+        return changed.get(item.name) or ScaleInCandidate(claim=item, empty=True)
+
+    assert [item.name for item in first_to_end(cached, 1, newest)] == ["c"]
+    assert read == ["a", "b", "c"]
+    assert [item.name for item in first_to_end(cached, 3, newest)] == ["c", "d", "a"]
 
 
 def pod(priority: int = 0, cost: str = "") -> Pod:
