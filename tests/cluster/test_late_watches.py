@@ -30,6 +30,7 @@ from tests.cluster.test_standing import cluster, left, nodes, scale
 from tests.cluster.test_static_pools import own, settled, static_pool
 
 NODEPOOLS, PODS = "/apis/karpenter.sh/v1/nodepools", "/api/v1/pods"
+NODECLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 PROTECTED = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
 
@@ -195,3 +196,22 @@ def test_static_pool_ends_the_node_without_the_pod_that_came_meanwhile(stack: St
     pods.set()
     gone(stack, second.name)
     assert [claim.name for claim in own(stack)] == [first.name]
+
+
+def test_label_that_is_removed_from_claim_and_node_does_not_come_back(stack: Stack) -> None:
+    pool(stack)
+    claims = stack.tap.slow(NODECLAIMS)
+    stack.start()
+    node_name = node(stack, "one")
+    label: dict[str, Any] = {"metadata": {"labels": {"team": "a"}}}
+    stack.edit(NodeClaim, "one", label)
+    stack.until(lambda: "team" in stack.get(Node, node_name).labels, "the node has it")
+    claims.clear()
+    without: dict[str, Any] = {"metadata": {"labels": {"team": None}}}
+    stack.edit(NodeClaim, "one", without)
+    stack.tap.forget()
+    stack.edit(Node, node_name, without)
+    stack.until(lambda: ("GET", NODECLAIMS) in stack.tap.log, "the broker compares them")
+    claims.set()
+    later(stack, 10)
+    assert "team" not in stack.get(Node, node_name).labels

@@ -24,6 +24,7 @@ from broker.controllers.claim_status import (
     patch,
     write,
 )
+from broker.controllers.newest import newest
 from broker.kube.conditions import changed, owner_reference
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -142,8 +143,15 @@ class Registration:
 
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:
         """Gives the node the metadata of its claim; writes nothing if the node has all of it."""
+        registered = is_true(claim, names.REGISTERED_CONDITION)
+        if registered and changed({"labels": node.labels}, {"labels": claim.labels}):
+            # Whoever removed a label from both may be ahead of the cached claim.
+            current = newest(self._client, NodeClaim, claim.name)
+            if current is None or current.uid != claim.uid or current.deleting:
+                return node
+            claim = current
         owner = owner_reference(claim, controller=False)
-        registered, annotations = is_true(claim, names.REGISTERED_CONDITION), _annotations(claim)
+        annotations = _annotations(claim)
         if registered:  # whoever removed one from both may be ahead of the cached claim
             annotations = {MARK: annotations[MARK]}
         desired: dict[str, Any] = {

@@ -32,6 +32,7 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import Refusals
+from broker.reservations.spec import Reservation
 from broker.text import format_time
 from providers.base import ReservationChanges
 from providers.errors import ErrorClass, ProviderError
@@ -106,6 +107,8 @@ class OdcrExecutor:
 
         Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
+        if reading.reservation.deleting:
+            raise ObjectChanged(reading.reservation.key)
         self._require_unchanged(reading)
         intent = self._record_intent(purchase, reading)
         self._client.check()
@@ -123,10 +126,11 @@ class OdcrExecutor:
         self.events.bought(purchase, reading, odcr)
 
     def change(self, change: OdcrChange, reading: ParsedReservation, odcr: Odcr) -> None:
-        """Resizes or cancels an ODCR. Raises ApiError, and ProviderError if it is transient.
+        """Resizes or cancels an ODCR. Raises ObjectChanged, ApiError, and ProviderError if it is transient.
 
         `odcr`: as it is now.
         """
+        self._require_unchanged(reading)
 
         def call() -> None:
             if change.count == 0:
@@ -147,6 +151,8 @@ class OdcrExecutor:
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
         """Changes a resource group. Raises like `change`. The desired capacity of `reading` has the group."""
         group = reading.desired.group
+        if step.drop or step.leave:
+            self._require_unchanged(reading)
 
         def call() -> None:
             if step.make:
@@ -177,17 +183,11 @@ class OdcrExecutor:
     # ---- calls
 
     def _require_unchanged(self, reading: ParsedReservation) -> None:
-        """Raises ObjectChanged, ApiError. The purchase was decided on a cache, which may be behind."""
+        """Raises ObjectChanged, ApiError. The step was decided on a cache, which may be behind."""
         reservation = reading.reservation
-        fresh = reservation.decode(
-            self._client.get(reservation.KIND, reservation.name, namespace=reservation.namespace or None)
-        )
-        if fresh.deleting or (fresh.uid, fresh.metadata.generation, fresh.annotations, fresh.labels) != (
-            reservation.uid,
-            reservation.metadata.generation,
-            reservation.annotations,
-            reservation.labels,
-        ):
+        namespace = reservation.namespace or None
+        fresh = reservation.decode(self._client.get(reservation.KIND, reservation.name, namespace=namespace))
+        if _version(fresh) != _version(reservation):
             raise ObjectChanged(reservation.key)
 
     def _record_intent(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
@@ -291,6 +291,12 @@ def _request_key(reading: ParsedReservation) -> str:
     """Key of a refusal of the request itself: a changed object makes another request."""
     terms = replace(reading.desired.terms, tags={})
     return f"buy {reading.reservation.uid} {reading.reservation.metadata.generation} {terms}"
+
+
+def _version(reservation: Reservation) -> tuple[object, ...]:
+    """What a plan depends on."""
+    meta = reservation.metadata
+    return reservation.deleting, reservation.uid, meta.generation, reservation.annotations, reservation.labels
 
 
 def _step_key(step: OdcrChange | GroupChange) -> str:
