@@ -24,6 +24,7 @@ from broker.controllers.odcr.events import ChangeEvents
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
+from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.usage import ReservationKey
@@ -107,9 +108,8 @@ class OdcrExecutor:
 
         Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
-        if reading.reservation.deleting:
+        if reading.reservation.deleting or not self._unchanged(reading):
             raise ObjectChanged(reading.reservation.key)
-        self._require_unchanged(reading)
         intent = self._record_intent(purchase, reading)
         self._client.check()
         change = "grow" if intent.odcr_id else "create"
@@ -126,11 +126,12 @@ class OdcrExecutor:
         self.events.bought(purchase, reading, odcr)
 
     def change(self, change: OdcrChange, reading: ParsedReservation, odcr: Odcr) -> None:
-        """Resizes or cancels an ODCR. Raises ObjectChanged, ApiError, and ProviderError if it is transient.
+        """Resizes or cancels an ODCR, unless its object has changed: the next plan decides about it anew.
 
-        `odcr`: as it is now.
+        `odcr`: as it is now. Raises ApiError, and ProviderError if it is transient.
         """
-        self._require_unchanged(reading)
+        if not self._unchanged(reading):
+            return
 
         def call() -> None:
             if change.count == 0:
@@ -151,8 +152,8 @@ class OdcrExecutor:
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
         """Changes a resource group. Raises like `change`. The desired capacity of `reading` has the group."""
         group = reading.desired.group
-        if step.drop or step.leave:
-            self._require_unchanged(reading)
+        if (step.drop or step.leave) and not self._unchanged(reading):
+            return
 
         def call() -> None:
             if step.make:
@@ -182,13 +183,18 @@ class OdcrExecutor:
 
     # ---- calls
 
-    def _require_unchanged(self, reading: ParsedReservation) -> None:
-        """Raises ObjectChanged, ApiError. The step was decided on a cache, which may be behind."""
+    def _unchanged(self, reading: ParsedReservation) -> bool:
+        """Whether the object is as it was read. A step is decided on a cache, which may be behind.
+
+        Raises ApiError.
+        """
         reservation = reading.reservation
         namespace = reservation.namespace or None
-        fresh = reservation.decode(self._client.get(reservation.KIND, reservation.name, namespace=namespace))
-        if _version(fresh) != _version(reservation):
-            raise ObjectChanged(reservation.key)
+        try:
+            raw = self._client.get(reservation.KIND, reservation.name, namespace=namespace)
+        except NotFound:
+            return False
+        return _version(reservation.decode(raw)) == _version(reservation)
 
     def _record_intent(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
         """Records the purchase before it is sent. Raises ApiError."""

@@ -9,7 +9,6 @@ reservations together, so one thread decides about all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -341,14 +340,12 @@ class OdcrProvisioner:
                 used = used_by_now(change.odcr_id, state.inventory, self._inventory.snapshot())
                 if not self._executor.paused(change, now) and change.count >= used:
                     odcr = state.inventory.odcrs[change.odcr_id]
-                    with suppress(NotFound, ObjectChanged):  # the next pass plans it anew
-                        self._executor.change(change, state.readings[change.reserved], odcr)
+                    self._executor.change(change, state.readings[change.reserved], odcr)
             for _ in range(2):  # a group is made, then filled
                 state = self._replan(state)
                 for step in state.plan.regroups:
                     if not self._executor.paused(step, now):
-                        with suppress(NotFound, ObjectChanged):
-                            self._executor.regroup(step, state.readings[step.reserved], state.inventory)
+                        self._executor.regroup(step, state.readings[step.reserved], state.inventory)
         except (ApiError, ProviderError) as error:
             first_error = first_error or error
         self._executor.events.end_pass(state.readings)
