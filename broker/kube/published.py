@@ -34,8 +34,11 @@ class PublishedValue:
         self._written: str | None = None
 
     def publish(self, value: Any) -> bool:
-        """Whether the ConfigMap has the value now, or is empty for one that is too large."""
-        text = encode(value)
+        """Whether the ConfigMap has the value now, or is empty for one that is too large.
+
+        It is empty, too, for a value without content, for which none is made.
+        """
+        text = encode(value) if value else ""
         if len(text) > LARGEST:
             _log.warning("not published: too large", configmap=self._name, bytes=len(text))
             text = ""

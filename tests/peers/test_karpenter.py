@@ -158,8 +158,8 @@ def test_karpenter_finds_more_reservations_than_its_list_holds_by_the_broker_s_t
 
 @pytest.mark.covers("KRP-03")
 def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage: Stage) -> None:
-    # One more than needed: Karpenter counts a launch twice if it describes the reservation meanwhile.
-    odcr = stage.aws.odcr("g6.12xlarge", A, 3)
+    # More than needed: Karpenter counts a launch twice if it describes the reservation meanwhile.
+    odcr = stage.aws.odcr("g6.12xlarge", A, 9)
     spec = reservation_spec(id_=odcr)
     crds.patch(stage.client)
     body = objects.node_class("by-field", stage.aws)

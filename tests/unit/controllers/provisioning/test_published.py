@@ -20,6 +20,7 @@ from broker.controllers.provisioning.published import (
 )
 from broker.kube import published
 from broker.kube.client import Client
+from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
 from broker.kube.published import encode
 from broker.oncall.pod_reports import PodReport
@@ -74,6 +75,12 @@ def test_reports_are_read_back_and_written_only_if_they_change(client: Client) -
     clock.advance(EVERY)
     next_leader.publish({})
     assert read_reports(client) == {}
+
+
+def test_no_report_makes_no_config_map(client: Client) -> None:
+    PublishedReports(client, FakeClock()).publish({})
+    with pytest.raises(NotFound):
+        version(client, REPORTS)
 
 
 def test_reports_that_change_with_every_run_are_written_at_intervals(client: Client) -> None:
