@@ -30,7 +30,7 @@ from broker.app import LEASE, Broker
 from broker.controllers.launch.calls import RECORDS
 from broker.controllers.launch.published import read_shortages
 from broker.controllers.odcr.mirror import MANAGED_BY
-from broker.controllers.provisioning.published import read_types
+from broker.controllers.provisioning.published import read_reports, read_types
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
@@ -153,7 +153,7 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
 EVICTION = AccessRequest(verb="create", group="", resource="pods/eviction", namespace="default", name="held")
 
 
-def _types_are_published(stack: Stack) -> None:
+def _types_and_reasons_are_published(stack: Stack) -> None:
     """As soon as a pod waits."""
     stack.pod("waits", nodeSelector={names.NODEPOOL: "none"})
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
@@ -161,6 +161,7 @@ def _types_are_published(stack: Stack) -> None:
         Pod.KIND, "waits", {"status": {"conditions": [refused]}}, namespace="default", subresource="status"
     )
     stack.until(lambda: read_types(stack.client), "the instance types are published")
+    stack.until(lambda: read_reports(stack.client), "its reason is published", step=1.0)
     stack.delete(Pod, "waits", namespace="default")
 
 
@@ -196,7 +197,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.delete(NodeClaim, "c-3")
 
     record.write(broker.client, record.read(broker.client))
-    _types_are_published(stack)
+    _types_and_reasons_are_published(stack)
 
     # From here on only the broker removes nodes.
     stack.kubelets.stop()
