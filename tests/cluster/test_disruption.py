@@ -55,7 +55,12 @@ def gone(stack: Stack, *claims: str) -> None:
 
 
 def hashed(stack: Stack, *claims: str) -> None:
-    """The claims have the hash of their pool's present template."""
+    """The claims have the hash of their pool's present template, and the broker knows all pods.
+
+    A pod on another node takes the room that is left there.
+    """
+    pods, present = stack.broker.read.pods.cache, {pod.key for pod in stack.all(Pod)}  # type: ignore[union-attr]
+    stack.until(lambda: present <= {pod.key for pod in pods.list()}, "the pods are known")
     for name in claims:
         stack.until(
             lambda n=name: names.NODEPOOL_HASH in stack.get(NodeClaim, n).annotations,  # type: ignore[misc]

@@ -29,6 +29,7 @@ from broker.kube.conditions import changed, owner_reference
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.partial import PartialObject
+from broker.kube.removal import remove
 from broker.placement.taints import EPHEMERAL
 from broker.text import quantities
 
@@ -138,7 +139,8 @@ class Registration:
         # Read for the health of its NodePool.
         self._set(claim, names.REGISTERED_CONDITION, "False", REGISTRATION_TIMED_OUT, message)
         self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, message)
-        self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        # The next run must not take it for one that waits.
+        remove(self._client, NodeClaim.KIND, claim, self._claims)
         return None
 
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:
