@@ -22,7 +22,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.present import WIDTH, rendered
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.history.recorder import HistoryRecorder
 from broker.kube.client import Client
 from broker.webpage.server import WebPage

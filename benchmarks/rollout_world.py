@@ -39,7 +39,6 @@ from local.demo.workloads import Workloads
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.aws import AwsProvider
-from providers.base import CapacityProvider
 from providers.model import Instance, InstanceType
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, A, Account
@@ -118,8 +117,7 @@ class RolloutWorld:
         self.broker = Broker(self._client, self._provider, settings, clock=self._clock)
         self.broker.journal.subscribe(self._note)
         self._machines = BootedMachines(self._provider, self._clock)
-        played = cast(CapacityProvider, self._machines)
-        self._kubelets = Kubelets(self._client, played, clock=self._clock)
+        self._kubelets = Kubelets(self._client, self._machines, clock=self._clock)
         self._workloads = Workloads(self._client, clock=self._clock)
         pool = WatchedPool(name=NAME, odcr_ids=odcrs, slots=self._nodes, app=NAME, pods=self._nodes)
         self._watch = SlotWatch(self._client, self._provider, pool, clock=self._clock)

@@ -18,7 +18,7 @@ from benchmarks.processes import ROOT
 COMMANDS = {
     "--help and mistakes": "import broker.cli",
     "plan": "import broker.cli, broker.commands.plan.claims, broker.commands.manifests, providers.aws",
-    "explain claim": "import broker.cli, broker.commands.explain.claim, broker.kube.transports",
+    "explain claim": "import broker.cli, broker.commands.explain.claims, broker.kube.transports",
     "inventory": "import broker.cli, broker.commands.inventory.inventory, providers.aws",
     "run": "import broker.cli, broker.run, broker.kube.transports, providers.aws",
 }

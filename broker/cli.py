@@ -30,6 +30,7 @@ from broker.settings import Settings
 # longer to import than most commands take to answer.
 if TYPE_CHECKING:
     from broker.kube.client import Client
+    from broker.kube.transports import NoClusterNamed
     from providers.aws import AwsProvider
 
 Files = Annotated[
@@ -177,14 +178,20 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     example_account = local("example-account") if are_examples(filename) else None
     if example_account is None:
         raise typer.Exit(_plan(settings, filename, output, lambda: _client(settings)))
+    note = str(_example_only())
+    typer.echo(note, err=True)  # the account takes seconds to start
     with example_account(settings) as (example_settings, fill):
-        raise typer.Exit(_plan(example_settings, filename, output, _no_cluster, fill))
+        raise typer.Exit(_plan(example_settings, filename, output, _no_cluster, fill, note))
+
+
+def _example_only() -> NoClusterNamed:
+    from broker.commands.plan.drafts import ExampleAccount
+
+    return ExampleAccount()
 
 
 def _no_cluster() -> Client:
-    from broker.commands.plan.drafts import ExampleAccount
-
-    raise ExampleAccount
+    raise _example_only()
 
 
 def _plan(
@@ -193,12 +200,14 @@ def _plan(
     output: Format,
     connect: Callable[[], Client],
     fill: Callable[[str], str] = str,
+    printed: str = "",
 ) -> int:
-    """Prints the plan of the files, and returns the exit code. `fill` replaces placeholders."""
+    """Prints the plan of the files, and returns the exit code. `fill` replaces placeholders. `printed`: the
+    line about its source, if a person has it already.
+    """
     from broker.commands import manifests
     from broker.commands.dry_run import DryRun
-    from broker.commands.plan import bill, drafts, pods
-    from broker.commands.plan import claims as plan
+    from broker.commands.plan import bill, claims, drafts, pods
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
@@ -209,16 +218,16 @@ def _plan(
     documents = [*documents, *packed.claims]
     objects = [o for d in documents if (o := manifests.decode(d))]
     if not packed.notes:
-        plan.check(objects, documents, where=", ".join(filename))
-    if ignored := plan.unread_claims(documents):
+        claims.check(objects, documents, where=", ".join(filename))
+    if ignored := claims.unread_claims(documents):
         typer.echo(ignored, err=True)
     if packed.claims:
         client, alone = drafts.drafted(documents, connect)
     dry_run = DryRun(client, provider, settings, clock)
-    if note := alone or plan.also_planned(objects, dry_run):
+    if (note := alone or claims.also_planned(objects, dry_run)) and note != printed:
         typer.echo(note, err=True)
-    rows, evictions, solution = plan.rows(
-        [*objects, *plan.classes(client, objects, dry_run)],
+    rows, evictions, solution = claims.rows(
+        [*objects, *claims.classes(client, objects, dry_run)],
         provider,
         now=clock.now(),
         seconds=settings.plan_seconds,
@@ -229,8 +238,8 @@ def _plan(
     )
     for line in (bill.summary(rows), *packed.notes):
         typer.echo(line, err=output is not Format.TABLE)
-    shown = plan.format_rows(rows) if output is Format.TABLE else rows
-    show(shown, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
+    shown = claims.format_rows(rows) if output is Format.TABLE else rows
+    show(shown, columns=claims.COLUMNS, extra=claims.EXTRA, format_=output)
     for eviction in evictions:
         typer.echo(str(eviction), err=output is not Format.TABLE)
     if solution.bundles:
@@ -298,29 +307,29 @@ app.callback()(verb_commands.begin)
 @crds_app.command("print", cls=Command)
 def crds_print() -> None:
     """Print the definitions as YAML."""
-    from broker.commands.crds import install as crds
+    from broker.commands.crds.install import text
 
-    sys.stdout.write(crds.text())
+    sys.stdout.write(text())
 
 
 @crds_app.command("check", cls=Command)
 @options(*CLUSTER)
 def crds_check(settings: Settings, output: Output = Format.TABLE) -> None:
     """Compare the cluster's definitions with this version's; exit 1 if a kind or a field is missing."""
-    from broker.commands.crds import skew as crd_skew
+    from broker.commands.crds import skew
 
-    rows = crd_skew.check(_client(settings))
-    show(rows, columns=crd_skew.COLUMNS, format_=output)
-    raise typer.Exit(0 if crd_skew.acceptable(rows) else 1)
+    rows = skew.check(_client(settings))
+    show(rows, columns=skew.COLUMNS, format_=output)
+    raise typer.Exit(0 if skew.acceptable(rows) else 1)
 
 
 @crds_app.command("install", cls=Command)
 @options(*CLUSTER)
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
-    from broker.commands.crds import install as crds
+    from broker.commands.crds.install import COLUMNS, install
 
-    show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
+    show(install(_client(settings)), columns=COLUMNS, format_=output)
 
 
 @crds_app.command("patch", cls=Command)
@@ -333,11 +342,11 @@ def crds_patch(
     output: Output = Format.TABLE,
 ) -> None:
     """Add capacityReservationSpec to Karpenter's definition of EC2NodeClass; nothing else in it changes."""
-    from broker.commands.crds import install as crds
+    from broker.commands.crds.install import PROPERTY_COLUMNS, complete, patch
 
-    rows = crds.patch(_client(settings), check=check)
-    show(rows, columns=crds.PROPERTY_COLUMNS, format_=output)
-    raise typer.Exit(0 if crds.complete(rows) else 1)
+    rows = patch(_client(settings), check=check)
+    show(rows, columns=PROPERTY_COLUMNS, format_=output)
+    raise typer.Exit(0 if complete(rows) else 1)
 
 
 def main() -> None:

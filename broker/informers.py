@@ -10,7 +10,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID, REPLACEMENTS, replacing
 from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
 from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.lifecycle.takeover import KARPENTER_LEASE_SELECTOR
@@ -36,6 +36,7 @@ class Informers:
                 BY_PROVIDER_ID: lambda c: [c.status.provider_id],
                 BY_INSTANCE: by_instance,
                 BY_CLASS: by_class,
+                REPLACEMENTS: replacing,
             },
         )
         self.pools = Informer(client, NodePool, clock=clock)

@@ -41,8 +41,9 @@ _QUANTITY: Final = re.compile(
 )
 _GROUP_ARN: Final = re.compile(r"arn:[\w-]+:resource-groups:[\w-]+:\d+:(?=group/)")
 # A pool as keys and logs have it: capacity type, instance type, zone, reservation or group, placement.
+# Type and zone are empty for a reservation that EC2 does not show.
 _POOL: Final = re.compile(
-    r"\b(reserved|on-demand|spot):([\w-]+\.[\w-]+):([\w-]+)"
+    r"\b(reserved|on-demand|spot):([\w-]+\.[\w-]+|(?=::)):([\w-]+|(?<=::)(?=:))"
     rf"(?::(cr-\w+|(?:{_GROUP_ARN.pattern})?group/[\w./-]*[\w-]))?(?:@(\S+?)(?=[:,;)]*(?:\s|$)))?"
 )
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -97,7 +98,7 @@ def pool_name(
     if capacity_type == "reserved":
         group = f"group {group_name(reservation)}" if reservation else "open reservations"
         source = reservation if reservation.startswith("cr-") else group
-        name = f"{source} ({instance_type}, {zone})"
+        name = f"{source} ({instance_type}, {zone})" if instance_type else source
     else:
         name = f"{capacity_type} {instance_type} in {zone}"
     return f"{name} with placement {group_name(placement)}" if placement else name

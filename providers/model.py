@@ -395,6 +395,7 @@ class Instance:
     architecture: Literal["amd64", "arm64"] = "amd64"
     private_dns_name: str = ""
     launched: datetime | None = None
+    end_reason: str = ""  # EC2's StateReason
     described: bool = True  # False: launched, but EC2 does not show it yet, so reservation_id is unknown
     tags: Mapping[str, str] = field(default_factory=dict)
     ownership: Ownership = "owned"

@@ -26,6 +26,9 @@ settings.register_profile(
 settings.register_profile("deep", max_examples=DEEP, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# The programs in Go beside the tests live shortly: they take more memory and search less for garbage.
+os.environ.setdefault("GOGC", "400")
+
 # Tracebacks with all variables, as on a terminal, take a second each.
 structlog.configure(
     processors=[

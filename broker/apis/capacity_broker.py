@@ -69,8 +69,7 @@ class OnDemandCapacityReservationStatus(Model):
         tuple[Condition, ...],
         crd(
             "Mirrored=False on an object that is named after no reservation.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["type"],
+            map_key="type",
         ),
     ] = ()
 

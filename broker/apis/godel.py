@@ -74,7 +74,7 @@ class GodelReservationStatus(Model):
     phase: Annotated[str, crd("Reserved, or Matched once a pod took the room.")] = ""
     conditions: Annotated[
         tuple[Condition, ...],
-        crd("Not written.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
+        crd("Not written.", map_key="type"),
     ] = ()
     current_owners: Annotated[GodelOwner | None, crd("The pod that took the room.")] = None
 

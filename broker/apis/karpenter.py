@@ -184,8 +184,7 @@ class NodeClaimStatus(Model):
         tuple[NodeClaimCondition, ...],
         crd(
             "Conditions of the claim.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["type"],
+            map_key="type",
         ),
     ] = ()
     last_pod_event_time: Annotated[Time | None, crd("When a pod last came to or left the node.")] = None
@@ -383,8 +382,7 @@ class NodePoolStatus(Model):
         tuple[Condition, ...],
         crd(
             "Conditions of the pool.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["type"],
+            map_key="type",
         ),
     ] = ()
 

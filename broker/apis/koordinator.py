@@ -165,7 +165,7 @@ class KoordinatorReservationStatus(Model):
     ] = ""
     conditions: Annotated[
         tuple[ReservationCondition, ...],
-        crd("Scheduled and Ready.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
+        crd("Scheduled and Ready.", map_key="type"),
     ] = ()
     current_owners: Annotated[tuple[ReservationOwnerObject, ...], crd("The pods that use it, by UID.")] = ()
     node_name: Annotated[str, crd("Its node.")] = ""

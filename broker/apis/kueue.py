@@ -46,10 +46,6 @@ _ANY: Final[dict[str, Any]] = {"x_kubernetes_preserve_unknown_fields": True}
 _ATOMIC: Final[dict[str, Any]] = {"x_kubernetes_list_type": "atomic"}
 
 
-def _by(key: str) -> dict[str, Any]:
-    return {"x_kubernetes_list_type": "map", "x_kubernetes_list_map_keys": [key]}
-
-
 def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
     return Kind(
         group=KUEUE,
@@ -61,7 +57,7 @@ def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
     )
 
 
-Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", **_by("type"))]
+Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", map_key="type")]
 
 
 class ResourceFlavorSpec(Model):
@@ -93,7 +89,7 @@ class AdmissionCheckRule(Model):
 
 
 class AdmissionChecksStrategy(Model):
-    admission_checks: Annotated[tuple[AdmissionCheckRule, ...], crd(**_by("name"))] = ()
+    admission_checks: Annotated[tuple[AdmissionCheckRule, ...], crd(map_key="name")] = ()
 
 
 class ClusterQueueSpec(Model):
@@ -117,15 +113,15 @@ class QueueUsage(Model):
 
 class FlavorQueueUsage(Model):
     name: Annotated[str, crd(required=True)]
-    resources: Annotated[tuple[QueueUsage, ...], crd(**_by("name"))] = ()
+    resources: Annotated[tuple[QueueUsage, ...], crd(map_key="name")] = ()
 
 
 class ClusterQueueStatus(Model):
     """`flavors_reservation` is the reserved quota, `flavors_usage` the admitted part of it."""
 
     conditions: Conditions = ()
-    flavors_reservation: Annotated[tuple[FlavorQueueUsage, ...], crd(**_by("name"))] = ()
-    flavors_usage: Annotated[tuple[FlavorQueueUsage, ...], crd(**_by("name"))] = ()
+    flavors_reservation: Annotated[tuple[FlavorQueueUsage, ...], crd(map_key="name")] = ()
+    flavors_usage: Annotated[tuple[FlavorQueueUsage, ...], crd(map_key="name")] = ()
     pending_workloads: int = 0
     reserving_workloads: int = 0
     admitted_workloads: int = 0
@@ -219,7 +215,7 @@ class WorkloadSpec(Model):
     queue_name: str = ""
     priority: int = 0
     active: bool = True
-    pod_sets: Annotated[tuple[PodSet, ...], crd(**_by("name"))] = ()
+    pod_sets: Annotated[tuple[PodSet, ...], crd(map_key="name")] = ()
 
 
 class PodSetAssignment(Model):
@@ -233,7 +229,7 @@ class PodSetAssignment(Model):
 
 class Admission(Model):
     cluster_queue: str = ""
-    pod_set_assignments: Annotated[tuple[PodSetAssignment, ...], crd(**_by("name"))] = ()
+    pod_set_assignments: Annotated[tuple[PodSetAssignment, ...], crd(map_key="name")] = ()
 
 
 class PodSetUpdate(Model):
@@ -270,8 +266,8 @@ class WorkloadStatus(Model):
 
     conditions: Conditions = ()
     admission: Admission | None = None
-    admission_checks: Annotated[tuple[AdmissionCheckState, ...], crd(**_by("name"))] = ()
-    reclaimable_pods: Annotated[tuple[ReclaimablePod, ...], crd(**_by("name"))] = ()
+    admission_checks: Annotated[tuple[AdmissionCheckState, ...], crd(map_key="name")] = ()
+    reclaimable_pods: Annotated[tuple[ReclaimablePod, ...], crd(map_key="name")] = ()
     requeue_state: RequeueState | None = None
     accumulated_past_execution_time_seconds: int | None = None
 

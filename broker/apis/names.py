@@ -138,6 +138,9 @@ GANG_DOMAIN: Final = "capacity-broker.io/gang-domain"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
+# Written by the broker on a claim that EC2 launches: the reservation that its instance counts in until EC2
+# shows it.
+LAUNCHED_INTO: Final = "capacity-broker.io/launched-into"
 # Written by the broker on a claim: the attempts for it.
 ATTEMPTS: Final = "capacity-broker.io/attempts"
 # Written by the broker on a claim: since when its pods wait, if claims before it gave way.
@@ -254,6 +257,7 @@ WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
     "EC2NodeClass": (ACCEPTED_SPEC, ADVISED),
     "NodeClaim": (
         LAUNCH,
+        LAUNCHED_INTO,
         ATTEMPTS,
         WAITING_SINCE,
         REPLACES,

@@ -51,8 +51,7 @@ class ElasticQuotaStatus(Model):
         tuple[Condition, ...],
         crd(
             "InForce=False on a quota without effect.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["type"],
+            map_key="type",
         ),
     ] = ()
 

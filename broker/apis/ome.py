@@ -86,8 +86,7 @@ class FlavorQuotas(Model):
             required=True,
             minItems=1,
             maxItems=64,
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["name"],
+            map_key="name",
         ),
     ] = ()
 
@@ -112,8 +111,7 @@ class QuotaGroup(Model):
             required=True,
             minItems=1,
             maxItems=64,
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["name"],
+            map_key="name",
         ),
     ] = ()
 
@@ -189,14 +187,8 @@ class FlavorUsage(Model):
     name: Annotated[str, crd("The flavor.", required=True)]
     resources: Annotated[
         tuple[ResourceUsage, ...],
-        crd("Amounts by resource.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
+        crd("Amounts by resource.", map_key="name"),
     ] = ()
-
-
-_BY_NAME: Final[dict[str, object]] = {
-    "x_kubernetes_list_type": "map",
-    "x_kubernetes_list_map_keys": ["name"],
-}
 
 
 class AssociationUsage(Model):
@@ -206,7 +198,7 @@ class AssociationUsage(Model):
         str,
         crd("A DedicatedAICluster's name, or a workload's namespace and name with a slash.", required=True),
     ]
-    usage: Annotated[tuple[FlavorUsage, ...], crd("Amounts by flavor.", **_BY_NAME)] = ()
+    usage: Annotated[tuple[FlavorUsage, ...], crd("Amounts by flavor.", map_key="name")] = ()
 
 
 class CloudReservation(Model):
@@ -259,23 +251,22 @@ class ReservationStatus(Model):
         LifecycleState | None, crd("The state of the reservation.")
     ] = None
     lifecycle_detail: Annotated[str, crd("The reason for the state, and how to resolve it.")] = ""
-    capacity: Annotated[tuple[FlavorUsage, ...], crd("Nominal quota by flavor.", **_BY_NAME)] = ()
+    capacity: Annotated[tuple[FlavorUsage, ...], crd("Nominal quota by flavor.", map_key="name")] = ()
     allocatable: Annotated[
-        tuple[FlavorUsage, ...], crd("Capacity without the part that is unavailable now.", **_BY_NAME)
+        tuple[FlavorUsage, ...], crd("Capacity without the part that is unavailable now.", map_key="name")
     ] = ()
     allocated: Annotated[
-        tuple[FlavorUsage, ...], crd("The used amounts, and the borrowed part of them.", **_BY_NAME)
+        tuple[FlavorUsage, ...], crd("The used amounts, and the borrowed part of them.", map_key="name")
     ] = ()
-    free: Annotated[tuple[FlavorUsage, ...], crd("Allocatable less used.", **_BY_NAME)] = ()
+    free: Annotated[tuple[FlavorUsage, ...], crd("Allocatable less used.", map_key="name")] = ()
     association_usages: Annotated[
-        tuple[AssociationUsage, ...], crd("The users, and the usage of each.", **_BY_NAME)
+        tuple[AssociationUsage, ...], crd("The users, and the usage of each.", map_key="name")
     ] = ()
     cloud_reservations: Annotated[
         tuple[CloudReservation, ...],
         crd(
             "EC2's reservations that belong to it.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["id"],
+            map_key="id",
         ),
     ] = ()
     reservation_group_arn: Annotated[str, crd("The group of those that the broker manages.")] = Field(
@@ -287,8 +278,7 @@ class ReservationStatus(Model):
         crd(
             f"{', '.join(RESERVATION_CONDITIONS)}; and SpecNormalized if a field of the spec is "
             "not applied as written.",
-            x_kubernetes_list_type="map",
-            x_kubernetes_list_map_keys=["type"],
+            map_key="type",
         ),
     ] = ()
 

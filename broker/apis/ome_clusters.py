@@ -119,7 +119,7 @@ class DedicatedAdmission(Model):
     ] = None
     flavors: Annotated[
         tuple[FlavorUsage, ...],
-        crd("The amounts, by flavor.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
+        crd("The amounts, by flavor.", map_key="name"),
     ] = ()
 
 
@@ -135,7 +135,7 @@ class DedicatedAIClusterStatus(Model):
     )
     conditions: Annotated[
         tuple[Condition, ...],
-        crd("Conditions of the cluster.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
+        crd("Conditions of the cluster.", map_key="type"),
     ] = ()
 
 

@@ -35,7 +35,12 @@ class Crd:
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
-def crd(doc: str = "", *rules: SchemaRule, required: bool = False, **keywords: Any) -> Crd:
-    """`x_kubernetes_list_type="atomic"` becomes `x-kubernetes-list-type: atomic`."""
+def crd(doc: str = "", *rules: SchemaRule, required: bool = False, map_key: str = "", **keywords: Any) -> Crd:
+    """`x_kubernetes_list_type="atomic"` becomes `x-kubernetes-list-type: atomic`.
+
+    `map_key`: the field that is unique in a list, so that server-side apply merges its items.
+    """
+    if map_key:
+        keywords |= {"x_kubernetes_list_type": "map", "x_kubernetes_list_map_keys": [map_key]}
     named = {key.replace("_", "-") if key.startswith("x_") else key: value for key, value in keywords.items()}
     return Crd(doc=doc, required=required, rules=rules, keywords=named)

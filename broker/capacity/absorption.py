@@ -32,11 +32,15 @@ def absorbing_places(node_class: NodeClass) -> frozenset[Place]:
 def lets_absorb(node_class: NodeClass, place: Place) -> bool:
     """Whether instances of the class outside reservations are launched so that EC2 can count them later.
 
-    A class that names reservations does so only beside them: elsewhere, open reservations are of others.
+    A class that names reservations does so only beside them: elsewhere, open reservations are of others. EC2
+    refuses a group that does not exist.
     """
     selection = node_class.selection
-    if selection.preference == "open" or selection.group_arn:
+    if selection.preference == "open":
         return True
+    if selection.group_arn:
+        misfits = node_class.resolved.misfits
+        return all(misfit.id != selection.group_arn or misfit.unreadable for misfit in misfits)
     return place in absorbing_places(node_class)
 
 

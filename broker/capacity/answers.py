@@ -88,7 +88,7 @@ def remember(
     """The shortages after this error about this option; `subnet_id` if the error does not name it."""
     subnet = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
     for scope in scopes(error.class_, option, node_class=node_class, subnet_id=subnet, spills=spills):
-        free = inventory.free(scope.key) if scope.kind == "reservation" else 0
+        free = inventory.unused(scope.key) if scope.kind == "reservation" else 0
         shortages = shortages.record(
             scope, class_=error.class_, code=error.code, now=now, free=free, message=error.message
         )

@@ -30,6 +30,7 @@ class Explanations:
         self._waiting, self._catalog, self._supply = waiting, catalog, supply
         self._holds, self._admission = holds, admission
         self._outbid = reasons.OutbidOptions(supply.inventory)
+        self._ending = supply.ending
         self._unplaced: dict[tuple[object, ...], Unplaced] = {}
         self._choices: dict[tuple[object, ...], Choice] = {}
 
@@ -53,9 +54,10 @@ class Explanations:
             return None
         if key not in self._choices:
             known = self._catalog.known(claim)
-            self._choices[key] = reasons.rest_and_skipped(
-                claim, candidates, option, known, self._outbid, holds
-            )
+            rest, skipped = reasons.rest_and_skipped(claim, candidates, option, known, self._outbid, holds)
+            if not option.pool.reserved:
+                skipped = tuple(reasons.with_ending(skip, self._ending) for skip in skipped)
+            self._choices[key] = rest, skipped
         return self._choices[key]
 
     def gang(self, name: str, problem: GangProblem, unplaced: Mapping[str, Unplaced]) -> dict[str, Unplaced]:

@@ -58,6 +58,7 @@ class LaunchGroup:
     closed: bool = False
     placement_group: str = ""
     price_limit: float = 0.0
+    efa_interfaces: int = 0  # of the first override's type
 
     @property
     def count(self) -> int:
@@ -270,6 +271,7 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
         closed=not option.pool.reserved and not counted_later,
         placement_group=_placement_group(option, odcr, node_class),
         price_limit=_price_limit(assignment, node_class),
+        efa_interfaces=types[option.pool.instance_type].efa_interfaces,
     )
     return _Call(launch, pools)
 

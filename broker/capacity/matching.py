@@ -12,7 +12,7 @@ Conditions of the claim (instance type, resources, labels) are checked in `optio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -38,6 +38,17 @@ PENDING_MOST: Final = timedelta(minutes=5)
 
 NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
 WRONG_STATE: Final = "InvalidCapacityReservationState"
+# The reasons of misfits that last until the class names another reservation or group.
+NAME_ANOTHER: Final = frozenset(
+    {
+        "GroupNotFound",
+        "ReservationCancelled",
+        "ReservationExpired",
+        "ReservationFailed",
+        "ReservationNotFound",
+        "ReservationUnavailable",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +93,7 @@ def resolve(
     for odcr in sorted(named, key=lambda odcr: odcr.id):
         misfit = _state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
         if misfit:
-            misfits.append(misfit)
+            misfits.append(replace(misfit, instance_type=odcr.instance_type, zone=odcr.zone))
         elif odcr.begins:
             pending.append(odcr)
         else:
@@ -138,6 +149,22 @@ def unread_group(arn: str, error: ProviderError) -> str:
     """Why the members of a group are unknown. A wrong ARN is named by the error itself."""
     text = plain(error.message)
     return text if arn in text else f"group {arn} could not be read: {text} ({error.code})"
+
+
+def with_group_errors(resolved: Resolved, errors: Mapping[str, ProviderError]) -> Resolved:
+    """The result with the error of each group (by ARN) that could not be read."""
+    misfits = tuple(
+        replace(
+            misfit,
+            code=error.code,
+            message=unread_group(misfit.id, error),
+            unreadable=error.class_.of_caller,
+        )
+        if (error := errors.get(misfit.id))
+        else misfit
+        for misfit in resolved.misfits
+    )
+    return replace(resolved, misfits=misfits)
 
 
 def launchable(odcr: Odcr, now: datetime) -> bool:

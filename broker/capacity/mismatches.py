@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from broker.apis.names import CAPACITY_TYPE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
-from broker.capacity.model import Claim, Skipped
+from broker.capacity.model import Claim, Misfit, Pool, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
 from broker.capacity.types import fits, lacking
 from broker.text import format_time
@@ -18,10 +18,17 @@ from providers.model import CapacityType, Odcr
 
 
 def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
-    """The reservations of the class that the claim cannot use, each with the reason."""
+    """The reservations of the class that the claim cannot use, each with the reason.
+
+    Those that no claim of the class can use are among them only if the class has no other.
+    """
     kinds = capacity_types(claim.requirements)
     names = {candidate.type.name for candidate in suitable_types}
-    for odcr in known.node_class.resolved.pending:
+    resolved = known.node_class.resolved
+    if not resolved.usable and "reserved" in kinds:
+        for unusable in resolved.misfits:
+            yield Skipped(pool=_place(unusable), reason=unusable.reason, message=unusable.message)
+    for odcr in resolved.pending:
         starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
         yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
     for live in known.reserved:
@@ -35,6 +42,12 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
             yield _skip(odcr, *live.problem)
         elif mismatch_text := claim.requirements.accepts(live.labels, among=PLACE_KEYS):
             yield _skip(odcr, "RequirementsMismatch", mismatch_text)
+
+
+def _place(misfit: Misfit) -> Pool:
+    return Pool(
+        capacity_type="reserved", instance_type=misfit.instance_type, zone=misfit.zone, reservation=misfit.id
+    )
 
 
 def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:

@@ -49,12 +49,17 @@ class Misfit:
     """A selected reservation that cannot be used, and the reason.
 
     `code` is EC2's own, if it gave one; `reason` is CamelCase, `message` a sentence with both values.
+    `instance_type` and `zone` are empty if EC2 does not show the reservation. `unreadable`: it may exist, but
+    could not be read.
     """
 
     id: str
     reason: str
     message: str
     code: str = ""
+    instance_type: str = ""
+    zone: str = ""
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,8 @@ class Pool:
 
     `reservation` is an ODCR's id, a group's ARN, or empty for an open match or unreserved capacity. Open
     matches and unreserved capacity belong to one `placement` (a placement group, a tenancy): a refusal
-    of one placement does not apply to another.
+    of one placement does not apply to another. Type and zone are empty for a reservation that EC2 does not
+    show.
     """
 
     capacity_type: CapacityType
@@ -357,8 +363,10 @@ class Inventory:
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
     `credits` are instances that have ended in one since. `left`: slots that are left to another launcher,
-    which replaces its node, or kept for a successor. `joining`: slots in which EC2 is to count an instance of
-    the broker that runs outside. `odds`: the ranks of pools (see `forecast.odds`).
+    which replaces its node. `joining`: slots in which EC2 is to count an instance of the broker that runs
+    outside. `kept`: the reservation of the slot that is kept for each successor (by the uid of its claim).
+    `odds`: the ranks of pools (see `forecast.odds`). `occupied`: the instances of claims, by reservation, if
+    known: EC2's counts may lack the newest.
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)
@@ -367,8 +375,10 @@ class Inventory:
     credits: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
     joining: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
     odds: Mapping[str, int] = field(default_factory=dict)
     described: datetime | None = None
+    occupied: Mapping[str, int] = field(default_factory=dict)
 
     def free(self, odcr_id: str) -> int:
         """The slots that may be planned: the unused ones that are promised to no instance."""
@@ -376,18 +386,20 @@ class Inventory:
 
     def promised(self, odcr_id: str) -> int:
         """The slots that are left to a certain instance."""
-        return self.left.get(odcr_id, 0) + self.joining.get(odcr_id, 0)
+        kept = sum(slot == odcr_id for slot in self.kept.values())
+        return self.left.get(odcr_id, 0) + self.joining.get(odcr_id, 0) + kept
 
     @property
     def left_ids(self) -> frozenset[str]:
         """The reservations with slots that are left to launches to come."""
-        return frozenset(odcr_id for odcr_id, count in self.left.items() if count)
+        return frozenset((*(odcr_id for odcr_id, count in self.left.items() if count), *self.kept.values()))
 
     def unused(self, odcr_id: str) -> int:
-        """EC2's available count plus credits, less debits."""
+        """EC2's available count plus credits, less debits; no more than the instances of claims leave."""
         odcr = self.odcrs.get(odcr_id)
         if odcr is None or odcr.unlaunchable:
             return 0
         # The description may already include the freed slots.
         room = min(odcr.total, odcr.available + self.credits.get(odcr_id, 0))
-        return max(0, room - self.debits.get(odcr_id, 0))
+        room -= self.debits.get(odcr_id, 0)
+        return max(0, min(room, odcr.total - self.occupied.get(odcr_id, 0)))

@@ -66,7 +66,7 @@ def plan(
     budget = TimeBudget(seconds, timer)
     succession = succeed(sorted(claims, key=order), supply)
     launched = succession.beside(launched or {}, supply.inventory)
-    all_claims, supply = [*succession.others], succession.rest(supply)
+    all_claims, supply = [*succession.others], succession.rest
     if any(claim.domain for claim in all_claims):
 
         def anywhere(part: Sequence[Claim]) -> Plan:

@@ -379,12 +379,12 @@ def _ends(ends: Sequence[datetime]) -> list[tuple[bool, int]]:
 
 
 def in_rank_order(
-    uids: Iterable[str], demands: Mapping[str, ClaimDemand], *, gangs: frozenset[str] | None = None
+    uids: Iterable[str], demands: Mapping[str, ClaimDemand], *, gangs: frozenset[str]
 ) -> list[tuple[str, list[str]]]:
-    """Claims in order of rank; the claims of a gang (of all gangs, or of these) together at the first one."""
+    """Claims in order of rank; the claims of each of these gangs together at the first one."""
     units: dict[tuple[str, str], list[str]] = defaultdict(list)
     ranks: dict[str, Rank] = {uid: demands[uid].rank for uid in uids}
     for uid in sorted(ranks, key=lambda uid: ranks[uid]):
-        gang = demands[uid].gang if gangs is None or demands[uid].gang in gangs else ""
+        gang = demands[uid].gang if demands[uid].gang in gangs else ""
         units[gang, "" if gang else uid].append(uid)
     return [(gang, unit) for (gang, _), unit in units.items()]

@@ -18,7 +18,7 @@ from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
 from broker.capacity.full_slots import none_left
 from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option, Skipped, Unplaced
-from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.unknown_values import unknown_values
@@ -57,7 +57,7 @@ def rest_and_skipped(
     option: Option,
     known: ClassCatalog,
     outbid: OutbidOptions,
-    held: Sequence[GangHold] = (),
+    held: Sequence[GangHold],
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The options after this one, and the better ones that the claim did not get. `held`: for other gangs.
 
@@ -71,6 +71,19 @@ def rest_and_skipped(
         unfit = chain(candidates.withheld, misfits(claim, candidates.suitable_types, known))
         skipped += islice(unfit, MOST_REPORTED - len(skipped))
     return rest, tuple(skipped)
+
+
+def with_ending(skip: Skipped, ending: Mapping[str, Sequence[str]]) -> Skipped:
+    """The reason of a full reservation with the claims that free a slot of it soon.
+
+    A claim that waits does not have them: each change of the text would be another event.
+    """
+    claims = sorted(name for odcr_id in skip.odcr_ids for name in ending.get(odcr_id, ()))
+    if skip.reason != RESERVATION_FULL or not claims:
+        return skip
+    frees = "frees its slot as it ends" if len(claims) == 1 else "free their slots as they end"
+    later = "the node may move there later if its NodePool returns nodes to reservations"
+    return replace(skip, message=f"{skip.message}; {abridged(claims, 3)} {frees}, and {later}")
 
 
 def _place(option: Option, among: Sequence[Option]) -> int:
@@ -207,7 +220,8 @@ def _nothing(
         return "NoCompatibleInstanceTypes", message
     message += f"the class has no reservation that the claim can use{_unknown_names(claim, known)}"
     unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
-    return "NoUsableReservation", "; ".join([message, *(skip.message for skip in skipped[:5]), *unfit])
+    parts = dict.fromkeys([message, *(skip.message for skip in skipped[:5]), *unfit])
+    return "NoUsableReservation", "; ".join(parts)
 
 
 def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
@@ -275,9 +289,9 @@ def gang_incomplete(
     members: Sequence[Claim],
     lacking: Sequence[str],
     unplaced: Mapping[str, Unplaced],
-    message: str = "",
-    hold: GangHold | None = None,
-    others: Iterable[GangHold] = (),
+    message: str,
+    hold: GangHold | None,
+    others: Iterable[GangHold],
 ) -> dict[str, Unplaced]:
     """Makes the claims of a gang wait for those without an option, which keep their own reason.
 

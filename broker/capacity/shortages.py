@@ -159,7 +159,7 @@ class Shortages:
                 continue
             if inventory.described <= shortage.last or shortage.scope.key not in inventory.odcrs:
                 continue
-            free = inventory.free(shortage.scope.key)
+            free = inventory.unused(shortage.scope.key)  # also promised slots show that EC2 has room
             if free > shortage.free:
                 changed.append(replace(shortage, until=now))
             elif free < shortage.free:

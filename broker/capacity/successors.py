@@ -35,12 +35,14 @@ COUNTED: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """`others`: the claims that hold no slot. `slots`: the free slot of each successor (by uid).
+    """`others`: the claims that hold no slot. `supply`: of all claims. `slots`: the free slot of each
+    successor (by uid).
 
     `held`: the claims with holds, also of slots that their nodes have not left yet.
     """
 
     others: Sequence[Claim]
+    supply: LaunchSupply
     assignments: tuple[Assignment, ...] = ()
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
@@ -60,8 +62,10 @@ class Succession:
                 gangs.setdefault(claim.gang, []).append(labels)
         return gangs
 
-    def rest(self, supply: LaunchSupply) -> LaunchSupply:
+    @property
+    def rest(self) -> LaunchSupply:
         """The supply without the slots of successors."""
+        supply = self.supply
         if not self.slots:
             return supply
         debits = Counter(supply.inventory.debits) + Counter(self.slots.values())
@@ -77,7 +81,8 @@ class Succession:
 def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     """The successors among the claims with the slots that they get now."""
     if not any(claim.slot for claim in claims):
-        return Succession(others=claims)
+        return Succession(others=claims, supply=supply)
+    supply = _deciding(claims, supply)
     catalog, lent = OptionCatalog(supply), supply
     # Until EC2's count shows that a node has left its slot, the node still counts as a borrower.
     left = _slots_of((claim for claim in claims if claim.slot_until is not None), supply.inventory)
@@ -106,11 +111,22 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     held = {*unplaced, *(assignment.claim.uid for assignment in assignments)}
     return Succession(
         others=[claim for claim in claims if claim.uid not in held],
+        supply=supply,
         assignments=tuple(assignments),
         unplaced=unplaced,
         slots={uid: slot for uid, slot in slots.items() if uid in held},
         held=tuple(claim for claim in holding if claim.uid in held),
     )
+
+
+def _deciding(claims: Iterable[Claim], supply: LaunchSupply) -> LaunchSupply:
+    """The supply for a plan that decides itself about the slots that are kept for these claims.
+
+    A claim whose class cannot launch now keeps its slot.
+    """
+    decided = {claim.uid for claim in claims if claim.node_class in supply.classes}
+    kept = {uid: slot for uid, slot in supply.inventory.kept.items() if uid not in decided}
+    return replace(supply, inventory=replace(supply.inventory, kept=kept))
 
 
 def _slots_of(holding: Iterable[Claim], inventory: Inventory) -> dict[str, str]:

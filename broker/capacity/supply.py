@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
@@ -14,7 +14,10 @@ from providers.model import InstanceType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSupply:
-    """Classes by name, EC2's types and reservations, the pools that refuse now, and entitlements to slots."""
+    """Classes by name, EC2's types and reservations, the pools that refuse now, and entitlements to slots.
+
+    `ending`: by reservation, the names of the claims that end and have a slot of it until then.
+    """
 
     classes: Mapping[str, NodeClass]
     types: Mapping[str, InstanceType]
@@ -22,3 +25,4 @@ class LaunchSupply:
     shortages: Shortages
     now: datetime
     entitlements: Entitlements = NO_ENTITLEMENTS
+    ending: Mapping[str, Sequence[str]] = field(default_factory=dict)

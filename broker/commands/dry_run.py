@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
@@ -16,11 +16,10 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.matching import unread_group
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
-from broker.commands.explain.permitted import published_shortages
+from broker.commands.explain.permitted import ODDS, SHORTAGES, published
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dependencies import ReservationDependencies
-from broker.controllers.inventory import InventoryCache
-from broker.controllers.launch.published import read_odds
+from broker.controllers.inventory import InventoryCache, read_groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.slots.preemptor import REASONS
@@ -31,7 +30,7 @@ from broker.kube.clock import Clock
 from broker.kube.errors import Forbidden, NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.oncall.waiters import is_brokers
+from broker.oncall.state import is_brokers
 from broker.quota.slot_model import CLAIM
 from broker.reservations.claims import cluster_of
 from broker.reservations.drawing import DrawRequest, DrawRights
@@ -39,11 +38,14 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.settings import Settings
-from providers.base import CapacityProvider
-from providers.errors import ProviderError
+from providers.base import AccountFacts, ClassLookups, ReservationListing
 from providers.model import ReservationGroup
 
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory], Entitlements]
+
+
+class AccountReads(AccountFacts, ReservationListing, ClassLookups, Protocol):
+    """The reads of an account that plan launches; none changes anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class DryEviction:
 class DryRun:
     """`entitlements` first, then `evictions` of the plan that was made with them."""
 
-    def __init__(self, client: Client, provider: CapacityProvider, settings: Settings, clock: Clock) -> None:
+    def __init__(self, client: Client, provider: AccountReads, settings: Settings, clock: Clock) -> None:
         """Reads the cluster. Raises ApiError."""
         self._client = client
         self._provider = provider
@@ -80,7 +82,6 @@ class DryRun:
         self._slots = PreemptionController(
             ReservationDependencies(
                 client=client,
-                provider=provider,
                 reads=self._reads,
                 caches=ClaimCaches(
                     claims=self._cluster.claims.cache,
@@ -114,11 +115,11 @@ class DryRun:
 
     def shortages(self) -> Shortages:
         """The shortages that the running broker published. Raises ApiError."""
-        return published_shortages(self._client)[0]
+        return published(self._client, SHORTAGES)
 
     def odds(self) -> Mapping[str, int]:
         """The ranks of pools that the running broker published. Raises ApiError."""
-        return current_odds(self._client)
+        return published(self._client, ODDS)
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, machines: Mapping[str, DrawRequest] = {}
@@ -180,13 +181,10 @@ class DryRun:
         self, claimants: Iterable[OwnershipClaim], inventory: Inventory
     ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
         """The resource groups that reservations name, and why others are unknown."""
-        groups, unread = {}, {}
-        for arn in sorted({claimant.group_arn for claimant in claimants} - {""}):
-            try:
-                groups[arn] = inventory.groups.get(arn) or self._provider.group(arn)
-            except ProviderError as error:
-                unread[arn] = unread_group(arn, error)
-        return groups, unread
+        named = {claimant.group_arn for claimant in claimants} - {""}
+        groups, errors = read_groups(self._provider, named - inventory.groups.keys())
+        unread = {arn: unread_group(arn, error) for arn, error in errors.items()}
+        return {**inventory.groups, **groups}, unread
 
 
 def read_once(*informers: Informer[Any]) -> None:
@@ -196,11 +194,3 @@ def read_once(*informers: Informer[Any]) -> None:
             informer.read()
         except (NotFound, Forbidden):
             continue
-
-
-def current_odds(client: Client) -> Mapping[str, int]:
-    """The ranks of pools that the running broker published; none if the caller may not read them."""
-    try:
-        return read_odds(client)
-    except Forbidden:
-        return {}

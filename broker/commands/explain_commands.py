@@ -16,7 +16,7 @@ from broker.options import options
 from broker.settings import Settings
 
 if TYPE_CHECKING:
-    from broker.commands.explain.claim import Forecaster
+    from broker.commands.explain.claims import Forecaster
     from broker.commands.explain.explanation import Explanation
     from broker.commands.explain.pod import PodExplainer
     from broker.commands.explain.present import TextOrTable
@@ -54,30 +54,32 @@ def register(
         """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting
         claim, also show every present option and the reason why it is not taken.
         """
-        from broker.commands.explain import claim as explain
+        from broker.commands.explain import claims
         from broker.commands.explain.explanation import OPTION_COLUMNS
         from broker.commands.explain.present import page, stacked
-        from broker.oncall.waiters import is_brokers
+        from broker.oncall.state import untried
 
         connected = client(settings)
-        claim = explain.claim(connected, name)
+        claim = claims.claim(connected, name)
         options_now = _forecaster(settings, connected, provider).of(claim)
-        events = explain.events(connected, claim)
-        pods, usd_hour = explain.pods_on(connected, claim), explain.price(connected, claim)
+        events = claims.events(connected, claim)
+        pods, usd_hour = claims.pods_on(connected, claim), claims.price(connected, claim)
         if output is not Format.TABLE:
-            document = explain.document(claim, options_now, events, pods=pods, usd_hour=usd_hour)
+            document = claims.document(claim, options_now, events, pods=pods, usd_hour=usd_hour)
             show_one(document, format_=output)
             return
-        tried = explain.format_attempts(explain.attempts(claim, events))
-        none = "no launch was tried yet" if is_brokers(claim) else "Karpenter reported none"
-        parts: list[TextOrTable] = [explain.headline(claim, pods=pods, usd_hour=usd_hour)]
-        parts += [(tried, explain.ATTEMPT_COLUMNS) if tried else [none], (events, explain.EVENT_COLUMNS)]
+        tried = claims.format_attempts(claims.attempts(claim, events))
+        parts: list[TextOrTable] = [claims.headline(claim, pods=pods, usd_hour=usd_hour)]
+        parts += [
+            (tried, claims.ATTEMPT_COLUMNS) if tried else [untried(claim)],
+            (claims.format_events(events), claims.EVENT_COLUMNS),
+        ]
         if options_now is not None:
-            short = explain.format_shortages(explain.shortages(options_now))
+            short = claims.format_shortages(claims.shortages(options_now))
             parts += [
                 [f"Now: {options_now.decision}"],
-                (explain.format_options(options_now.rows), OPTION_COLUMNS),
-                (short, explain.SHORTAGE_COLUMNS),
+                (claims.format_options(options_now.rows), OPTION_COLUMNS),
+                (short, claims.SHORTAGE_COLUMNS),
             ]
         page().print(stacked(parts), crop=False)
 
@@ -164,7 +166,7 @@ def _explainer(
     provider: Callable[..., AwsProvider],
 ) -> PodExplainer:
     from broker.commands.explain.pod import PodExplainer
-    from broker.commands.explain.situation import read_pods
+    from broker.commands.explain.reading import read_pods
     from broker.kube.clock import SystemClock
 
     connected = client(settings)
@@ -175,7 +177,7 @@ def _explainer(
 def _forecaster(settings: Settings, connected: Client, provider: Callable[..., AwsProvider]) -> Forecaster:
     """Connects to EC2 when a plan needs it, once."""
     from broker.commands.dry_run import DryRun
-    from broker.commands.explain.claim import Forecaster
+    from broker.commands.explain.claims import Forecaster
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -84,7 +85,8 @@ KINDS: Final[Mapping[str, str]] = {
         "claim": "claim nodeclaim nodeclaims",
         "class": "class ec2nodeclass ec2nodeclasses",
         "reservation": "reservation capacityreservation capacityreservations "
-        "clustercapacityreservation clustercapacityreservations",
+        "clustercapacityreservation clustercapacityreservations "
+        "odcr odcrs ondemandcapacityreservation ondemandcapacityreservations",
     }.items()
     for alias in aliases.split()
 } | {alias: name for name, item in WORKLOADS.items() for alias in item.aliases}
@@ -114,4 +116,11 @@ class KindGroup(Group):
         workload = WORKLOADS.get(command or "")
         if command is not None and (workload is None or workload.written(group)):
             args = [command, *([name] if slash and name else []), *args[1:]]
+        if args[0] not in self.commands:
+            ctx.fail(self._unknown(args[0], kind))
         return super().resolve_command(ctx, args)
+
+    def _unknown(self, written: str, kind: str) -> str:
+        near = get_close_matches(kind, sorted({*KINDS, *self.commands}), n=1)
+        meant = f"; the nearest is {KINDS.get(near[0], near[0])}" if near else ""
+        return f"No such command {written!r}: explain knows {', '.join(sorted(self.commands))}{meant}"

@@ -40,7 +40,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     """Adds the commands to the program. `client` connects to the cluster."""
 
     def situation(settings: Settings) -> Situation:
-        from broker.commands.explain.situation import read
+        from broker.commands.explain.reading import read
         from broker.kube.clock import SystemClock
 
         return read(client(settings), SystemClock().now())
@@ -111,21 +111,21 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         import time
 
         from broker.commands import watch
-        from broker.commands.explain import situation as situations
         from broker.commands.explain.present import page
+        from broker.commands.explain.reading import read
         from broker.kube.clock import SystemClock
 
         clock, connected = SystemClock(), client(settings)
 
-        def read() -> Situation:
-            return situations.read(connected, clock.now())
+        def present() -> Situation:
+            return read(connected, clock.now())
 
-        read()  # an error of the set-up ends the command
+        present()  # an error of the set-up ends the command
         try:
             if sys.stdout.isatty():
-                watch.screen(read, time.sleep, every, page(200))
+                watch.screen(present, time.sleep, every, page(200))
             else:
-                watch.lines(read, time.sleep, clock.now, every, typer.echo)
+                watch.lines(present, time.sleep, clock.now, every, typer.echo)
         except KeyboardInterrupt:
             return
 

@@ -66,6 +66,19 @@ def fitting(
     return kept
 
 
+def _blocks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], width: int) -> str:
+    """The rows one below the other, a line for each value, if their longest words are too wide for a table;
+    else empty. A table would break these words, which people search for and copy.
+    """
+    cells = [[heading, *(str(row.get(key) or "") for row in rows)] for key, heading in columns.items()]
+    least = (max(len(word) for text in column for word in text.split()) + 2 for column in cells)
+    if sum(least) - 2 <= width:
+        return ""
+    first = max(map(len, columns.values())) + 2
+    given = [[(columns[key], row[key]) for key in columns if row.get(key) is not None] for row in rows]
+    return "\n".join("".join(f"{heading:{first}}{value}\n" for heading, value in row) for row in given)
+
+
 def shortage_row(shortage: Shortage) -> dict[str, Any]:
     """A current shortage, for a machine."""
     return {
@@ -111,7 +124,11 @@ def show(
         sys.stdout.write(f"{nothing}\n")
     else:
         out = console()
-        out.print(table("", rows, columns=fitting(rows, columns=columns, extra=extra, width=out.width)))
+        kept = fitting(rows, columns=columns, extra=extra, width=out.width)
+        if blocks := _blocks(rows, kept, out.width) if sys.stdout.isatty() else "":
+            sys.stdout.write(blocks)
+        else:
+            out.print(table("", rows, columns=kept))
 
 
 def show_one(document: Any, *, format_: Format) -> None:

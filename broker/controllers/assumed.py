@@ -9,6 +9,7 @@ it reads EC2 and Kubernetes first.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -220,6 +221,18 @@ class AssumptionStore:
                 evicted_for=self.evicted_for.values(),
                 served=self.served.values().keys(),
             )
+
+    def promised(self, described: datetime | None) -> tuple[Counter[str], Counter[str]]:
+        """By ODCR, the slots left to other launchers, and those that instances outside are to join.
+
+        `described`: when EC2's last description began, which alone shows the latter.
+        """
+        now = self.clock.now()
+        with self.lock:
+            self.left.expire(now)
+            self.joining.expire(described or now)
+            left = Counter(slot.odcr_id for slot in self.left.values().values())
+            return left, Counter(self.joining.values().values())
 
     def shown(self, inventory: Inventory) -> Inventory:
         """The inventory with recent purchases and changes that it may not show; forgets all that it must.

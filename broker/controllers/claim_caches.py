@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from pydantic import ValidationError
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.instances import InstanceView
 from broker.controllers.inventory import InventoryCache
+from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.kube.partial import PartialObject
-from providers.base import CapacityProvider
 
 # The names of indexes.
 BY_PROVIDER_ID: Final = "providerID"
 BY_NODE: Final = "nodeName"
+REPLACEMENTS: Final = "replacements"  # one value for all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,29 @@ class ClaimCaches:
         do-not-disrupt, and cannot be drained
         (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
         """
+        return self._non_preemptible(claim, lambda node: (node, self.pods.by(BY_NODE, node.name)))
+
+    def non_preemptible_now(self, claim: NodeClaim, client: Client) -> bool:
+        """The same by what the API server has: each cache may be behind. Also of a claim that is gone.
+
+        Raises ApiError.
+        """
+        try:
+            current = newest(client, NodeClaim, claim.name)
+            return (
+                current is None
+                or current.uid != claim.uid
+                or self._non_preemptible(
+                    current, lambda node: (newest(client, Node, node.name), pods_on(client, node.name))
+                )
+            )
+        except ValidationError:
+            return True
+
+    def _non_preemptible(
+        self, claim: NodeClaim, read: Callable[[Node], tuple[Node | None, Iterable[Pod]]]
+    ) -> bool:
+        """`read`: a Node with its pods."""
         if not self.owns(claim):
             return True
         if claim.spec.termination_grace_period:
@@ -66,19 +93,29 @@ class ClaimCaches:
         own_nodes, left_out = self.nodes_of(claim)
         if left_out is not None:
             return True
-        placed = [pod for node in own_nodes for pod in self.pods.by(BY_NODE, node.name)]
-        running = [pod for pod in placed if not pod.ended]
-        guarded = (claim, *own_nodes, *running)
+        guarded: list[NodeClaim | Node | Pod] = [claim]
+        for node, pods in map(read, own_nodes):
+            guarded += [node] if node is not None else []
+            guarded += [pod for pod in pods if not pod.ended]
         return any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ec2State:
-    """EC2, with the last descriptions of its reservations and of the cluster's instances."""
+    """The last descriptions of EC2's reservations and of the cluster's instances."""
 
-    provider: CapacityProvider
     inventory: InventoryCache
     view: InstanceView
+
+
+def replacing(claim: NodeClaim) -> Iterable[str]:
+    """The index of claims that replace others: few of all, and each pass looks for them."""
+    return (REPLACEMENTS,) if names.REPLACES in claim.annotations else ()
+
+
+def replacements(claims: Cache[NodeClaim]) -> Sequence[NodeClaim]:
+    """The claims that replace others."""
+    return claims.by(REPLACEMENTS, REPLACEMENTS)
 
 
 def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:

@@ -69,11 +69,6 @@ def place_outside(claim: NodeClaim) -> tuple[str, str] | None:
     return claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
 
 
-def held_odcr(claim: NodeClaim) -> str:
-    """The ODCR that the claim's instance runs in."""
-    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
-
-
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
     if (text := claim.annotations.get(names.REPLACES)) is None:

@@ -10,14 +10,12 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.context import ControllerContext
 from broker.settings import Settings
-from providers.base import CapacityProvider
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationDependencies(ControllerContext):
     """`describe`: requests a new description of EC2's reservations."""
 
-    provider: CapacityProvider
     reads: ReservationReads
     caches: ClaimCaches
     inventory: InventoryCache

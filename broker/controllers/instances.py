@@ -43,7 +43,7 @@ class InstanceListing:
 class Missing:
     """Claims without a living instance: EC2 shows that it has ended, or shows none of its id."""
 
-    ended: tuple[NodeClaim, ...] = ()
+    ended: tuple[tuple[NodeClaim, str], ...] = ()  # with EC2's reason
     unlisted: tuple[NodeClaim, ...] = ()
     recent: tuple[NodeClaim, ...] = ()  # missing for less than LISTING_LAG: EC2 may show them yet
     listed: frozenset[str] = frozenset()  # ids of the instances that EC2 shows alive
@@ -192,13 +192,17 @@ class InstanceView:
                 recent.append(claim)
         self._missing_since = missing_since
         # A describe by id is EC2's final answer; the list may lag.
-        alive_by_id = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
+        by_id = {i.id: i for i in self._provider.instances(list(suspects))} if suspects else {}
         return Missing(
-            ended=tuple(claim for id_, claim in suspects.items() if alive_by_id.get(id_) is False),
-            unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in alive_by_id),
+            ended=tuple(
+                (claim, by_id[id_].end_reason)
+                for id_, claim in suspects.items()
+                if id_ in by_id and not by_id[id_].alive
+            ),
+            unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in by_id),
             recent=tuple(recent),
             listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described)
-            | {id_ for id_, alive in alive_by_id.items() if alive},
+            | {id_ for id_, instance in by_id.items() if instance.alive},
         )
 
     def terminate(self, instances: Sequence[Instance], *, reason: str) -> None:

@@ -8,7 +8,8 @@ credit does so from an instance's end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -27,7 +28,7 @@ from providers.model import Odcr, ReservationGroup
 # Two polls: the third one in a row that fails shows it.
 STALE_AFTER = timedelta(seconds=60)
 
-Promised = tuple[Mapping[str, int], Mapping[str, int]]
+Promised = tuple[Mapping[str, int], Mapping[str, int], Mapping[str, str]]
 
 _LABELS = ("odcr", "instance_type", "zone", "state")
 _SLOTS = GaugeTable(
@@ -52,6 +53,19 @@ _AGE = Gauge(
 )
 
 
+def read_groups(
+    listing: ReservationListing, arns: Iterable[str]
+) -> tuple[dict[str, ReservationGroup], dict[str, ProviderError]]:
+    """The groups by ARN, and the errors of those that cannot be read."""
+    groups, errors = {}, {}
+    for arn in sorted(set(arns)):
+        try:
+            groups[arn] = listing.group(arn)
+        except ProviderError as error:
+            errors[arn] = error
+    return groups, errors
+
+
 class InventoryCache:
     """Holds the last description; `refresh` makes a new one, `snapshot` is safe to plan on."""
 
@@ -72,15 +86,19 @@ class InventoryCache:
         self.assumed = AssumptionStore(clock)
         self._inventory = Inventory()
         self._described_until: datetime | None = None
+        # By id, the fleet calls without an answer, and the slots that a description showed as taken by them.
+        self._calling: Counter[str] = Counter()
+        self._counted: Counter[str] = Counter()
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
+        self.kept: Callable[[datetime], Mapping[str, str]] = lambda _: {}  # as in `Inventory`
         self.group_errors: dict[str, ProviderError] = {}
         # By id, the size before and after the last change of each reservation that was seen to shrink.
         self.resized: Mapping[str, tuple[int, int]] = {}
         # By id, the sizes that an earlier process recorded, until the next description.
         self._recorded: dict[str, int] = {}
-        self._promised: Promised = ({}, {})  # the slots that were left then
+        self._promised: Promised = ({}, {}, {})  # the slots that were left then
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
         self.unreadable: ProviderError | None = None
@@ -113,16 +131,11 @@ class InventoryCache:
         odcrs = self._block_ends.applied(described, began)
         recovered, self.error, self.unreadable = self.error is not None, None, None
         _UNREADABLE.set(0)
-        groups: dict[str, ReservationGroup] = {}
-        errors: dict[str, ProviderError] = {}
-        for arn in sorted(set(self._groups())):
-            try:
-                groups[arn] = self._provider.group(arn)
-            except ProviderError as error:
-                errors[arn] = error
-                known = self._inventory.groups.get(arn)
-                if known and error.class_.passes:
-                    groups[arn] = known
+        groups, errors = read_groups(self._provider, self._groups())
+        for arn, refusal in errors.items():
+            known = self._inventory.groups.get(arn)
+            if known and refusal.class_.passes:
+                groups[arn] = known
         assumed = self.assumed
         with assumed.lock:
             debits = assumed.debits.values().keys()
@@ -148,8 +161,9 @@ class InventoryCache:
     def _update_assumptions(self, odcrs: Mapping[str, Odcr], began: datetime, until: datetime) -> None:
         """Drops the assumptions that this description shows, and the ends that it may show.
 
-        A launch during the description may be in it or not. It is in it if fewer slots are free than the
-        launches and ends before leave. If another client took the slot, EC2 refuses the next launch there.
+        A launch during the description may be in it or not, answered or not. It is in it if fewer slots are
+        free than the launches and ends before leave. If another client took the slot, EC2 refuses the next
+        launch there.
         """
         debits, credits_ = self.assumed.debits, self.assumed.credits
         expected = Counter({id_: odcr.available for id_, odcr in self._inventory.odcrs.items()})
@@ -162,11 +176,14 @@ class InventoryCache:
         overlapping: dict[str, list[str]] = {}
         for instance_id, odcr_id in debits.values().items():
             overlapping.setdefault(odcr_id, []).append(instance_id)
-        for odcr_id, instances in overlapping.items():
+        for odcr_id in overlapping.keys() | self._calling.keys():
+            instances = overlapping.get(odcr_id, [])
             before, odcr = self._inventory.odcrs.get(odcr_id), odcrs.get(odcr_id)
             if before is not None and odcr is not None and before.total == odcr.total:
-                counted = min(odcr.total, expected[odcr_id] + len(instances)) - odcr.available
-                debits.forget(instances[: max(0, counted)])
+                counted = max(0, min(odcr.total, expected[odcr_id] + len(instances)) - odcr.available)
+                debits.forget(instances[:counted])
+                if odcr_id in self._calling:
+                    self._counted[odcr_id] += max(0, counted - len(instances))
 
     def close(self) -> None:
         """Ends its part of the metrics: another process leads."""
@@ -184,23 +201,20 @@ class InventoryCache:
 
     def snapshot(self) -> Inventory:
         with self.assumed.lock:
-            left, joining = self._promised_now()
+            left, joining, kept = self._promised_now()
             return replace(
                 self._inventory,
                 debits=Counter(self.assumed.debits.values().values()),
                 credits=Counter(self.assumed.credits.values().values()),
                 left=left,
                 joining=joining,
+                kept=kept,
                 odds=self.odds(),
             )
 
     def _promised_now(self) -> Promised:
-        """The slots that are left to other launchers, and those that instances outside are to join."""
-        now = self._clock.now()
-        self.assumed.left.expire(now)
-        self.assumed.joining.expire(self._inventory.described or now)  # only a description shows the slot
-        left = Counter(slot.odcr_id for slot in self.assumed.left.values().values())
-        return left, Counter(self.assumed.joining.values().values())
+        """The slots left to other launchers, those that instances outside are to join, and those kept."""
+        return *self.assumed.promised(self._inventory.described), self.kept(self._clock.now())
 
     def recorded(self, odcr_id: str, reserved: int) -> None:
         """Notes the size of a reservation that an earlier process recorded, so that a reservation that shrank
@@ -217,9 +231,29 @@ class InventoryCache:
         """One reservation, as last described."""
         return self._inventory.odcrs.get(odcr_id)
 
+    @contextmanager
+    def calling(self, odcr_ids: Collection[str]) -> Iterator[None]:
+        """Encloses a fleet call into these reservations, from before it until its launches are debited."""
+        with self.assumed.lock:
+            self._calling.update(odcr_ids)
+        try:
+            yield
+        finally:
+            with self.assumed.lock:
+                self._calling -= Counter(odcr_ids)  # without those at zero
+                for odcr_id in self._counted.keys() - self._calling.keys():
+                    del self._counted[odcr_id]
+
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
-        """Debits a slot that was taken too late for the last description."""
-        self.assumed.debits.assume(instance_id, odcr_id)
+        """Debits a slot that was taken too late for the last description.
+
+        One that was taken by an open call (`calling`), and that a description has counted, is not.
+        """
+        with self.assumed.lock:
+            if self._counted[odcr_id] > 0:
+                self._counted[odcr_id] -= 1
+            else:
+                self.assumed.debits.assume(instance_id, odcr_id)
 
     def ending(self, *, instance_id: str, odcr_id: str, alive: bool, began: datetime) -> None:
         """Records whether EC2 shows an ending instance alive. If it has ended, its slot is free.

@@ -14,15 +14,19 @@ end; it does not know those that were gone before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
+from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore, LeftSlot
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, instance_id, replaces, since
+from broker.controllers.claim_status import instance_id, replaces, since
+from broker.kube.clock import StoppedClock
+from broker.placement.claims import kept_slots
+from broker.reservations.claims import held_odcr
 
 # For other reasons Karpenter's pods go to existing nodes, or to a new one that is there before.
 REPLACING: Final = frozenset({"Drifted", "Unhealthy"})
@@ -32,16 +36,21 @@ class LeftSlots:
     """`observe` takes every change of a claim. `released`: called if a slot is left no longer."""
 
     def __init__(
-        self, caches: ClaimCaches, assumed: AssumptionStore, *, released: Callable[[], None]
+        self,
+        claims: Callable[[], Iterable[NodeClaim]],
+        assumed: AssumptionStore,
+        *,
+        owns: Callable[[NodeClaim], bool],
+        released: Callable[[], None] = lambda: None,
     ) -> None:
-        self._caches, self._assumed, self._released = caches, assumed, released
+        self._claims, self._owns, self._assumed, self._released = claims, owns, assumed, released
         self._replaced: dict[str, str] = {}  # by uid of the replacement: the uid of the ended claim
 
     def observe(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         claim = new or old
         if claim is None:
             return
-        if self._caches.owns(claim):
+        if self._owns(claim):
             self._observe_own(claim, gone=new is None)
             return
         if new is None:
@@ -60,7 +69,7 @@ class LeftSlots:
             self._assumed.debits.assume(instance_id(claim), slot)
             self._released()
         ends = gone or (claim.deleting and since(claim, names.INSTANCE_TERMINATING) is not None)
-        if slot and ends and any(_joins(other, claim, slot) for other in self._caches.claims.list()):
+        if slot and ends and any(_joins(other, claim, slot) for other in self._claims()):
             self._assumed.joining.assume(claim.uid, slot)
 
     def _leave(self, claim: NodeClaim, *, gone: bool) -> None:
@@ -68,7 +77,7 @@ class LeftSlots:
         slot, ended = _slot(claim), since(claim, names.INSTANCE_TERMINATING)
         if claim.uid in self._replaced.values():
             return
-        for other in self._caches.claims.list():
+        for other in self._claims():
             if other.uid not in self._replaced and self._replaces(other, slot, before=True):
                 self._replaced[other.uid] = claim.uid
                 return
@@ -88,12 +97,24 @@ class LeftSlots:
     def _replaces(self, claim: NodeClaim, slot: LeftSlot, *, before: bool) -> bool:
         """`before`: in doubt the claim was created before the deletion; times are whole seconds."""
         created = claim.metadata.creation_timestamp
-        if created is None or created < slot.since or not _placed(claim) or self._caches.owns(claim):
+        if created is None or created < slot.since or not _placed(claim) or self._owns(claim):
             return False
         if claim.labels.get(names.NODEPOOL) != slot.pool:
             return False
         earlier = created <= slot.deleted if before else created < slot.deleted
         return earlier or held_odcr(claim) == slot.odcr_id
+
+
+def promised_slots(
+    claims: Sequence[NodeClaim], now: datetime, *, owns: Callable[[NodeClaim], bool]
+) -> Inventory:
+    """The promised slots alone, as a new process finds them by the claims."""
+    assumed = AssumptionStore(StoppedClock(now))
+    slots = LeftSlots(lambda: claims, assumed, owns=owns)
+    for claim in claims:
+        slots.observe(None, claim)
+    left, joining = assumed.promised(None)
+    return Inventory(left=left, joining=joining, kept=kept_slots(claims, now))
 
 
 def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:

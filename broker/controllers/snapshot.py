@@ -368,12 +368,13 @@ class SnapshotBuilder:
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         """Pods, quotas and controllers change Namespaces often, and draws-from seldom."""
-        if old is None or new is None or _draws_from(old) != _draws_from(new):
+        if old is None or new is None or drawn_by_default(old) != drawn_by_default(new):
             self._changed()
 
     def _flavor_changed(self, *_: object) -> None:
         self._flavor_changes = self._changes = next(self._numbers)
 
 
-def _draws_from(namespace: Namespace) -> str | None:
-    return namespace.annotations.get(names.DRAWS_FROM)
+def drawn_by_default(namespace: Namespace | None) -> str | None:
+    """The reservation that the namespace's pods draw from, unless they name another."""
+    return None if namespace is None else namespace.annotations.get(names.DRAWS_FROM)

@@ -15,12 +15,13 @@ from typing import Final, Literal
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.successors import HOLD
-from broker.controllers.claim_status import held_odcr, observe_response, replaces
+from broker.controllers.claim_status import observe_response, replaces
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound
 from broker.kube.watches import Signal
 from broker.placement.claims import taken_over
+from broker.reservations.claims import held_odcr
 from broker.text import format_time
 
 # A disruption pass that cannot run does not keep instances alive for longer.

@@ -20,7 +20,7 @@ from broker.history.entries import is_shortage, pools
 from broker.oncall.journal import recorded
 from broker.oncall.outside import runs_outside
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import claim_requirements
+from broker.placement.reading import claim_requirements
 from broker.reservations.idle import pays_idle
 from providers.model import Instance, InstanceType, Odcr
 from providers.prices import usd_hour

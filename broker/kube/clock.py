@@ -45,3 +45,13 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(max(seconds, 0.0))
+
+
+class StoppedClock(SystemClock):
+    """Its wall clock stands at one moment."""
+
+    def __init__(self, at: datetime) -> None:
+        self._at = at
+
+    def now(self) -> datetime:
+        return self._at

@@ -44,7 +44,7 @@ class PublishedValue:
             text = ""
         try:
             if self._written is None:
-                self._written = _read(self._client, self._name, self._key)
+                self._written = read_data(self._client, self._name).get(self._key, "")
             if text == self._written:
                 return True
             metadata = {"name": self._name, "namespace": NAMESPACE}
@@ -63,15 +63,14 @@ def encode(value: Any) -> str:
 def read_published(client: Client, name: str, key: str) -> Any:
     """The published value; None without one. Raises ApiError."""
     try:
-        return orjson.loads(gzip.decompress(b64decode(_read(client, name, key))))
+        return orjson.loads(gzip.decompress(b64decode(read_data(client, name).get(key, ""))))
     except (OSError, EOFError, zlib.error, ValueError):
         return None
 
 
-def _read(client: Client, name: str, key: str) -> str:
-    """The published text; empty without any."""
+def read_data(client: Client, name: str) -> dict[str, str]:
+    """The data of the broker's ConfigMap of that name; empty without it. Raises ApiError."""
     try:
-        data = client.get(ConfigMap.KIND, name, namespace=NAMESPACE).get("data") or {}
+        return dict(client.get(ConfigMap.KIND, name, namespace=NAMESPACE).get("data") or {})
     except NotFound:
-        return ""
-    return str(data.get(key, ""))
+        return {}

@@ -14,8 +14,8 @@ import orjson
 from broker.apis.core import ConfigMap
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp
-from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
+from broker.kube.published import read_data
 from broker.notifications.alerts import FiringAlert
 from broker.text import decode_object, decode_time
 
@@ -26,9 +26,8 @@ KEY: Final = "firing"
 def read(client: Client) -> dict[str, FiringAlert]:
     """Reads the alerts by id. An entry that the broker cannot have written is ignored. Raises ApiError."""
     try:
-        data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
-        entries = decode_object(data.get(KEY) or "{}")
-    except (NotFound, ValueError):
+        entries = decode_object(read_data(client, NAME).get(KEY) or "{}")
+    except ValueError:
         return {}
     return {alert.id: alert for alert in _decoded(entries.values())}
 

@@ -15,11 +15,12 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import condition
-from broker.oncall.waiters import is_brokers
+from broker.oncall.state import is_brokers
 from broker.placement.node_prices import Price
 from broker.placement.reboots import reboots_of
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import DEFAULT, rules_of
+from broker.reservations.claims import occupied_odcr
 from broker.text import format_time
 
 _PAID: Final = frozenset({"reserved", "on-demand"})
@@ -92,7 +93,7 @@ def _row(
         node_pool=claim.labels.get(names.NODEPOOL, ""),
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
         zone=claim.labels.get(names.ZONE, ""),
-        reservation=claim.labels.get(names.RESERVATION_ID, ""),
+        reservation=occupied_odcr(claim),
         sign=diagnosis.text,
         message=diagnosis.sign.message,
         since=diagnosis.since,

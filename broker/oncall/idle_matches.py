@@ -176,14 +176,15 @@ def idle_slots(
     owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
     held: Mapping[str, int],
+    promised: Callable[[str], int],
 ) -> Iterator[IdleSlots]:
-    """The active reservations with free slots. `facts`: those of a type, if it is known; `held`: as in
-    `held_slots`.
+    """The active reservations with slots that are free for any claim. `facts`: those of a type, if it is
+    known; `held`: as in `held_slots`; `promised`: slots that are left to certain instances, by id.
     """
     for mirror in mirrors:
         status = mirror.status
-        free = unheld(mirror, held.get(mirror.name, 0))
-        if not free:
+        free = unheld(mirror, held.get(mirror.name, 0)) - promised(mirror.name)
+        if free <= 0:
             continue
         known = facts(status.type) or TypeFacts()
         family, _, size = status.type.partition(".")

@@ -198,7 +198,9 @@ def _fields(pool: Pool) -> list[str]:
 def _pool(fields: object) -> Pool:
     """Reads the text of `_fields`; raises ValueError for any other text."""
     match fields:
-        case ["reserved" | "on-demand" | "spot" as kind, str(type_), str(zone), *more] if type_ and zone:
+        case ["reserved" | "on-demand" | "spot" as kind, str(type_), str(zone), *more] if (
+            type_ and zone
+        ) or more:
             reservation, placement = (*map(str, more), "", "")[:2]
             return Pool(
                 capacity_type=kind,

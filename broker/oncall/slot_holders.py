@@ -6,7 +6,7 @@ reservations, the claims and their pods.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +19,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText, abridged, counted, decode_time
 
 MOST_NAMED: Final = 3
@@ -52,6 +53,7 @@ class SlotUser:
 class SlotUse:
     """One EC2 reservation and its users. `owner`: the CapacityReservation of its slots; empty for none.
 
+    `free`: the slots that any claim may take; `kept`: the unused ones that are promised to certain claims.
     `elsewhere`: the used slots that no claim of this cluster has.
     """
 
@@ -64,13 +66,14 @@ class SlotUse:
     owner: str
     node_classes: frozenset[str]
     holders: tuple[SlotUser, ...]
+    kept: int = 0
     tenancy: str = "default"
     begins: datetime | None = None
     ends: datetime | None = None
 
     @property
     def elsewhere(self) -> int:
-        return max(0, self.total - self.free - len(self.holders))
+        return max(0, self.total - self.free - self.kept - len(self.holders))
 
     @property
     def held_by(self) -> str:
@@ -81,8 +84,10 @@ class SlotUse:
         """The use of the slots in a sentence."""
         state = "" if self.state == "active" else f", {self.state}"
         held = f", held by {self.held_by}" if self.held_by else ""
-        free = f"{self.free} of {self.total} free" if self.free else f"full ({self.total} of {self.total})"
-        return f"{self.id} ({self.type}, {self.zone}{state}): {free}{held}"
+        unused = self.free or self.kept
+        free = f"{self.free} of {self.total} free" if unused else f"full ({self.total} of {self.total})"
+        kept = f", {self.kept} kept for certain claims" if self.kept else ""
+        return f"{self.id} ({self.type}, {self.zone}{state}): {free}{kept}{held}"
 
 
 def held_by(holders: Iterable[SlotUser], elsewhere: int) -> str:
@@ -100,8 +105,11 @@ def slot_uses(
     claims: Iterable[NodeClaim],
     pods: Iterable[Pod],
     draws: Draws,
+    promised: Callable[[str], int],
 ) -> dict[str, SlotUse]:
-    """The reservations that are not over, by id. `owners`: of their slots, by id."""
+    """The reservations that are not over, by id. `owners`: of their slots, by id. `promised`: the number of
+    slots of a reservation that only certain claims may take.
+    """
     by_reservation = _by_reservation(claims)
     nodes = {claim.status.node_name for held in by_reservation.values() for claim in held} - {""}
     on_node: dict[str, list[Pod]] = defaultdict(list)
@@ -109,22 +117,24 @@ def slot_uses(
         if pod.spec.node_name in nodes and is_workload(pod):
             on_node[pod.spec.node_name].append(pod)
     return {
-        mirror.name: _use(mirror, owners.get(mirror.name), by_reservation[mirror.name], on_node, draws)
+        mirror.name: _use(
+            mirror,
+            owners.get(mirror.name),
+            by_reservation[mirror.name],
+            on_node,
+            draws,
+            promised(mirror.name),
+        )
         for mirror in mirrors
         if not mirror.status.over
     }
-
-
-def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
-    """By EC2 reservation, the claims with an instance in it."""
-    return Counter({id_: len(held) for id_, held in _by_reservation(claims).items()})
 
 
 def _by_reservation(claims: Iterable[NodeClaim]) -> defaultdict[str, list[NodeClaim]]:
     """The claims with an instance in an EC2 reservation, by its id."""
     by_reservation: defaultdict[str, list[NodeClaim]] = defaultdict(list)
     for claim in claims:
-        if claim.status.provider_id and (id_ := claim.labels.get(names.RESERVATION_ID)):
+        if id_ := occupied_odcr(claim):
             by_reservation[id_].append(claim)
     return by_reservation
 
@@ -151,16 +161,19 @@ def _use(
     claims: Iterable[NodeClaim],
     pods: Mapping[str, Sequence[Pod]],
     draws: Draws,
+    promised: int,
 ) -> SlotUse:
     status = mirror.status
     held = [holder(claim, pods.get(claim.status.node_name, ()), draws) for claim in claims]
+    unused = unheld(mirror, len(held))
     return SlotUse(
         id=mirror.name,
         type=status.type,
         zone=status.zone,
         state=status.state,
         total=status.total,
-        free=unheld(mirror, len(held)),
+        free=max(0, unused - promised),
+        kept=min(promised, unused),
         owner=str(owner) if owner else "",
         node_classes=frozenset(status.node_classes),
         holders=tuple(sorted(held, key=lambda row: (row.since is None, row.since, row.claim))),

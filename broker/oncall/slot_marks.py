@@ -1,7 +1,7 @@
 """The picture of capacity: each EC2 reservation a row with one mark a slot.
 
 Invariant: a row has as many marks as EC2 counts slots, whatever claims say: what EC2 counts as used without a
-claim of this cluster is of others, and a kept slot is a free one.
+claim of this cluster is of others, and a kept slot is an unused one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SlotRow:
 
     @property
     def free(self) -> int:
-        return self.count("idle") + self.count("held")
+        return self.count("idle")
 
     @property
     def held_by(self) -> str:
@@ -91,15 +91,9 @@ class SlotRow:
         return -self.count("broken"), -self.count("ending"), -wasted, self.id
 
 
-def slot_rows(
-    uses: Iterable[SlotUse], *, kept: Mapping[str, int], broken: Collection[str], price: SlotPrice
-) -> list[SlotRow]:
-    """The rows, the most urgent first. `kept`: free slots that are promised, by reservation. `broken`: the
-    claims of broken nodes.
-    """
-    return sorted(
-        (_row(use, kept.get(use.id, 0), broken, price) for use in uses), key=lambda row: row.urgency
-    )
+def slot_rows(uses: Iterable[SlotUse], *, broken: Collection[str], price: SlotPrice) -> list[SlotRow]:
+    """The rows, the most urgent first. `broken`: the claims of broken nodes."""
+    return sorted((_row(use, broken, price) for use in uses), key=lambda row: row.urgency)
 
 
 def by_group(rows: Iterable[SlotRow], group: Group) -> Mapping[str, Sequence[SlotRow]]:
@@ -139,13 +133,12 @@ def _borrowed(row: SlotRow) -> Iterator[SlotRow]:
         yield replace(row, owner=owner, lender=row.owner, marks=tuple(marks))
 
 
-def _row(use: SlotUse, kept: int, broken: Collection[str], price: SlotPrice) -> SlotRow:
-    held = min(kept, use.free)
+def _row(use: SlotUse, broken: Collection[str], price: SlotPrice) -> SlotRow:
     marks = [
         *(_mark(user, use.owner, broken) for user in use.holders),
         *(SlotMark(use="other") for _ in range(use.elsewhere)),
-        *(SlotMark(use="held") for _ in range(held)),
-        *(SlotMark(use="idle") for _ in range(use.free - held)),
+        *(SlotMark(use="held") for _ in range(use.kept)),
+        *(SlotMark(use="idle") for _ in range(use.free)),
     ]
     order = [*USES]
     return SlotRow(

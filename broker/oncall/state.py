@@ -52,10 +52,30 @@ _OLDEST: Final = GaugeTable(
 )
 
 
+def is_brokers(claim: NodeClaim) -> bool:
+    """Decides by the group of its class, or by the broker's marks on one taken over from Karpenter."""
+    return (
+        claim.spec.node_class_ref.group == names.BROKER
+        or names.LAUNCH in claim.annotations
+        or names.ATTEMPTS in claim.annotations
+        or condition(claim.status.conditions, names.CAPACITY_RESERVATION) is not None
+    )
+
+
 def launch_state(claim: NodeClaim) -> tuple[str, str]:
-    """The reason and the message of the claim's launch; `New` until the broker has reported about it."""
+    """The reason and the message of the claim's launch; `New` until its launcher has reported about it."""
     launched = condition(claim.status.conditions, names.LAUNCHED)
-    return (launched.reason, launched.message) if launched else ("New", "no launch was tried yet")
+    return (launched.reason, launched.message) if launched else ("New", untried(claim))
+
+
+def untried(claim: NodeClaim) -> str:
+    """About a claim of which no attempt is known. The broker knows only its own launches."""
+    if is_brokers(claim):
+        return "no launch was tried yet"
+    return (
+        "Karpenter has reported no attempt; if the broker should launch it, make it with "
+        f"nodeClassRef.group {names.BROKER}"
+    )
 
 
 def follow(

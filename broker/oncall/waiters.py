@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
-from broker.apis.meta import Object, condition
+from broker.apis.meta import Object
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.oncall.slot_holders import is_workload
-from broker.oncall.state import launch_state
+from broker.oncall.state import is_brokers, launch_state
 from broker.oncall.workload_kinds import kubectl_type, named_kind
-from broker.placement.future_nodes import requirements_of
 from broker.placement.gangs import gang_of, is_member, unknown_sizes
 from broker.placement.quantities import amounts, pod_requests
+from broker.placement.reading import claim_requirements, requirements_of
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
@@ -102,16 +102,6 @@ class Waiter:
         return self.kind, self.alternatives, self.draws_from, amounts_, self.gang, *reasons
 
 
-def is_brokers(claim: NodeClaim) -> bool:
-    """Decides by the group of its class, or by the broker's marks on one taken over from Karpenter."""
-    return (
-        claim.spec.node_class_ref.group == names.BROKER
-        or names.LAUNCH in claim.annotations
-        or names.ATTEMPTS in claim.annotations
-        or condition(claim.status.conditions, names.CAPACITY_RESERVATION) is not None
-    )
-
-
 def created(obj: Object, now: datetime) -> datetime:
     return obj.metadata.creation_timestamp or now
 
@@ -135,7 +125,7 @@ def gang_members(pods: Iterable[Pod]) -> Counter[str]:
 
 
 def claim_waiters(
-    claims: Sequence[NodeClaim], rights: DrawRights, pools: Iterable[NodePool] = ()
+    claims: Sequence[NodeClaim], rights: DrawRights, pools: Iterable[NodePool]
 ) -> Iterator[Waiter]:
     """`claims`: those without an instance, of either launcher."""
     templates = {template.pool: template for template in _templates(pools)}
@@ -175,7 +165,7 @@ def pod_waiters(
     rights: DrawRights,
     *,
     claims: Iterable[NodeClaim],
-    pools: Iterable[NodePool] = (),
+    pools: Iterable[NodePool],
     obstacles: Mapping[str, PodObstacles],
 ) -> Iterator[Waiter]:
     """`pods`: those of `waiting_pods`; `obstacles`: by the pod's key."""
@@ -303,10 +293,6 @@ def _alternatives(
                 )
         if not served:
             yield Alternative(requirements, requirements)
-
-
-def claim_requirements(claim: NodeClaim) -> Requirements:
-    return _requirements((item.key, item.operator, item.values) for item in claim.spec.requirements)
 
 
 def _requirements(written: Iterable[tuple[str, str, Iterable[str]]]) -> Requirements:

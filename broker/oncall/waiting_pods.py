@@ -27,7 +27,6 @@ from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
     NO_OBSTACLES,
     PodObstacles,
-    claim_requirements,
     created,
     gates,
     owner_of,
@@ -51,7 +50,7 @@ from broker.placement.pool_choice import (
     pool_verdicts,
 )
 from broker.placement.pool_room import TypeRoom
-from broker.placement.reading import pod_info
+from broker.placement.reading import claim_requirements, pod_info
 from broker.text import abridged
 
 NEW: Final = "New"

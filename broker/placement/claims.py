@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -15,8 +15,8 @@ from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.successors import over, units
-from broker.placement.future_nodes import requirements_of
 from broker.placement.node_settings import template_key
+from broker.placement.reading import requirements_of
 from broker.text import InvalidText, decode_time, decode_whole, quantities, shortened
 
 _KIND: Final = EC2NodeClass.KIND.kind
@@ -98,7 +98,7 @@ def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:
 
 def successor_units(claims: Iterable[NodeClaim]) -> list[list[NodeClaim]]:
     """The claims that wait for the slot of the node that they replace, those of a gang together."""
-    waiting = (claim for claim in claims if taken_over(claim)[0] and claim.waits and not claim.deleting)
+    waiting = (claim for claim in claims if claim.waits and not claim.deleting and taken_over(claim)[0])
     return units(waiting, lambda claim: claim.annotations.get(names.GANG, ""))
 
 
@@ -107,16 +107,16 @@ def hold_over(unit: Iterable[NodeClaim], now: datetime) -> bool:
     return over((taken_over(claim)[1] for claim in unit), now)
 
 
-def kept_slots(claims: Iterable[NodeClaim], planned_uids: Collection[str], now: datetime) -> Counter[str]:
-    """By ODCR, the slots that nodes left for successors without those that are planned now."""
-    slots: Counter[str] = Counter()
+def kept_slots(claims: Iterable[NodeClaim], now: datetime) -> dict[str, str]:
+    """The ODCR of the slot that a node left for each successor, by the uid of its claim."""
+    slots: dict[str, str] = {}
     for unit in successor_units(claims):
         if hold_over(unit, now):
             continue
         for claim in unit:
             slot, until = taken_over(claim)
-            if until is not None and claim.uid not in planned_uids:
-                slots[slot] += 1
+            if until is not None:
+                slots[claim.uid] = slot
     return slots
 
 

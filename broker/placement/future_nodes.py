@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from broker.apis.karpenter import NodeClaimTemplateSpec
@@ -12,7 +11,7 @@ from broker.apis.label_names import stable
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.placement.model import NodeTaint, PodInfo
-from broker.placement.reading import node_taints
+from broker.placement.reading import node_taints, requirements_of
 from broker.placement.selectors import DOES_NOT_EXIST, NOT_IN, Selector, SelectorRequirement, required
 from broker.placement.taints import shown_taints, tolerates_all, untolerated
 
@@ -78,17 +77,6 @@ class FutureNode:
             and stable(item.key) not in WELL_KNOWN
             and item.operator not in _WITHOUT
         ]
-
-
-def requirements_of(spec: NodeClaimTemplateSpec) -> Requirements:
-    """The requirements of a pool's template or of a claim. Raises InvalidRequirement."""
-    return _decoded(tuple((item.key, item.operator, item.values) for item in spec.requirements))
-
-
-@lru_cache(maxsize=1024)
-def _decoded(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
-    """Equal requirements share one result."""
-    return Requirements.of(written)
 
 
 def future_node(spec: NodeClaimTemplateSpec, labels: Mapping[str, str]) -> FutureNode:

@@ -120,7 +120,7 @@ def _on_a_node(
     return HoldDecision(node=roomiest(request, states, fullest=fullest), fits=fitting)
 
 
-def roomiest(request: HoldRequest, states: Iterable[NodeState], *, fullest: bool = False) -> str:
+def roomiest(request: HoldRequest, states: Iterable[NodeState], *, fullest: bool) -> str:
     """The node with the most room left after the pod, or the least if `fullest`; then the first by name.
 
     Source: kube-scheduler, noderesources/least_allocated.go.

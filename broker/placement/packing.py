@@ -162,11 +162,10 @@ def _attempt(
         return unplaced
     state.close([b for b in state.bins if b.name not in before and b.pods and b.pods[0].gang in broken])
     state.leave(pod.key for pod in pods if pod.gang in broken)
-    kept = state.placed
     single = [pod for pod in unplaced if not pod.gang]
     if single:  # the machines that a broken gang gave back may serve others
         place(single)
-        kept = state.placed
+    kept = state.placed
     # Broken gangs are tried again by themselves, in order: two may have blocked one another.
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]

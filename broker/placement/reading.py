@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from broker.apis import core
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodeClaimTemplateSpec
 from broker.apis.meta import Object, ObjectMeta
 from broker.apis.names import CAPACITY_TYPE, ZONE
 from broker.capacity.future_labels import future_labels
@@ -59,11 +60,7 @@ def claim_info(claim: NodeClaim) -> NodeInfo:
 
     Startup taints are left out: they are gone when pods come. A requirement with one value is a label.
     """
-    spec = claim.spec
-    try:
-        required = Requirements.of((item.key, item.operator, item.values) for item in spec.requirements)
-    except InvalidRequirement:
-        required = Requirements()  # reported where claims are launched
+    spec, required = claim.spec, claim_requirements(claim)
     labels = {**required.labels(), **claim.metadata.labels, HOSTNAME: claim.name}
     return NodeInfo(
         name=claim.name,
@@ -72,6 +69,25 @@ def claim_info(claim: NodeClaim) -> NodeInfo:
         allocatable=amounts(claim.status.allocatable),
         undetermined=None if determined(claim) else required,
     )
+
+
+def requirements_of(spec: NodeClaimTemplateSpec) -> Requirements:
+    """The requirements of a pool's template or of a claim. Raises InvalidRequirement."""
+    return _decoded(tuple((item.key, item.operator, item.values) for item in spec.requirements))
+
+
+def claim_requirements(claim: NodeClaim) -> Requirements:
+    """The claim's requirements; none if they cannot be read, which is reported where claims are launched."""
+    try:
+        return requirements_of(claim.spec)
+    except InvalidRequirement:
+        return Requirements()
+
+
+@lru_cache(maxsize=1024)
+def _decoded(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
+    """Equal requirements share one result."""
+    return Requirements.of(written)
 
 
 def determined(claim: NodeClaim) -> bool:

@@ -84,9 +84,7 @@ def _on_open(
     return next((item for item in shared if not prepared.reasons(state.snapshot.states[item.name])), None)
 
 
-def open_bins(
-    state: PackingState, group: tuple[str, Drawing], domain: Mapping[str, str] = ANYWHERE
-) -> list[OpenBin]:
+def open_bins(state: PackingState, group: tuple[str, Drawing], domain: Mapping[str, str]) -> list[OpenBin]:
     """The machines with pods of the group, in the domain."""
     return [
         item

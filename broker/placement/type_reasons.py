@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from broker.apis import names
 from broker.apis.units import written
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import GONE, NO_VOLUME, OTHER_NODES, OTHER_ZONE
@@ -82,7 +83,20 @@ def _unmatched(pod: PodInfo, rejections: Sequence[TypeRejection]) -> str:
     of_affinity = [item for item in _affinity(pod) if item in tests]
     parts = [name for name, items in (("selector", of_selector), ("affinity", of_affinity)) if items]
     text = _types(rejections, "does not match", "do not match")
-    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{_named((*of_selector, *of_affinity))}"
+    named = _named((*of_selector, *of_affinity))
+    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{named}{_images(tests, rejections)}"
+
+
+def _images(tests: Iterable[SelectorRequirement], rejections: Sequence[TypeRejection]) -> str:
+    """The likely cause of a wrong architecture: machines are offered for those of the class's images."""
+    if all(item.key != names.ARCH for item in tests):
+        return ""
+    offered = {rejection.node.labels.get(names.ARCH, "") for rejection in rejections} - {""}
+    if not offered:
+        return ""
+    return (
+        f"; they are {', '.join(sorted(offered))}: see the architecture of the images of the NodePool's class"
+    )
 
 
 def _named(tests: Iterable[SelectorRequirement]) -> str:

@@ -6,9 +6,11 @@ a new process too. The place of its slot follows from the last plan.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -30,6 +32,36 @@ def cluster_of(claim: NodeClaim) -> tuple[str, str]:
 def nominated(claim: NodeClaim) -> bool:
     """Whether a victim was evicted for this claim, by the claim's own condition."""
     return is_true(claim, names.RECLAIMING)
+
+
+def held_odcr(claim: NodeClaim) -> str:
+    """The ODCR in which EC2 shows the claim's instance."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
+def occupied_odcr(claim: NodeClaim) -> str:
+    """The ODCR that the claim's instance counts in: until EC2 shows it, the one that it was launched into."""
+    unshown = claim.status.provider_id and names.CAPACITY_TYPE not in claim.labels
+    return held_odcr(claim) or (claim.annotations.get(names.LAUNCHED_INTO, "") if unshown else "")
+
+
+def node_odcr(node: Node, claim: NodeClaim | None) -> str:
+    """The ODCR that a node's instance counts in: by its label, else by its claim."""
+    return node.labels.get(names.RESERVATION_ID) or (occupied_odcr(claim) if claim is not None else "")
+
+
+def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
+    """By ODCR, the claims with an instance in it that stays: EC2 counts one that ends until it has left."""
+    return Counter(odcr_id for claim in claims if not claim.deleting and (odcr_id := occupied_odcr(claim)))
+
+
+def ending_claims(claims: Iterable[NodeClaim]) -> dict[str, list[str]]:
+    """By ODCR, the names of the claims that are being deleted and still have a slot of it."""
+    ending: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        if claim.deleting and (odcr_id := occupied_odcr(claim)):
+            ending[odcr_id].append(claim.name)
+    return ending
 
 
 def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:
@@ -69,7 +101,7 @@ def borrows(claim: NodeClaim, reserved: ReservationKey, owners: Mapping[str, Res
     """Whether a claim that draws from `reserved` runs in an EC2 reservation of another owner. `owners` is
     by the id of the EC2 reservation.
     """
-    return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
+    return owners.get(occupied_odcr(claim), reserved) != reserved
 
 
 def unowned(claim: NodeClaim, reserved: ReservationKey, owners: Mapping[str, ReservationKey]) -> bool:
@@ -77,11 +109,11 @@ def unowned(claim: NodeClaim, reserved: ReservationKey, owners: Mapping[str, Res
 
     The quota of `reserved` covers its own slots only.
     """
-    id_ = claim.labels.get(names.RESERVATION_ID, "")
+    id_ = occupied_odcr(claim)
     return bool(id_) and id_ not in owners and reserved in owners.values()
 
 
 def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, ReservationKey]) -> frozenset[str]:
     """The queues that own the slots of these claims, if known."""
-    ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
+    ids = {occupied_odcr(claim) for claim in claims}
     return frozenset(owners[id_].queue for id_ in ids & owners.keys())

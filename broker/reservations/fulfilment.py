@@ -118,7 +118,7 @@ def surplus(
         if not odcr.active:
             continue  # EC2 modifies no other
         needs = fulfilment.needs[odcr.instance_type]
-        back = min(unused(odcr, inventory), max(0, math.floor(over * needs)))
+        back = min(spare(odcr, inventory), max(0, math.floor(over * needs)))
         if odcr.lent:  # at least one instance stays: what it lent returns to it
             back = min(back, max(0, odcr.total - 1))
         end = desired.terms.end if _second(odcr) != desired.terms.end else UNCHANGED
@@ -180,6 +180,11 @@ def counted_once(odcrs: Iterable[Odcr]) -> tuple[Odcr, ...]:
 def unused(odcr: Odcr, inventory: Inventory) -> int:
     """Slots that are certainly free, by EC2's count and by launches since."""
     return max(0, min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0))
+
+
+def spare(odcr: Odcr, inventory: Inventory) -> int:
+    """The unused slots that no instance is promised, such as the successor of a node."""
+    return max(0, unused(odcr, inventory) - inventory.promised(odcr.id))
 
 
 def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:

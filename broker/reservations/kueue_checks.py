@@ -50,10 +50,10 @@ def refused(workload: Workload, check: str) -> bool:
     )
 
 
-def is_parked(workload: Workload, check: str) -> bool:
+def is_parked(workload: Workload) -> bool:
     """Whether the broker has recorded the eviction. `requeueAt` is set from then until the release."""
-    state = entry(workload, check)
-    return refused(workload, check) and state is not None and state.message.startswith(WAITS)
+    state = entry(workload, CHECK)
+    return refused(workload, CHECK) and state is not None and state.message.startswith(WAITS)
 
 
 def by_parked(workload: Workload) -> Iterable[str]:

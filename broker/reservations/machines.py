@@ -25,6 +25,7 @@ from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
 from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import node_odcr, occupied_odcr
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchase_obstacles import lent_text
@@ -73,8 +74,10 @@ class MachineReader:
         tied: dict[str, list[str]] = defaultdict(list)
         inside: dict[str, list[Node]] = defaultdict(list)
         known: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
+        claims = [*claims]
+        by_node = {claim.status.node_name: claim for claim in claims}
         for node in nodes:
-            odcr = inventory.odcrs.get(node.labels.get(names.RESERVATION_ID, ""))
+            odcr = inventory.odcrs.get(node_odcr(node, by_node.get(node.name)))
             if odcr is not None and odcr.id in ownership.flavor and odcr.active:
                 inside[odcr.id].append(node)
                 continue
@@ -98,9 +101,7 @@ class MachineReader:
                 tied[name].append(node.name)
         self._nodes = known
         joining = Counter(
-            claim.labels.get(names.RESERVATION_ID, "")
-            for claim in claims
-            if claim.status.provider_id and not claim.status.node_name and not claim.deleting
+            occupied_odcr(claim) for claim in claims if not claim.status.node_name and not claim.deleting
         )
         for id_, flavor in ownership.flavor.items():
             odcr = inventory.odcrs.get(id_)

@@ -9,12 +9,14 @@ decide about buying counts as invalid.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from broker.apis import names, spelling
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import Object
 from broker.apis.ome_rules import JudgedSpec
 from broker.apis.reservation_spec import ARN, LONGEST_ARN, malformed_ids
 from broker.quota.usage import ReservationKey
@@ -38,6 +40,7 @@ from providers.names import MANAGED_BY, MANAGER
 
 T = TypeVar("T", bound=str)
 
+NO_OBJECTS: Final[Mapping[str, ResourceFlavor]] = {}
 _MOST_INSTANCES: Final = 1_000_000
 
 
@@ -51,6 +54,12 @@ class ParsedReservation:
     claimant: OwnershipClaim
     desired: DesiredCapacity
     problems: tuple[ReservationProblem, ...] = ()
+    flavors: tuple[ResourceFlavor, ...] = ()  # those of Kueue that it names
+
+    @property
+    def rules(self) -> tuple[Object, ...]:
+        """The objects that decide what is bought for it, and given back."""
+        return (self.reservation, *self.flavors)
 
     @property
     def gives_back(self) -> bool:
@@ -74,9 +83,17 @@ def as_decided(reservation: Reservation, judged: JudgedSpec, flavors: Flavors) -
 
 
 def read(
-    reservation: Reservation, judged: JudgedSpec, flavors: Flavors, *, cost_labels: Sequence[str] = ()
+    reservation: Reservation,
+    judged: JudgedSpec,
+    flavors: Flavors,
+    *,
+    cost_labels: Sequence[str] = (),
+    objects: Mapping[str, ResourceFlavor] = NO_OBJECTS,
 ) -> ParsedReservation:
-    """Parses one object. State that only EC2 knows is still missing from its desired capacity."""
+    """Parses one object. State that only EC2 knows is still missing from its desired capacity.
+
+    `objects`: the flavors as Kueue has them, by name.
+    """
     reserved = reserved_of(reservation)
     problems: list[ReservationProblem] = []
     policy = _choice(reservation, POLICY, problems)
@@ -147,6 +164,7 @@ def read(
         ),
         desired=desired,
         problems=tuple(problems),
+        flavors=tuple(objects[name] for name in flavor_names if name in objects),
     )
 
 

@@ -19,7 +19,7 @@ from broker.webpage.details import NO_DETAILS, Details, Explainer, live_details
 from broker.webpage.live import LiveState, live_state
 from broker.webpage.nodes import PodAmounts
 from broker.webpage.server import WebPage
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 
 
 class OnCallViews:
@@ -28,7 +28,7 @@ class OnCallViews:
     def __init__(
         self,
         settings: Settings,
-        provider: CapacityProvider,
+        provider: AccountFacts,
         client: Client,
         *,
         clock: Clock,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import held_odcr
 from broker.controllers.slots.builder import draw_requests, drawn
 from broker.controllers.snapshot import Snapshot
+from broker.reservations.claims import occupied_odcr
 from broker.webpage.render import reservation_url
 
 
@@ -37,7 +37,7 @@ class LoanRow:
 def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
     """The loans, by owner, borrower and flavor."""
     owned = snapshot.odcrs.owned
-    held = [(claim, odcr) for claim in claims if (odcr := held_odcr(claim)) in owned.owner]
+    held = [(claim, odcr) for claim in claims if (odcr := occupied_odcr(claim)) in owned.owner]
     draws, _, _ = drawn(draw_requests(claim for claim, _ in held), snapshot.rights)
     by_queue = {reserved.queue: reserved for reserved in snapshot.reservations}
 

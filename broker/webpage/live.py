@@ -23,7 +23,6 @@ from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
 from broker.oncall.idle_matches import IdleSlots, idle_slots, known_facts
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
-from broker.oncall.slot_holders import held_slots
 from broker.oncall.slot_marks import SlotRow
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
@@ -37,6 +36,7 @@ from broker.oncall.waiters import (
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import held_slots, occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -226,7 +226,9 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
         waiting_pods=waiting,
-        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts, held_slots(claims))],
+        idle_slots=[
+            *idle_slots(broker.mirrors.list(), owners, facts, held_slots(claims), inventory.promised)
+        ],
         broken=broken,
         slots=broker.slot_rows(),
         outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),
@@ -265,7 +267,7 @@ def _claim(claim: NodeClaim, price: Price, rights: DrawRights, *, owned: bool) -
         node=claim.status.node_name,
         zone=claim.labels.get(names.ZONE, ""),
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
-        reservation=claim.labels.get(names.RESERVATION_ID, ""),
+        reservation=occupied_odcr(claim),
         created=claim.metadata.creation_timestamp,
         waits=owned and claim.waits,
         reason=reason,

@@ -21,6 +21,7 @@ from broker.placement.node_prices import Price, divided
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import node_odcr, occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.sizing import ACCELERATORS
 
@@ -215,9 +216,7 @@ def _node(
     requests: PodAmounts,
 ) -> NodeRow:
     labels, room = node.labels, amounts(node.status.allocatable)
-    reservation = labels.get(names.RESERVATION_ID, "") or (
-        claim.labels.get(names.RESERVATION_ID, "") if claim is not None else ""
-    )
+    reservation = node_odcr(node, claim)
     type_ = labels.get(names.INSTANCE_TYPE, "")
     kind = labels.get(names.CAPACITY_TYPE, "")
     used = Counter[str]()
@@ -252,7 +251,7 @@ def _pod(pod: Pod, claim: NodeClaim | None, drawn: str, usd_hour: float | None) 
         name=pod.name,
         node=pod.spec.node_name,
         claim=claim.name if claim is not None else "",
-        reservation=claim.labels.get(names.RESERVATION_ID, "") if claim is not None else "",
+        reservation=occupied_odcr(claim) if claim is not None else "",
         owner=drawn,
         since=pod.status.start_time or pod.metadata.creation_timestamp,
         state="ends" if pod.deleting else (pod.status.phase or "bound") if pod.spec.node_name else "waits",

@@ -195,8 +195,8 @@ class WebPage:
         except AccessDenied as error:
             return _denied(error)
         response = web.StreamResponse(headers={**HEADERS, hdrs.CONTENT_TYPE: "text/event-stream"})
-        await response.prepare(request)
         with suppress(ConnectionError):  # the browser went to another page
+            await response.prepare(request)
             await self._stream(response)
         return response
 

@@ -8,6 +8,7 @@ from broker.controllers.advisor.accepted import AcceptedSpecController
 from broker.controllers.advisor.controller import Advisor
 from broker.controllers.advisor.definition import DefinitionController
 from broker.controllers.advisor.pools import class_of
+from broker.controllers.advisor.tags import ReservationTags
 from broker.kube.informer import Informer
 from broker.wiring.term import Term
 
@@ -24,15 +25,19 @@ def add_advisor(term: Term) -> None:
     definition = DefinitionController(
         client, definitions.cache, classes, clock=clock, keep=term.settings.keep_definition
     )
+    cluster = term.settings.cluster_name
+    tags = ReservationTags(
+        client, term.provider, inventory, clock=clock, cluster=cluster, describe=term.describe
+    )
     advisor = Advisor(
         term,
-        term.provider,
         inventory,
         nodeclasses,
         classes,
         term.caches.pools,
-        cluster=term.settings.cluster_name,
-        describe=term.describe,
+        tags,
+        account_id=lambda: term.provider.account_id(),
+        cluster=cluster,
     )
     accepted = AcceptedSpecController(client, classes, definition, clock=clock, recorder=term.recorder)
     manager.follow(definitions)
@@ -41,7 +46,7 @@ def add_advisor(term: Term) -> None:
         .watches(read.classes)
         .watches(read.pools, lambda pool: filter(None, (class_of(pool),)))
         # A new description may show a tag, or the tag of a class that is gone.
-        .on(inventory.on_change, lambda: sorted({*term.every_class(), *advisor.tags.classes()}))
+        .on(inventory.on_change, lambda: sorted({*term.every_class(), *tags.classes()}))
         .on(nodeclasses.on_change)
     )
     manager.singleton("definition", lambda _: definition.run(), synced=lambda: True).watches(definitions)

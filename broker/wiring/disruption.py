@@ -30,6 +30,7 @@ def add_disruption(
         reads=reads,
         nodeclasses=term.nodeclasses,
         ec2=term.ec2,
+        health=term.provider,
         slots=slots,
         shortages=lambda: launcher.shortages,
         disrupts=term.launches_for,

@@ -24,6 +24,7 @@ from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, own
 from broker.reservations.spec import Reservation
 from broker.reservations.workloads import counts_as, reserves
 from broker.wiring.predicates import differ, spec, without_status
+from broker.wiring.slots import watch_slot_rules
 from broker.wiring.term import Term
 
 EVERY = 300.0
@@ -132,12 +133,9 @@ def _watch_admissions(term: Term) -> None:
     loop: Singleton[str] = manager.singleton(
         "admissions", admissions.run, synced=lambda: reads.synced() and reads.snapshot().odcrs.known
     )
-    (
-        loop.watches(reads.workloads, predicate=requests_or_frees)
-        .watches(reads.clusters, predicate=cluster_frees)
-        .watches(reads.cohorts, predicate=waits)
-        .on(reads.snapshots.on_odcrs)
-    )
+    loop.watches(reads.workloads, predicate=requests_or_frees)
+    loop.watches(reads.clusters, predicate=cluster_frees)
+    watch_slot_rules(loop, reads, when=waits)
 
 
 def _frees(old: Workload, new: Workload | None) -> bool:

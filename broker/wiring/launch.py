@@ -21,10 +21,11 @@ from broker.controllers.nodeclass.templates import TemplateSweeper
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
-from broker.wiring.predicates import differ, gone, key, spec
+from broker.wiring.predicates import gone, key
+from broker.wiring.slots import watch_slot_rules
 from broker.wiring.term import Term
 
-LAUNCH_EVERY = 60.0
+EVERY = 60.0
 
 
 def add_launch(
@@ -48,6 +49,7 @@ def add_launch(
         term.inventory,
         clock=term.clock,
         cluster=cluster,
+        types=lambda: term.provider.instance_types(),
         owns=term.launches_for,
     )
     launcher = _launcher(term, slots, templates, journal, trials, cluster=cluster, threads=threads)
@@ -69,9 +71,18 @@ def _launcher(
     threads: Threads | None,
 ) -> Launcher:
     caches, ec2, nodeclasses, clock = term.caches, term.ec2, term.nodeclasses, term.clock
-    reporter = Reporter(term, caches, nodeclasses)
+    reporter = Reporter(term, caches, nodeclasses, lambda: term.provider.instance_types())
     writers = WriterPool("claims")
-    executor = Executor(term, caches, ec2, journal, reporter, cluster=cluster, used=templates.used)
+    executor = Executor(
+        term,
+        caches,
+        term.provider,
+        ec2.inventory,
+        journal,
+        reporter,
+        cluster=cluster,
+        used=templates.used,
+    )
     hooks = LaunchHooks(
         doubt=nodeclasses.doubt, launched=trials.launched, template_limit=term.signals.template_limit
     )
@@ -95,8 +106,8 @@ def _watch_launches(term: Term, launcher: Launcher) -> None:
             return False
         return old is None or _launch_inputs(old) != _launch_inputs(new)
 
-    (
-        manager.singleton("launch", launcher.run, every=LAUNCH_EVERY)
+    loop = (
+        manager.singleton("launch", launcher.run, every=EVERY)
         .watches(read.claims, key, waits_anew)
         .watches(read.classes, key, gone)
         .on(term.nodeclasses.on_change)
@@ -104,9 +115,8 @@ def _watch_launches(term: Term, launcher: Launcher) -> None:
         .on(term.signals.described.subscribe)
         .on(term.signals.owner_changed.subscribe)
         .on(term.signals.replan.subscribe)
-        .on(term.reads.snapshots.on_odcrs)
-        .watches(term.reads.quotas, predicate=differ(spec))
     )
+    watch_slot_rules(loop, term.reads)
     manager.on_stop(launcher.close)
 
 

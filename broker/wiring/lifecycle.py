@@ -17,6 +17,7 @@ from broker.controllers.lifecycle.registration import MARK, Registration
 from broker.controllers.lifecycle.termination import Termination
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.controllers.nominations import nominate
+from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.controller import Result
 from broker.wiring.predicates import key
 from broker.wiring.term import Term
@@ -29,7 +30,12 @@ def add_lifecycle(term: Term, launcher: Launcher) -> None:
         term.provider, clock=term.clock, check=term.client.check, wake=signals.instance_changed
     )
     nominate_node = partial(nominate, term.client, caches.pods, others=term.settings.schedulers)
-    registration = Registration(term, caches, nominate=nominate_node)
+    unused = UnusedNodes(term, caches)
+
+    def lost(claim: NodeClaim, why: str) -> None:
+        unused.record(claim, term.clock.now(), loss=why)
+
+    registration = Registration(term, caches, nominate=nominate_node, lost=lost)
     termination = Termination(
         term,
         caches,
@@ -83,7 +89,7 @@ def _watch_claims(
 
     read.claims.on_change(forget)
     read.claims.on_change(term.successions.observe)
-    left = LeftSlots(caches, term.inventory.assumed, released=signals.replan)
+    left = LeftSlots(caches.claims.list, term.inventory.assumed, owns=caches.owns, released=signals.replan)
     read.claims.on_change(left.observe)
     # `terminations` enqueues its own instances: those that its callers look up or end.
     manager.singleton("terminations", terminations.run, batcher=terminations.batcher)

@@ -44,7 +44,7 @@ def add_odcr(term: Term) -> Mirrored:
 def _add_purchases(term: Term) -> None:
     """At rest a pass makes no call to EC2."""
     manager, reads = term.manager, term.reads
-    provisioner = OdcrProvisioner(term, lambda: term.ec2.view.listing)
+    provisioner = OdcrProvisioner(term, term.provider, lambda: term.ec2.view.listing)
     loop: Singleton[str] = manager.singleton(
         "odcrs",
         lambda _: provisioner.run(),

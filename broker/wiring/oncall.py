@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import broken_nodes
 from broker.oncall.outside import Dollars, outside_cost
-from broker.oncall.slot_holders import slot_uses
+from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.oncall.waiters import gang_members
 from broker.oncall.waiting_pods import (
@@ -17,7 +19,6 @@ from broker.oncall.waiting_pods import (
     advised_classes,
     waiting_rows,
 )
-from broker.placement.claims import kept_slots
 from broker.placement.node_prices import Price, node_price
 from broker.placement.pool_room import TypeRoom
 from broker.wiring.odcr import Mirrored
@@ -34,11 +35,10 @@ def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Calla
             return []
         read, snapshot = term.read, term.reads.snapshot()
         pods, claims = read.pods.cache.list(), read.claims.cache.list()
-        owners, rights = snapshot.odcrs.owned.owner, snapshot.rights
         around = PodSurroundings(
             claims=claims,
             pools=read.pools.cache.list(),
-            uses=slot_uses(mirrored.reservations.list(), owners, claims, pods, rights.of_claim),
+            uses=_slot_uses(mirrored, snapshot, claims, pods),
             reports=failures(),
             members=gang_members(pods),
             advised=advised_classes(read.classes.cache.list()),
@@ -56,19 +56,27 @@ def slot_rows_of(term: Term, mirrored: Mirrored) -> Callable[[], list[SlotRow]]:
         if not term.synced():
             return []
         read, snapshot, now = term.read, term.reads.snapshot(), term.clock.now()
-        pods, claims, inventory = read.pods.cache.list(), read.claims.cache.list(), term.inventory.snapshot()
-        owners, types = snapshot.odcrs.owned.owner, mirrored.types()
+        pods, claims = read.pods.cache.list(), read.claims.cache.list()
+        odcrs, types = snapshot.inventory.odcrs, mirrored.types()
         broken = broken_nodes(
             claims, read.nodes.cache.list(), read.pools.cache.list(), now, price=lambda _: None
         )
         return slot_rows(
-            slot_uses(mirrored.reservations.list(), owners, claims, pods, snapshot.rights.of_claim).values(),
-            kept=kept_slots(claims, (), now) + Counter(inventory.left) + Counter(inventory.joining),
+            _slot_uses(mirrored, snapshot, claims, pods).values(),
             broken={node.claim for node in broken},
-            price=lambda use: slot_price(types, odcr) if (odcr := inventory.odcrs.get(use.id)) else None,
+            price=lambda use: slot_price(types, odcr) if (odcr := odcrs.get(use.id)) else None,
         )
 
     return rows
+
+
+def _slot_uses(
+    mirrored: Mirrored, snapshot: Snapshot, claims: Sequence[NodeClaim], pods: Sequence[Pod]
+) -> Mapping[str, SlotUse]:
+    """The EC2 reservations with the users of their slots, by id."""
+    owners, rights = snapshot.odcrs.owned.owner, snapshot.rights
+    promised = snapshot.inventory.promised
+    return slot_uses(mirrored.reservations.list(), owners, claims, pods, rights.of_claim, promised)
 
 
 def node_prices_of(term: Term, mirrored: Mirrored) -> Price:

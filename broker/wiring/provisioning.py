@@ -28,6 +28,7 @@ from broker.oncall.metrics import forget_object
 from broker.oncall.pod_reports import PodReport
 from broker.reservations.drawing import namespaces_of
 from broker.wiring.predicates import differ, serves
+from broker.wiring.slots import watch_slot_rules
 from broker.wiring.term import Term
 
 Failures = Callable[[], Mapping[str, PodReport]]
@@ -110,6 +111,7 @@ def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) 
         .on(term.nodeclasses.on_change)
         .on(term.inventory.on_change)
     )
+    watch_slot_rules(loop, term.reads)
     if reads.occupancy.reservations is not None:
         loop.watches(reads.occupancy.reservations, None, differ(unplaced))
 

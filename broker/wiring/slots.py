@@ -9,9 +9,12 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
+from broker.controllers.snapshot import drawn_by_default
 from broker.kube.singleton import Singleton
-from broker.wiring.predicates import differ, spec
+from broker.kube.watches import Watches
+from broker.wiring.predicates import differ, spec, without_status
 from broker.wiring.reservations import EVERY, LONGEST_BATCH
 from broker.wiring.term import Term
 
@@ -33,6 +36,7 @@ def add_slots(term: Term) -> PreemptionController:
         reads.reservations,
         reads.cluster_reservations,
         reads.flavors,
+        reads.cohorts,
         reads.local_queues,
         reads.workload_priorities,
         reads.priorities,
@@ -46,6 +50,25 @@ def add_slots(term: Term) -> PreemptionController:
         .on(slots.nominated.subscribe)
     )
     return slots
+
+
+def watch_slot_rules(
+    loop: Watches[str], reads: ReservationReads, when: Callable[[], bool] = lambda: True
+) -> None:
+    """Wakes the loop when other claims may take a slot than before, not each time that one is taken.
+
+    `when`: whether a change of a rule may matter to the loop now.
+    """
+
+    def changed(part: Callable[[Any], object]) -> Callable[[Any, Any], bool]:
+        differs = differ(part)
+        return lambda old, new: differs(old, new) and when()
+
+    for kind in (reads.reservations, reads.cluster_reservations, reads.flavors, reads.cohorts):
+        loop.watches(kind, predicate=changed(without_status))
+    loop.watches(reads.quotas, predicate=changed(spec))
+    loop.watches(reads.namespaces, predicate=changed(drawn_by_default))
+    loop.on(reads.snapshots.on_odcrs)
 
 
 def _any_version(holds: Callable[[Any], bool]) -> Callable[[Any, Any], bool]:

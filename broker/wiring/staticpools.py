@@ -16,7 +16,9 @@ from broker.controllers.launch.launcher import Launcher
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.staticpools.controller import StaticPoolController
+from broker.reservations.claims import occupied_odcr
 from broker.wiring.predicates import differ
+from broker.wiring.slots import watch_slot_rules
 from broker.wiring.term import Term
 
 EVERY: Final = 60.0  # seconds (Karpenter: the resync of static provisioning)
@@ -36,7 +38,7 @@ def add_static_pools(
         seconds=term.settings.plan_seconds,
     )
     term.manager.on_stop(static_pools.close)
-    (
+    loop = (
         term.manager.singleton(
             "staticpools", static_pools.run, every=EVERY, synced=lambda: reads.synced() and term.synced()
         )
@@ -44,8 +46,8 @@ def add_static_pools(
         .watches(term.read.claims, predicate=differ(_place))
         .on(term.nodeclasses.on_change)
         .on(term.inventory.on_change)
-        .on(term.reads.snapshots.on_odcrs)
     )
+    watch_slot_rules(loop, term.reads)
 
 
 def _number(pool: NodePool | None) -> object:
@@ -59,5 +61,6 @@ def _place(claim: NodeClaim | None) -> object:
     """The parts of a pool's claim that decide whether it counts, and in which slot it is."""
     if claim is None or names.NODEPOOL not in claim.labels:
         return None
-    labels = [claim.labels.get(key) for key in (names.NODEPOOL, names.RESERVATION_ID, names.CAPACITY_TYPE)]
-    return claim.uid, claim.deleting, claim.status.provider_id, claim.annotations.get(names.REPLACES), labels
+    labels = [claim.labels.get(key) for key in (names.NODEPOOL, names.CAPACITY_TYPE)]
+    place = claim.status.provider_id, occupied_odcr(claim)
+    return claim.uid, claim.deleting, place, claim.annotations.get(names.REPLACES), labels

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
-from broker.controllers.claim_caches import ClaimCaches, Ec2State
+from broker.controllers.claim_caches import ClaimCaches, Ec2State, replacements
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.instances import InstanceView
 from broker.controllers.inventory import InventoryCache
@@ -25,6 +26,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.manager import ControllerManager
 from broker.kube.watches import Signal
+from broker.placement.claims import kept_slots
 from broker.settings import Settings
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
@@ -34,6 +36,7 @@ from providers.errors import ProviderError
 class Term(ReservationDependencies):
     """`read`: the informers of Kubernetes' and Karpenter's kinds; `reads`: of OME's and Kueue's."""
 
+    provider: CapacityProvider
     manager: ControllerManager
     read: Informers
     signals: Signals
@@ -69,6 +72,7 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
         groups=partial(group_arns, read.classes.cache),
         stale_after=timedelta(seconds=2 * settings.poll_seconds),
     )
+    inventory.kept = partial(_kept_slots, read)
     view = InstanceView(
         provider,
         clock=clock,
@@ -98,7 +102,7 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
         takeover=takeover,
         caches=_caches(read, takeover),
         inventory=inventory,
-        ec2=Ec2State(provider=provider, inventory=inventory, view=view),
+        ec2=Ec2State(inventory=inventory, view=view),
         nodeclasses=NodeClassController(
             context,
             provider,
@@ -113,6 +117,10 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
             clock=clock, recorder=context.recorder, synced=read.synced, expected=(ProviderError,)
         ),
     )
+
+
+def _kept_slots(read: Informers, now: datetime) -> Mapping[str, str]:
+    return kept_slots(replacements(read.claims.cache), now)
 
 
 def _caches(read: Informers, takeover: TakeOver) -> ClaimCaches:

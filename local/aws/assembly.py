@@ -7,6 +7,7 @@ and the handler in the table are replaced, so that no imported name has to chang
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import moto.core.responses
 import moto.ec2.urls
 import moto.ec2.utils
+import moto.kms.models
 import moto.moto_api._internal.urls
 from moto.core.base_backend import BackendDict
 from moto.core.responses import BaseResponse
@@ -22,6 +24,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
+from moto.kms.utils import AbstractPrivateKey, generate_private_key
 from moto.moto_api._internal import mock_random
 from moto.ssm.models import ParameterDict
 
@@ -76,6 +79,13 @@ def _digits(size: int = 8) -> str:
     return f"{mock_random.getrandbits(4 * size):0{size}x}"
 
 
+def _one_for_symmetric(stock: Callable[[str], AbstractPrivateKey]) -> Callable[[str], AbstractPrivateKey]:
+    """moto makes an RSA key, which takes 0.1 s, for a symmetric one too, and does not use it."""
+    symmetric = "SYMMETRIC_DEFAULT"
+    shared = cache(lambda: stock(symmetric))
+    return lambda spec: shared() if spec == symmetric else stock(spec)
+
+
 def install() -> None:
     """Idempotent. Once, before moto's first request: a server keeps the handlers that it started with."""
     with _lock:
@@ -104,6 +114,7 @@ def install() -> None:
         moto.core.responses.method_names_from_class = cache(method_names_from_class)  # type: ignore[attr-defined]
         # a digit at a time takes longer than all else of the 1,300 images that an account begins with
         moto.ec2.utils.random_resource_id = _digits
+        moto.kms.models.generate_private_key = _one_for_symmetric(generate_private_key)  # type: ignore[attr-defined,assignment]
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()

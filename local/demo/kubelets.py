@@ -6,8 +6,8 @@ difference. New nodes carry the taint of the unregistered and are not ready at f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -19,26 +19,30 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.removal import remove
 from local.demo.simulated import Simulated
-from providers.base import CapacityProvider
 from providers.model import Instance, InstanceType
+
+
+class Machines(Protocol):
+    """The instances of an account, and their types."""
+
+    def instances(self) -> Sequence[Instance]: ...
+    def instance_types(self) -> Mapping[str, InstanceType]: ...
 
 
 class Kubelets(Simulated):
     """One thread for all nodes; `step` is one round, for tests."""
 
-    def __init__(
-        self, client: Client, provider: CapacityProvider, *, clock: Clock, every: float = 0.2
-    ) -> None:
+    def __init__(self, client: Client, ec2: Machines, *, clock: Clock, every: float = 0.2) -> None:
         super().__init__("kubelets", clock=clock, every=every)
-        self._client, self._provider = client, provider
+        self._client, self._ec2 = client, ec2
         self._joined: set[str] = set()
 
     def step(self) -> None:
         """Nodes for instances that run, none for those that do not. Raises ApiError, ProviderError."""
         # Nodes first: one that is let go once its instance has ended would be made again otherwise.
         nodes = {node.name: node for node in map(Node.decode, self._client.list(Node.KIND)[0])}
-        running = {_node_name(i): i for i in self._provider.instances() if i.state == "running"}
-        types = self._provider.instance_types()
+        running = {_node_name(i): i for i in self._ec2.instances() if i.state == "running"}
+        types = self._ec2.instance_types()
         for name, instance in running.items():
             if name not in nodes:
                 self._joined.add(name)

@@ -16,7 +16,7 @@ from broker.kube.clock import Clock
 from broker.placement.claims import taken_over
 from local.demo.simulated import Simulated
 from local.demo.slot_timeline import DRAINS, NEW, OLD, STARTS, SlotSample, SlotTimeline
-from providers.base import CapacityProvider
+from providers.base import InstanceCalls
 from providers.model import Instance
 
 EVERY: Final = 0.25
@@ -42,7 +42,7 @@ class SlotWatch(Simulated):
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
+        provider: InstanceCalls,
         pool: WatchedPool,
         *,
         clock: Clock,

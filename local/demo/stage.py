@@ -19,7 +19,7 @@ from broker import logs
 from broker.app import LEASE, Broker
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.model import Pool
-from broker.commands.crds import install as crds
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import NAMESPACE
@@ -82,7 +82,7 @@ def build(
     """`make` makes the account."""
     ids = make(aws.endpoint)
     client = Client(InProcessTransport(api.cluster))
-    crds.install(client)
+    install(client)
     provider = AwsProvider(
         cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
     )

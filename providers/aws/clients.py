@@ -64,7 +64,7 @@ def _user_agent() -> str:
         return "capacity-broker"
 
 
-def configured_region(profile: str | None = None) -> str:
+def configured_region(profile: str | None) -> str:
     """The Region that the SDK finds: AWS_DEFAULT_REGION, then the profile's; empty if none is set.
 
     Raises ProviderError for a profile that is not there."""

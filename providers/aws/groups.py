@@ -32,10 +32,12 @@ class AwsGroups(AwsAccount):
 def group(aws: Aws, arn: str, account: Callable[[], str] = str) -> ReservationGroup:
     """The group and the ids of the reservations in it. `account`: that of the credentials, if known.
 
-    A group of another Region or account is refused without a call: only its own account uses it, there.
+    A group of another partition, Region or account is refused without a call: only its own account uses it,
+    there.
     """
     name = _name(arn)
-    if elsewhere := _elsewhere(arn, region=aws.region, account=account()):
+    partition = aws.ec2.meta.partition
+    if elsewhere := _elsewhere(arn, partition=partition, region=aws.region, account=account()):
         raise errors.misconfigured("GroupElsewhere", elsewhere, operation="group")
     members: set[str] = set()
     for page in aws.pages(aws.groups.list_group_resources, Group=arn, MaxResults=PAGE):
@@ -63,12 +65,16 @@ def _name(arn: str) -> str:
     return parts[5].removeprefix("group/")
 
 
-def _elsewhere(arn: str, *, region: str, account: str) -> str:
-    """How the ARN's Region and account differ from those that are worked in; empty if they do not."""
-    its_region, its_account = arn.split(":")[3:5]
+def _elsewhere(arn: str, *, partition: str, region: str, account: str) -> str:
+    """How the ARN's partition, Region and account differ from those of the calls; empty if they do not."""
+    _, its_partition, _, its_region, its_account = arn.split(":")[:5]
     differs = [
         f"{what} {given}, and this is {own}"
-        for what, given, own in (("Region", its_region, region), ("account", its_account, account))
+        for what, given, own in (
+            ("partition", its_partition, partition),
+            ("Region", its_region, region),
+            ("account", its_account, account),
+        )
         if own and given != own
     ]
     remedy = "name a group of this Region and account"

@@ -186,6 +186,7 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         architecture="arm64" if item.get("Architecture", "").startswith("arm64") else "amd64",
         private_dns_name=item.get("PrivateDnsName", ""),
         launched=utc(item.get("LaunchTime")),
+        end_reason=item.get("StateReason", {}).get("Message", ""),
         tags=carried,
         ownership=owner.ownership_of(carried),
     )

@@ -87,17 +87,16 @@ def _rows() -> list[SlotRow]:
     own = [holder(f"batch-{n}", "other/research") for n in range(5)]
     web = [holder(f"web-{n}", "") for n in range(14)]
     uses = [
-        _use("cr-0f1e2d3c4b5a69788", "p5.48xlarge", "us-east-1a", 16, 2, gpus, "team/gpus"),
+        _use("cr-0f1e2d3c4b5a69788", "p5.48xlarge", "us-east-1a", 16, 1, gpus, "team/gpus", kept=1),
         _use("cr-1a2b3c4d5e6f70811", "p5.48xlarge", "us-east-1b", 8, 1, own, "other/research"),
         _use("cr-2b3c4d5e6f7081122", "g6.12xlarge", "us-east-1c", 20, 4, web, ""),
     ]
-    kept = {"cr-0f1e2d3c4b5a69788": 1}
     prices = {"p5.48xlarge": 55.04, "g6.12xlarge": 4.6}
-    return slot_rows(uses, kept=kept, broken={"train-9"}, price=lambda use: prices[use.type])
+    return slot_rows(uses, broken={"train-9"}, price=lambda use: prices[use.type])
 
 
 def _use(
-    id_: str, type_: str, zone: str, total: int, free: int, holders: list[SlotUser], owner: str
+    id_: str, type_: str, zone: str, total: int, free: int, holders: list[SlotUser], owner: str, kept: int = 0
 ) -> SlotUse:
     return SlotUse(
         id=id_,
@@ -106,6 +105,7 @@ def _use(
         state="active",
         total=total,
         free=free,
+        kept=kept,
         owner=owner,
         node_classes=frozenset(),
         holders=tuple(holders),

@@ -76,7 +76,7 @@ def test_the_person_on_call_finds_the_shortage_its_history_cost_and_way_out(
     WebDriverWait(page, 40).until(lambda p: "/claims/train-0" in p.current_url)
     tried = row_with(page, "Attempts and changes, the newest first", CODE)
     assert "Next: " in tried.text and "m5.large" in tried.text
-    request = tried.find_element(By.CSS_SELECTOR, 'td[data-label="AWS request"] a')
+    request = tried.find_element(By.CSS_SELECTOR, 'td[data-label="Message"] a[href*="request_id"]')
     name = request.text
     request.click()
     WebDriverWait(page, 40).until(lambda p: f"request_id={name}" in p.current_url)

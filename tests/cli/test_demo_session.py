@@ -25,7 +25,8 @@ def test_interrupt_ends_the_whole_demo_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], output: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [sys.executable, "-m", "broker.cli", "demo", *option]
+    # With `-m`, Python ends by SIGINT itself if the signal came within an `exec` of an import.
+    command = [str(Path(sys.executable).with_name("capacity-broker")), "demo", *option]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None and demo.stderr is not None
         lines = [demo.stdout.readline()]

@@ -18,7 +18,7 @@ from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope, Shortages
 from broker.commands.crds.install import install
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump
@@ -226,10 +226,10 @@ def test_equal_attempts_are_one_line_with_the_last_time() -> None:
         }
         for minute in (0, 3, 9, 21)
     ]
-    (line,) = explain.format_attempts(rows)
+    (line,) = claims.format_attempts(rows)
     assert (line["step"], line["when"]) == ("1-4", "4 times, last\n2026-11-21 03:21:00Z")
     assert "req-21" in line["what"]
-    assert len(explain.format_attempts(rows[:3])) == 3
+    assert len(claims.format_attempts(rows[:3])) == 3
 
 
 def test_without_ec2_the_record_is_still_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +261,9 @@ def test_claim_of_karpenter_is_reported_as_such(cluster: Cluster) -> None:
     shown = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig, *nowhere).stdout
     assert "not the broker's: spec.nodeClassRef.group is 'karpenter.k8s.aws'" in shown
     assert "unknown, because" not in shown  # Karpenter chooses its options
+    assert "Karpenter has reported no attempt; if the broker should launch it, make it with" in shown
+    for words in ("reported none", "no launch was tried"):  # of what is not said, or not known
+        assert words not in shown
 
 
 def test_claim_that_the_broker_took_over_from_karpenter_shows_its_options(

@@ -45,6 +45,9 @@ def test_class_and_reservation_have_the_form_too(town: Town) -> None:
     options = ("--kubeconfig", town.kubeconfig)
     for form in ("class/training", "ec2nodeclass/training", "reservation/ml/gpus", "reservation/gpus"):
         assert main("explain", form, *options) == 0, form
+    for alias in ("odcr/", "odcr ", "ondemandcapacityreservation/"):
+        form = f"{alias}{town.world.odcr}"
+        assert main("explain", *form.split(), *options) == 0, form
 
 
 @pytest.mark.covers("ONC-01")
@@ -53,6 +56,9 @@ def test_class_and_reservation_have_the_form_too(town: Town) -> None:
     [
         ("pod/", "Missing argument 'NAME'"),
         ("daemonset/x", "No such command 'daemonset/x'"),
+        ("node/x", "explain knows claim, class, cluster, deployment, job, pod, reservation, stateful"),
+        ("podd/x", "the nearest is pod"),
+        ("nodeclam/web", "the nearest is claim"),
         ("statefulset/none", "no StatefulSet 'none' in this cluster"),
     ],
 )

@@ -26,7 +26,8 @@ from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands import watch
 from broker.commands.crds.install import install
 from broker.commands.explain.advice import advice
-from broker.commands.explain.situation import Situation, read
+from broker.commands.explain.reading import read
+from broker.commands.explain.situation import Situation
 from broker.controllers.launch.published import PublishedShortages
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of

@@ -11,6 +11,7 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
 from broker.apis.meta import Kind
 from broker.kube.conditions import timestamp
 
@@ -177,6 +178,10 @@ def test_pod_that_provisioning_refused_is_promised_no_launch(town: Town) -> None
     assert 'persistentvolumeclaim "data" not found' in page["why"][0]["message"]
     assert page["next"] == ["nothing until the reason above is gone; the broker looks again every 10 s"]
     assert [row["command"] for row in page["do"]] == ["kubectl describe pod -n ml train"]
+    assert page["options"] and "next" not in [row["verdict"] for row in page["options"]]
+    (pool,) = page["nodepools"]
+    assert pool["verdict"] == "no" and pool["message"].endswith("for the reason above")
+    assert {row["role"] for row in page["slots"]} <= {"could take"}
 
 
 @pytest.mark.covers("ONC-01")
@@ -209,7 +214,7 @@ def test_unknown_names_are_answered_with_the_nearest(town: Town, capsys: pytest.
     )
     options = ("--kubeconfig", town.kubeconfig)
     for arguments, words in (
-        (("pod", "trian-0", "-n", "ml"), "no Pod 'trian-0' in this cluster: did you mean train-0?"),
+        (("pod", "trian-0", "-n", "ml"), "no Pod 'trian-0' in namespace ml: did you mean train-0?"),
         (("pod", "train-0"), "no Pod 'train-0' in namespace default: it is in ml (write -n ml)"),
         (("job", "trian", "-n", "ml"), "no Job 'trian' in this cluster: did you mean train?"),
         (("deployment", "wbe", "-n", "ml"), "no Deployment 'wbe' in this cluster: did you mean web?"),
@@ -217,6 +222,14 @@ def test_unknown_names_are_answered_with_the_nearest(town: Town, capsys: pytest.
         assert main("explain", *arguments, *options) == 2
         assert words in capsys.readouterr().err
     assert "it has no pod" in town.text("deployment", "web", "-n", "ml")
+    town.put(Namespace, {"metadata": {"name": "empty"}})
+    for arguments, words in (
+        (("pod", "foo", "-n", "mll"), "no Namespace 'mll' in this cluster: did you mean ml?"),
+        (("job", "foo", "-n", "mll"), "no Namespace 'mll' in this cluster: did you mean ml?"),
+        (("pod", "foo", "-n", "empty"), "no Pod 'foo' in namespace empty: there is none at all"),
+    ):
+        assert main("explain", *arguments, *options) == 2
+        assert words in capsys.readouterr().err
 
 
 OWNERS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker import cli
 from broker.commands.examples import are_examples, examples
 from broker.settings import Settings
 from local.demo.examples import example_account
@@ -150,7 +151,21 @@ def test_plan_of_an_example_reports_where_it_was_made() -> None:
     source = (
         "planned from the files alone, in a copy of the demo's account on this machine; no cluster was read"
     )
-    assert result.stderr.splitlines()[0] == source
+    assert result.stderr.splitlines()[0] == source and result.stderr.count(source) == 1
+
+
+def test_source_of_an_example_is_reported_before_the_account_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def start(_: object) -> None:
+        seen.append(capsys.readouterr().err)
+        raise ValueError("no account")
+
+    monkeypatch.setattr(cli, "local", lambda _: start)
+    assert main("plan", "-f", str(examples() / "no-reservation.yaml")) == 2
+    assert "planned from the files alone" in seen[0]
 
 
 @pytest.mark.usefixtures("account")

@@ -38,6 +38,7 @@ from providers.model import InstanceType
 from tests.cluster import objects
 from tests.cluster.account import CLUSTER, REGION, Account
 from tests.cluster.clocks import HastyClock, MovableClock
+from tests.cluster.machines import LocalInstances
 from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
@@ -107,8 +108,8 @@ def _crds() -> Sequence[Json]:
 
 
 @lru_cache
-def _machines(endpoint: str) -> Provider:
-    """The machines of all tests of a process read EC2 with it; it keeps no state but the types."""
+def _type_reader(endpoint: str) -> Provider:
+    """Kubelets of all tests of a process read instance types with it; it keeps no other state."""
     return Provider(cluster=CLUSTER, region=REGION, endpoint_url=endpoint)
 
 
@@ -187,7 +188,8 @@ class Stack:
             self._kubelets_started = False
 
     def _kubelets(self) -> Kubelets:
-        return Kubelets(self.client, _machines(self.server.endpoint), clock=self.clock, every=0.1)
+        machines = LocalInstances(_type_reader(self.server.endpoint).instance_types)
+        return Kubelets(self.client, machines, clock=self.clock, every=0.1)
 
     def kubelets_again(self) -> None:
         """After `kubelets.stop()`: machines join again."""

@@ -33,6 +33,10 @@ def writes_of(resource: str, name: str = "") -> Chosen:
     return chosen
 
 
+def deletions_of(resource: str) -> Chosen:
+    return lambda r: r.method == "DELETE" and f"/{resource}/" in r.path
+
+
 @dataclass(slots=True)
 class SlowStream:
     """Gives nothing more while the event is not set."""

@@ -350,6 +350,7 @@ def test_an_action_that_is_not_allowed(stack: Stack, action: str) -> None:
     [
         (UNKNOWN_GROUP.replace(REGION, "eu-west-1"), f"Region eu-west-1, and this is {REGION}"),
         (UNKNOWN_GROUP.replace(ACCOUNT, "999999999999"), f"account 999999999999, and this is {ACCOUNT}"),
+        (UNKNOWN_GROUP.replace("arn:aws:", "arn:aws-us-gov:"), "partition aws-us-gov, and this is aws"),
     ],
 )
 def test_a_group_of_another_region_or_account_is_refused_without_a_call(

@@ -12,7 +12,7 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY
-from broker.commands.crds import install as crds
+from broker.commands.crds.install import complete, patch
 from broker.controllers.advisor.definition import PATIENCE
 from broker.kube.client import Client, Json, Request
 from broker.kube.errors import Conflict
@@ -40,7 +40,7 @@ def definition(stack: Stack) -> Iterator[None]:
 
 
 def add_property(stack: Stack) -> None:
-    crds.patch(stack.client)
+    patch(stack.client)
     stack.until(lambda: served(stack), "the property is served")
 
 
@@ -83,17 +83,17 @@ def missing() -> float:
 @pytest.mark.covers("KRP-03")
 def test_one_command_adds_the_property_and_touches_nothing_else(stack: Stack) -> None:
     before = stack.client.get(CRD, NAME)["spec"]
-    assert crds.patch(stack.client, check=True) == [{"version": "v1", "property": "missing"}]
-    assert not crds.complete(crds.patch(stack.client, check=True))
+    assert patch(stack.client, check=True) == [{"version": "v1", "property": "missing"}]
+    assert not complete(patch(stack.client, check=True))
     assert stack.client.get(CRD, NAME)["spec"] == before
-    assert crds.patch(stack.client) == [{"version": "v1", "property": "added"}]
+    assert patch(stack.client) == [{"version": "v1", "property": "added"}]
     after = stack.client.get(CRD, NAME)["spec"]
     for version in after["versions"]:
         del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][PROPERTY]
     assert after == before
     version = stack.client.get(CRD, NAME)["metadata"]["resourceVersion"]
-    assert crds.patch(stack.client) == [{"version": "v1", "property": "there"}]
-    assert crds.complete(crds.patch(stack.client, check=True))
+    assert patch(stack.client) == [{"version": "v1", "property": "there"}]
+    assert complete(patch(stack.client, check=True))
     assert stack.client.get(CRD, NAME)["metadata"]["resourceVersion"] == version
     stack.until(lambda: served(stack), "the property is served")
 
@@ -107,10 +107,10 @@ def test_a_definition_that_changed_meanwhile_is_read_again(stack: Stack) -> None
         stack.client.patch(CRD, NAME, {"spec": {"names": {"shortNames": ["ec2nc"]}}})
 
     stack.tap.on(writes_of("customresourcedefinitions", NAME), meanwhile)
-    assert crds.patch(client) == [{"version": "v1", "property": "added"}]
+    assert patch(client) == [{"version": "v1", "property": "added"}]
     stored = stack.client.get(CRD, NAME)
     assert stored["spec"]["names"]["shortNames"] == ["ec2nc"]
-    assert crds.complete(crds.patch(client, check=True))
+    assert complete(patch(client, check=True))
 
 
 @pytest.mark.covers("KRP-03")
@@ -119,9 +119,9 @@ def test_older_property_is_reported_and_replaced(stack: Stack) -> None:
     schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     schema[PROPERTY] = {"type": "object", "properties": {"capacityReservationPreference": {"type": "string"}}}
     apply_definition(stack, old)
-    assert crds.patch(stack.client, check=True) == [{"version": "v1", "property": "outdated"}]
-    assert crds.patch(stack.client) == [{"version": "v1", "property": "updated"}]
-    assert crds.complete(crds.patch(stack.client, check=True))
+    assert patch(stack.client, check=True) == [{"version": "v1", "property": "outdated"}]
+    assert patch(stack.client) == [{"version": "v1", "property": "updated"}]
+    assert complete(patch(stack.client, check=True))
 
 
 @pytest.mark.covers("KRP-03")
@@ -296,7 +296,7 @@ def test_enabled_broker_puts_the_property_back_but_not_for_ever(stack: Stack) ->
     until_copied(stack, by_id(odcr))
     for _ in range(PATIENCE - 1):
         stack.client.patch(CRD, NAME, [removal()], type="json")
-        stack.until(lambda: crds.complete(crds.patch(stack.client, check=True)), "it is put back")
+        stack.until(lambda: complete(patch(stack.client, check=True)), "it is put back")
     stack.client.patch(CRD, NAME, [removal()], type="json")
     stack.tap.forget()
     stack.until(lambda: missing() == 1.0, "the broker saw it")

@@ -15,6 +15,7 @@ from tests.cluster.account import A, B
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
+from tests.cluster.test_late_watches import PODS
 from tests.cluster.test_provisioning import half_memory
 
 
@@ -33,11 +34,16 @@ def other_pool(stack: Stack) -> None:
 def test_room_for_one_pod_is_given_to_the_pod_of_one_drifted_node_only(stack: Stack) -> None:
     pool(stack)
     other_pool(stack)
+    pods = stack.tap.slow(PODS)
     stack.start()
     for name in ("a", "b"):
         run(stack, f"app-{name}", node(stack, name), cpu="900m")
     run(stack, "present", node(stack, "spare", pool="other"), cpu="900m")
+    hashed(stack, "a", "b")
+    pods.clear()  # otherwise the first pod may be gone before the second node is decided
     drift(stack, "a", "b")
+    stack.until(lambda: replacement(stack, "a") or replacement(stack, "b"), "a replacement", step=STEP)
+    pods.set()
     gone(stack, "a", "b")
     assert [replacement(stack, name) is None for name in ("a", "b")].count(True) == 1
     assert not stack.get(NodeClaim, "spare").deleting

@@ -8,7 +8,7 @@ import pytest
 
 from broker.apis import names
 from broker.commands.explain.explanation import Explanation, explain
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.oncall.full_reservations import FullReservations
 from broker.webpage.live import live_state
 from tests.cluster.account import A, B

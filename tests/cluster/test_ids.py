@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
 from broker.commands.explain.live import LIVE
 from broker.history.tables import EntryFilter
 from broker.kube.clock import SystemClock
@@ -50,7 +50,7 @@ def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stac
             lambda: views.history.version and views.history.store.find(entry_filter), "a record"
         )
         assert entries and attempt in [entry.id for entry in entries]
-        row = next(r for r in explain.attempts(stack.get(NodeClaim, "c-0")) if r["id"] == attempt)
+        row = next(r for r in claims.attempts(stack.get(NodeClaim, "c-0")) if r["id"] == attempt)
         assert (row["request_id"], row["code"]) == (request, code)
         for path in (f"/record?request_id={request}", f"/record?id={attempt}", "/claims/c-0"):
             shown = urllib3.request("GET", views.url + path, timeout=30).data.decode()

@@ -12,6 +12,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.shortages import Scope
 from broker.controllers.claim_status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, SPOT
@@ -90,6 +91,33 @@ def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue
     stack.until_event("c-0", "EvictionBlocked")
     assert any(t.key == names.DISRUPTED_TAINT for t in stack.get(Node, node).spec.taints), "cordoned"
     assert stack.aws.instance(instance)["State"]["Name"] == "running"
+
+
+@pytest.mark.covers("KRP-29")
+def test_an_interruption_names_the_reservation_of_an_instance_that_ec2_does_not_show(
+    stack: Stack, queue: Queue
+) -> None:
+    odcr = stack.aws.odcr(count=1)
+    stack.node_class(id_=odcr)
+    broker = stack.start(interruption_queue=QUEUE)
+    stack.until_class("Launchable", "True")
+    stack.advance(4000)
+    stack.control.lag(3600)
+    stack.claim("c-0")
+    stack.until_launched("c-0")
+    claim = stack.get(NodeClaim, "c-0")
+    assert names.RESERVATION_ID not in claim.labels
+    queue.put(events.reservation_interruption(instance_id(claim)))
+    event = stack.until_event("c-0", "CapacityReservationInterrupted")
+    assert f"interruptible reservation {odcr} takes it back" in event.message
+
+    def short() -> bool:
+        return any(
+            shortage.scope == Scope("reservation", odcr)
+            for shortage in broker.launcher.shortages.lasting(stack.clock.now())
+        )
+
+    stack.until(short, "the next launch knows that the reservation has no room")
 
 
 def in_block(stack: Stack) -> str:

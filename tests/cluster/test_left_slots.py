@@ -1,7 +1,10 @@
-"""Slots that Karpenter frees to replace its own nodes are left to it for a bounded time."""
+"""Slots that Karpenter frees to replace its own nodes are left to it for a bounded time, and a slot that is
+kept for a certain node is free for no other, wherever a person looks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +12,17 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.successors import HOLD
+from broker.commands.explain.live import LIVE
+from broker.commands.explain.reading import read
+from broker.commands.plan.claims import rows
 from broker.kube.conditions import timestamp
+from broker.oncall.idle_matches import idle_matches
+from broker.text import format_time
+from broker.webpage.live import live_state
 from tests.cluster.account import A
 from tests.cluster.stack import Stack
+from tests.cluster.test_page_details import dry_run, forecaster
 
 pytestmark = pytest.mark.covers("FUL-06")
 FINALIZER = "karpenter.sh/termination"
@@ -154,3 +165,45 @@ def test_new_process_leaves_the_slots_of_claims_that_still_end(stack: Stack) -> 
     stack.until_gone(NodeClaim, "old")
     looks(stack)
     assert stack.aws.free(odcr) == 1 and not stack.get(NodeClaim, ours).status.provider_id
+
+
+def of_karpenter(stack: Stack, odcr: str) -> None:
+    """A node of Karpenter ends to be replaced."""
+    instance = karpenters(stack, "old", odcr)
+    disrupt(stack, "old", "Drifted")
+    stack.delete(NodeClaim, "old")
+    stack.aws.ec2.terminate_instances(InstanceIds=[instance])
+
+
+def of_broker(stack: Stack, odcr: str) -> None:
+    """A successor of a node that is gone, with a class that cannot launch."""
+    until = format_time(stack.clock.now() + HOLD)
+    hold = {names.REPLACES: "gone/uid-gone", names.TAKES_SLOT: f"{odcr}/{until}"}
+    stack.claim("next", node_class="missing", annotations=hold)
+
+
+@pytest.mark.covers("ONC-05")
+@pytest.mark.parametrize(("keep", "mark"), [(of_karpenter, "ending"), (of_broker, "held")])
+def test_status_page_and_commands_agree_that_a_kept_slot_is_free_for_no_other(
+    stack: Stack, keep: Callable[[Stack, str], None], mark: str
+) -> None:
+    odcr = stack.aws.odcr(count=1)
+    stack.node_class(id_=odcr, zones=(A,))
+    keep(stack, odcr)
+    broker = stack.start()
+    ours = stack.claim("ours")
+    looks(stack)
+    full = f"{odcr} 0 of 1 (1 kept for a node that replaces another)"
+    assert full in stack.until_waiting(ours, "AllReservationsFull").message
+    assert stack.aws.free(odcr) == 1
+    stack.stop()  # its caches stay as they are
+    now = stack.clock.now()
+    page, seen = live_state(broker, stack.provider(), now), read(stack.client, now)
+    assert [slot.use for row in page.slots for slot in row.marks] == [mark]
+    assert not [*idle_matches(page.waiters, page.idle_slots)] and not seen.matches
+    claim = stack.get(NodeClaim, ours)
+    shown, command = LIVE.claim(broker, ours, now), forecaster(stack, now).of(claim)
+    assert shown is not None and command is not None
+    assert full in shown["decision"] and shown["decision"] == command.decision
+    planned = rows([*seen.classes, claim], stack.provider(), now=now, dry_run=dry_run(stack))[0]
+    assert [row["decision"] for row in planned] == [command.decision]

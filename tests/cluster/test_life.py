@@ -260,7 +260,8 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
         )
     event = stack.until_event("c-0", "InstanceGone")
     assert "ended in EC2, and not by the broker" in event.message
-    assert [(entry["claim"], entry["why"]) for entry in lines] == [("c-0", "EC2 lists it as ended")]
+    why = "EC2 lists it as ended: Client.UserInitiatedShutdown: User initiated shutdown"
+    assert [(entry["claim"], entry["why"]) for entry in lines] == [("c-0", why)]
 
 
 @pytest.mark.covers("KRP-23")

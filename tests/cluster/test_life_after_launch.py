@@ -11,7 +11,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
 from tests.cluster.account import A
@@ -169,12 +169,12 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     assert cause in condition.message
 
     demoted = stack.get(NodeClaim, name)
-    usd_hour = explain.price(stack.client, demoted)
-    events = explain.events(stack.client, demoted)
-    document = explain.document(demoted, None, events, pods=(), usd_hour=usd_hour)
+    usd_hour = claims.price(stack.client, demoted)
+    events = claims.events(stack.client, demoted)
+    document = claims.document(demoted, None, events, pods=(), usd_hour=usd_hour)
     assert [event for event in document["events"] if cause in event["message"]]
     assert (document["capacity_type"], document["usd_hour"]) == ("on-demand", pytest.approx(0.096))
-    assert "  on-demand, 0.10 $/h" in explain.headline(demoted, pods=(), usd_hour=usd_hour)
+    assert "  on-demand, 0.10 $/h" in claims.headline(demoted, pods=(), usd_hour=usd_hour)
     assert stack.broker is not None and stack.current is not None
     live = live_state(stack.broker, stack.current, stack.clock.now())
     (row,) = (row for row in live.claims if row.name == name)

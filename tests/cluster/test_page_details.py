@@ -12,10 +12,10 @@ from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
 from broker.commands.dry_run import DryRun
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
 from broker.commands.explain.live import LIVE
 from broker.commands.explain.pod import PodExplainer, find
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.kube.client import Request
 from broker.kube.conditions import timestamp
 from broker.kube.errors import Forbidden
@@ -32,13 +32,17 @@ def details(broker: Broker, now: datetime) -> Details:
     return live_details(broker, LIVE, now, PodAmounts())
 
 
-def forecaster(stack: Stack, now: datetime) -> explain.Forecaster:
-    return explain.Forecaster(
+def forecaster(stack: Stack, now: datetime) -> claims.Forecaster:
+    return claims.Forecaster(
         client=stack.client,
         provider=stack.provider,
         now=now,
-        entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
+        entitle=lambda _: dry_run(stack).entitlements,
     )
+
+
+def dry_run(stack: Stack) -> DryRun:
+    return DryRun(stack.client, stack.provider(), stack.settings, stack.clock)
 
 
 def lists_events(request: Request) -> bool:
@@ -70,7 +74,7 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
     def seen() -> bool:
         page = details(broker, stack.clock.now())
         launched = page.claim("c-0")
-        placed = launched is not None and launched["reservation"] == odcr
+        placed = launched is not None and launched["capacity_type"] == "reserved"
         return placed and page.pod("default/runs") is not None and page.nodes()[0].pods == 1
 
     stack.until(seen, "the caches have the pod and its slot", step=0.5)
@@ -86,11 +90,11 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
 
     for document in (runs, waits):
         claim = stack.get(NodeClaim, document["claim"])
-        shown = explain.document(
+        shown = claims.document(
             claim,
             forecaster(stack, now).of(claim),
-            pods=explain.pods_on(stack.client, claim),
-            usd_hour=explain.price(stack.client, claim),
+            pods=claims.pods_on(stack.client, claim),
+            usd_hour=claims.price(stack.client, claim),
         )
         assert dict(document) | {"events": []} == shown
     assert (runs["reservation"], runs["capacity_type"]) == (odcr, "reserved")

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.controllers.provisioning.report import FAILED
 from broker.oncall.pod_reports import NOMINATED
 from broker.placement.pool_choice import OFFERING

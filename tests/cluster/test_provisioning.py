@@ -344,6 +344,28 @@ def test_a_claim_without_an_instance_is_deleted_with_its_last_pod(stack: Stack) 
     assert not [i for i in stack.aws.instances() if i["State"]["Name"] == "running"]
 
 
+@pytest.mark.covers("KRP-35")
+def test_a_claim_whose_launch_begins_unseen_is_not_released_by_its_older_state(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.tap.lose(lambda request: request.method == "PATCH" and "/nodeclaims/" in request.path)  # no launch
+    watch = stack.tap.slow("/apis/karpenter.sh/v1/nodeclaims")
+    start(stack)
+    (only,) = pods(stack, 1)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    (claim,) = claims(stack)
+    watch.clear()
+    stack.client.patch(NodeClaim.KIND, claim.name, {"metadata": {"annotations": {names.LAUNCH: "1"}}})
+    stack.tap.forget()
+    stack.delete(Pod, only, namespace="default")
+    path = f"/apis/karpenter.sh/v1/nodeclaims/{claim.name}"
+    stack.until(lambda: ("DELETE", path) in stack.tap.log, "the older claim is released", step=0.5)
+    assert claims(stack)
+    watch.set()
+    stack.tap.heal()
+    stack.until(lambda: not claims(stack), "no claim", step=0.5)
+
+
 @pytest.mark.covers("FLT-70")
 def test_pod_that_is_being_deleted_gets_no_machine_and_keeps_none(stack: Stack) -> None:
     """A finalizer keeps the pod: it will never run."""

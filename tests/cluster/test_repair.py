@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import condition
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.present import rendered
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.controllers.claim_status import instance_id
 from broker.oncall.metrics import REGISTRY
 from broker.placement.reboots import reboots_of

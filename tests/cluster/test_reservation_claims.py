@@ -62,6 +62,7 @@ def test_reservation_without_a_node_gets_one_claim_in_a_reserved_slot(stack: Sta
     start(stack)
     reserve(stack)
     stack.until(lambda: reservation(stack).status.phase == AVAILABLE, "the hold", step=0.5)
+    stack.until(lambda: claims(stack)[0].status.node_name, "its claim has the node", step=0.5)
     (claim,) = claims(stack)
     assert claim.annotations[names.PODS] == "default/reservation/kept"
     assert stack.reservation_of(claim.name) == odcr

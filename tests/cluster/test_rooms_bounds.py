@@ -209,12 +209,27 @@ def test_quota_with_scopes_limits_no_room(cluster: Rooms) -> None:
     cluster.until_kept("large")
 
 
-@pytest.mark.parametrize("text", ["yes", "cpu", "cpu=much", "cpu=2,", "typo=3"])
-def test_unreadable_opt_in_keeps_nothing_and_is_reported(cluster: Rooms, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("yes", "'yes' is neither \"true\" nor amounts"),
+        ("cpu", "'cpu' is neither"),
+        ("cpu=much", "not a quantity: 'much'"),
+        ("cpu=2,", "is neither"),
+        ("typo=3", "'typo' is no resource of a node"),
+        ("cpu=4,memory=1Gi,cpu=8", "'cpu' is there twice"),
+        ("cpu=4, cpu = 4", "'cpu' is there twice"),
+        ("cpu=-4", "cpu=-4 is negative"),
+        ("memory=-1Gi,cpu=8", "memory=-1Gi is negative"),
+        ("cpu=8,pods=1500m", "pods=1500m is no whole number"),
+    ],
+)
+def test_unreadable_opt_in_keeps_nothing_and_is_reported(cluster: Rooms, text: str, problem: str) -> None:
     cluster.grant(text)
     running(cluster, "old", kept=False)
     (message,) = cluster.until(lambda: cluster.messages("old", "RoomNotKept"), "an event")
     assert "annotation capacity-broker.io/kept-room of Namespace default" in message
+    assert problem in message
     delete(cluster, "old")
     cluster.pod("stranger", cpu="4")
     cluster.until_bound("stranger")

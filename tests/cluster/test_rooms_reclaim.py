@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
+from broker.kube.client import Request
 from tests.cluster.rooms import Rooms, rooms
 
 
@@ -243,3 +244,18 @@ def test_a_pod_that_frees_none_of_the_missing_resource_stays(cluster: Rooms) -> 
     pod(cluster, "owner", "b", "1", requests={"nvidia.com/gpu": "1"})
     cluster.until(cluster.evicted, "an eviction")
     assert cluster.evicted() == ["gpu"]
+
+
+def test_pod_that_has_the_name_of_a_victim_meanwhile_is_not_evicted(cluster: Rooms) -> None:
+    cluster.node("n0", room={"cpu": "2"})
+    cluster.node("n1", room={"cpu": "2"})
+    borrow(cluster, ("lent", "2", "n0"))
+
+    def replace(_: Request) -> None:
+        cluster.delete_pod("lent", "a")
+        pod(cluster, "lent", "a", cpu="", node="n1")  # borrows nothing
+
+    cluster.tap.on(lambda request: request.path.endswith("/lent/eviction"), replace)
+    pod(cluster, "owner", "b", node="n0")
+    assert cluster.until_bound("owner", namespace="b") == ["n0"]
+    assert not cluster.get(Pod, "lent", "a").deleting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
@@ -11,8 +12,7 @@ from broker.apis import names
 from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import FIRST
-from broker.commands.explain import claim as explain
-from broker.commands.explain import situation
+from broker.commands.explain import claims, reading
 from broker.commands.explain.options import ClaimForecast
 from broker.controllers.launch import published
 from broker.kube.conditions import timestamp
@@ -24,7 +24,6 @@ from broker.oncall.journal import recorded
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
 from local.demo.scheduling import schedule
-from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
@@ -34,14 +33,14 @@ CODE = "InsufficientInstanceCapacity"
 POOL = f"on-demand:m5.large:{A}"
 
 
-def unreachable() -> CapacityProvider:
+def unreachable() -> NoReturn:
     raise ProviderError("NoCredentials", "no credentials", class_=ErrorClass.PERMISSION)
 
 
 def explained(stack: Stack, *, with_ec2: bool = True) -> ClaimForecast:
     claim = stack.get(NodeClaim, "c-0")
     provider = (lambda: stack.current) if with_ec2 else unreachable
-    forecaster = explain.Forecaster(client=stack.client, provider=provider, now=stack.clock.now())  # type: ignore[arg-type]
+    forecaster = claims.Forecaster(client=stack.client, provider=provider, now=stack.clock.now())  # type: ignore[arg-type]
     forecast = forecaster.of(claim)
     assert forecast is not None
     return forecast
@@ -57,7 +56,7 @@ def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) ->
     stack.until_waiting("c-0", "InsufficientCapacity")
 
     def rows() -> list[dict[str, object]]:
-        return explain.shortages(explained(stack))
+        return claims.shortages(explained(stack))
 
     (row,) = stack.until(rows, "the shortage is published")
     assert (row["scope"], row["pool"], row["code"]) == ("pool", POOL, CODE)
@@ -69,9 +68,9 @@ def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) ->
     assert count(stack) == writes == 1
 
     stack.stop()
-    assert explain.shortages(explained(stack, with_ec2=False)) == [row]
+    assert claims.shortages(explained(stack, with_ec2=False)) == [row]
     stack.advance(FIRST.total_seconds() + 1)
-    assert explain.shortages(explained(stack, with_ec2=False)) == []
+    assert claims.shortages(explained(stack, with_ec2=False)) == []
 
 
 @pytest.mark.covers("FLT-50")
@@ -80,7 +79,7 @@ def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack)
     stack.start()
     stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
     stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
-    (row,) = stack.until(lambda: explain.shortages(explained(stack)), "the shortage is published")
+    (row,) = stack.until(lambda: claims.shortages(explained(stack)), "the shortage is published")
     (first,) = explained(stack).shortages
     for repeat in range(1, 4):
         (before,) = explained(stack).shortages
@@ -95,7 +94,7 @@ def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack)
             "it refused again",
         )
         assert now.since == first.since
-    assert explain.shortages(explained(stack))[0]["since"] == row["since"]
+    assert claims.shortages(explained(stack))[0]["since"] == row["since"]
     assert stack.broker is not None and stack.current is not None
     live = live_state(stack.broker, stack.current, stack.clock.now())
     (shown,) = live.shortages
@@ -127,7 +126,7 @@ def test_page_and_explain_show_the_same_idle_slots_for_what_waits(stack: Stack) 
         return [match.text for match in idle_matches(live.waiters, live.idle_slots)]
 
     def in_explain() -> list[str]:
-        return [match.text for match in situation.read(stack.client, stack.clock.now()).matches]
+        return [match.text for match in reading.read(stack.client, stack.clock.now()).matches]
 
     stack.until(lambda: any("default/train" in text for text in on_page()), "the page matches the pod")
     (text,) = on_page()
@@ -142,14 +141,14 @@ def test_restart_forgets_no_shortage_and_tries_no_pool_before_its_time(stack: St
     stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
     stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
     stack.until_waiting("c-0", "InsufficientCapacity")
-    (row,) = stack.until(lambda: explain.shortages(explained(stack)), "the shortage is published")
+    (row,) = stack.until(lambda: claims.shortages(explained(stack)), "the shortage is published")
     calls, writes = stack.calls("CreateFleet"), count(stack)
 
     stack.stop()
     stack.start()
     stack.polls(2)
     stack.passes()
-    assert explain.shortages(explained(stack)) == [row]
+    assert claims.shortages(explained(stack)) == [row]
     assert (stack.calls("CreateFleet"), count(stack)) == (calls, writes)
 
     stack.control.clear_faults()

@@ -220,3 +220,69 @@ def test_pods_that_want_an_on_demand_node_keep_theirs(stack: Stack) -> None:
     run(stack, "app-d-0", claim.status.node_name, cpu="1500m", labels=WEB, **selector)
     assert scale(stack, 1, ("r-0",), 120) == (0, 1)
     assert left(stack) == {"d-0"}
+
+
+def sizes(stack: Stack, *types: str) -> None:
+    """Lets the pool buy these types."""
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED, ON_DEMAND]}
+    values = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [*types]}
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"requirements": [kinds, values]}}}})
+
+
+@pytest.mark.parametrize("restarts_at", ["its end begins", "its end is over"])
+def test_reserved_node_awaits_moving_pods_after_a_restart(stack: Stack, restarts_at: str) -> None:
+    cluster(stack, slots=1)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    nodes(stack, ON_DEMAND, "d-0")
+    stack.delete(Pod, "app-r-0", namespace="default")
+    begins = restarts_at == "its end begins"
+    stack.until(
+        lambda: (claim := stack.find(NodeClaim, "d-0")) is None or (begins and claim.deleting),
+        restarts_at,
+        step=STEP,
+    )
+    stack.stop()
+    stack.start()
+    for _ in range(6):
+        stack.advance(STEP)
+        stack.passes(1)
+    assert scale(stack, 1, (), 60) == (0, 0)
+    assert left(stack) == {"r-0"}
+
+
+def test_reserved_node_awaits_pods_of_a_node_that_is_not_quiet_yet(stack: Stack) -> None:
+    cluster(stack, slots=1, pools=("web", "idle"))
+    stack.edit(NodePool, "web", {"spec": {"disruption": {"consolidateAfter": "8m"}}})
+    stack.start()
+    nodes(stack, RESERVED, "r-0", pool="idle")
+    nodes(stack, ON_DEMAND, "d-0")
+    assert scale(stack, 1, ("r-0",), 600) == (0, 1)
+    assert left(stack) == {"r-0"}
+
+
+def test_some_pods_of_a_node_move_to_a_reserved_node_and_others_to_a_bought_one(stack: Stack) -> None:
+    cluster(stack, slots=1)
+    sizes(stack, "m5.large", "m5.xlarge")
+    stack.start()
+    nodes(stack, RESERVED, "r-0", types=("m5.large",))
+    nodes(stack, ON_DEMAND, *D, types=("m5.xlarge",), app=False)
+    ends, stays = (stack.get(NodeClaim, name).status.node_name for name in D)
+    run(stack, "app-0", ends, cpu="1500m", labels=WEB)
+    run(stack, "app-1", ends, cpu="700m", labels=WEB)
+    kept = {names.DO_NOT_DISRUPT: "true"}
+    run(stack, "app-2", stays, cpu="2500m", labels=WEB, annotations=kept)
+    assert scale(stack, 3, ("r-0",)) == (0, 1)
+    assert left(stack) == {"r-0", "d-1"}
+
+
+def test_some_pods_of_a_node_move_to_a_reserved_node_and_others_to_a_cheaper_one(stack: Stack) -> None:
+    cluster(stack, slots=1)
+    sizes(stack, "m5.large", "m5.xlarge")
+    stack.start()
+    nodes(stack, RESERVED, "r-0", types=("m5.large",))
+    nodes(stack, ON_DEMAND, "d-0", types=("m5.xlarge",))
+    run(stack, "app-1", stack.get(NodeClaim, "d-0").status.node_name, cpu="1500m", labels=WEB)
+    assert scale(stack, 2, ("r-0",), 400)[0] == 1
+    types = {claim.name: claim.labels[names.INSTANCE_TYPE] for claim in stack.all(NodeClaim)}
+    assert "r-0" in types and [*types.values()] == ["m5.large"] * 2

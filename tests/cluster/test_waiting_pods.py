@@ -11,9 +11,9 @@ from broker.apis import names
 from broker.apis.core import ConfigMap, Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.commands.dry_run import DryRun
-from broker.commands.explain.claim import Forecaster
+from broker.commands.explain.claims import Forecaster
 from broker.commands.explain.pod import PodExplainer, find
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.controllers.provisioning.published import REPORTS, read_reports
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts

@@ -32,6 +32,7 @@ ADMIN = "admin"
 SCHEDULER = "kube-scheduler"
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
 START_TIMEOUT = 120.0
+POLL = 0.1  # each look is a TLS handshake
 ROOT = "/registry/"  # of the API server's keys in etcd
 OPERATIONS = 100  # of a transaction; etcd takes 128
 # Objects that the API server makes by itself at any time, and definitions of custom resources.
@@ -257,7 +258,7 @@ class ControlPlane:
         deadline = time.monotonic() + START_TIMEOUT
         while not ready():
             try:
-                code = process.wait(timeout=0.02)
+                code = process.wait(timeout=POLL)
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue

@@ -10,8 +10,8 @@ import yaml
 
 from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
-from broker.commands.crds import install as crds
-from broker.commands.crds import skew as crd_skew
+from broker.commands.crds import skew
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.version import version
 from local.in_process import InProcessTransport
@@ -51,7 +51,7 @@ def test_definitions_stay_after_an_uninstall_and_name_their_version() -> None:
     for definition in render(annotations=wave):
         annotations = definition["metadata"]["annotations"]
         assert annotations["helm.sh/resource-policy"] == "keep"
-        assert annotations[crd_skew.VERSION] == version()
+        assert annotations[skew.VERSION] == version()
         assert wave.items() <= annotations.items()
     assert "helm.sh/resource-policy" not in render(keep=False)[0]["metadata"]["annotations"]
     with pytest.raises(helm.Refused, match=r"karpenter\.io"):
@@ -64,9 +64,9 @@ def test_command_leaves_the_definitions_of_the_chart_alone() -> None:
     assert strict.create(strict.embedded(cluster), render(**EVERYTHING)) == []
     client = Client(InProcessTransport(cluster))
     before = client.list(CRD)[0]
-    assert {row["did"] for row in crds.install(client)} == {"kept"}
+    assert {row["did"] for row in install(client)} == {"kept"}
     assert client.list(CRD)[0] == before
-    rows = crd_skew.check(client)
+    rows = skew.check(client)
     assert {(row["state"], row["version"]) for row in rows} == {("same", version())}
 
 

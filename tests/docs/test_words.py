@@ -11,6 +11,7 @@ import urllib.request
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -78,7 +79,7 @@ def test_every_room_is_shown() -> None:
 
 def broker() -> Broker:
     """A broker that is built and not started."""
-    absent: Any = None
+    absent: Any = Mock()
     return Broker(Client(InProcessTransport(Cluster())), absent, Settings(), clock=FakeClock())
 
 

@@ -40,6 +40,7 @@ from providers.aws import clients
 from providers.model import Odcr
 from tests.cluster import objects
 from tests.cluster.account import A, Account
+from tests.cluster.machines import moto_instances
 from tests.cluster.stack import SETTINGS, Provider
 from tests.support.definitions import defined
 
@@ -262,11 +263,12 @@ class World:
 
     def instances(self, *, ended: bool = False) -> list[dict[str, Any]]:
         """EC2's own list of this cluster's instances, as they are now."""
-        chosen = [{"Name": "tag:capacity-broker.io/cluster", "Values": [self.settings.cluster_name]}]
-        self.control.lag(0)
-        reservations = self.aws.ec2.describe_instances(Filters=chosen)["Reservations"]
-        self.control.lag(self.lag)
-        listed = [instance for reservation in reservations for instance in reservation["Instances"]]
+        listed: list[dict[str, Any]] = [
+            {"InstanceId": instance.id, "State": {"Name": instance.state}}
+            | ({"CapacityReservationId": reservation} if reservation else {})
+            for instance in moto_instances(self.settings.cluster_name)
+            for reservation in (instance.capacity_reservation_id,)
+        ]
         return [i for i in listed if ended or i["State"]["Name"] not in ENDED]
 
     # ---- processes

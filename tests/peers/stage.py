@@ -30,7 +30,7 @@ from broker.apis.core import Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.commands.crds import install as crds
+from broker.commands.crds.install import install
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
@@ -52,6 +52,7 @@ HARMLESS = ("cluster is waiting on sync for extended duration", "skipping, node 
 # As Go's log package writes it: "SDK 2026/11/28 04:04:58 WARN …".
 SDK_WARNING = re.compile(r"SDK \S+ \S+ WARN ")
 OVERLAYS = "nodeoverlay.controller"
+UNEVALUATED = "nodepool requirements filtered out all available instance types"
 # Karpenter's alpha gates, which are off by default; an older release ignores those that it does not know.
 ALPHA = ",".join(
     f"{gate}=true"
@@ -225,8 +226,8 @@ class Stage:
 
         Left out are slow cache syncs (half a minute), which it logs as errors: the machine is slow then; and
         warnings of AWS's SDK, such as of a response whose rest came too late. With
-        the gate NodeOverlay it skips once a pool that it has not evaluated yet, or whose class has no subnets
-        in its status yet.
+        the gate NodeOverlay it skips once a pool that it has not evaluated yet (a pod then finds no type at
+        all, if it is the only pool), or whose class has no subnets in its status yet.
         """
         errors = []
         for line in self.karpenter.lines():
@@ -234,7 +235,10 @@ class Stage:
                 entry = json.loads(line)
             except ValueError:
                 entry = {"level": "WARN" if SDK_WARNING.match(line) else "PANIC", "message": line}
-            early = entry.get("controller") == OVERLAYS and "no subnets found" in entry.get("error", "")
+            early = bool(self._gates) and (
+                (entry.get("controller") == OVERLAYS and "no subnets found" in entry.get("error", ""))
+                or entry.get("error") == UNEVALUATED
+            )
             if (
                 entry.get("level") not in ("DEBUG", "INFO", "WARN")
                 and entry["message"] not in HARMLESS
@@ -299,7 +303,7 @@ class Stage:
         """Karpenter's CRDs as released, then the broker's remaining ones."""
         self.install_karpenter()
         if self._with_broker:
-            crds.install(self.client)
+            install(self.client)
         until(lambda: all(map(_established, self.client.list(CRD)[0])), "every definition is established")
 
     def _make_account(self) -> None:

@@ -20,7 +20,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
-from broker.commands.crds import install as crds
+from broker.commands.crds.install import patch
 from broker.controllers.claim_status import instance_id
 from broker.kube.errors import NotFound
 from broker.kube.identity import cluster_uid
@@ -161,13 +161,17 @@ def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage
     # More than needed: Karpenter counts a launch twice if it describes the reservation meanwhile.
     odcr = stage.aws.odcr("g6.12xlarge", A, 9)
     spec = reservation_spec(id_=odcr)
-    crds.patch(stage.client)
+    patch(stage.client)
     body = objects.node_class("by-field", stage.aws)
     body["spec"][FIELD] = spec
     until(lambda: FIELD in stage.would_create(body)["spec"], "the API server serves the field")
     stage.offer(body, objects.node_pool("by-field", node_class="by-field", types=["g6.12xlarge"]))
     until(lambda: shown(stage, "by-field") == {odcr}, "Karpenter has found the reservation")
     pods(stage, "by-field", 1, cpu="30")
+    # It is written once every API server can be expected to know the field.
+    until(
+        lambda: names.ACCEPTED_SPEC in _class(stage, "by-field")["metadata"]["annotations"], "a copy is kept"
+    )
 
     stage.install_karpenter()
     until(lambda: FIELD not in _class(stage, "by-field")["spec"], "the API server serves it no more")
@@ -177,7 +181,7 @@ def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage
     pods(stage, "by-field", 1, cpu="30")
     assert launches(stage, "by-field") == [(RESERVED, odcr, odcr)] * 2
 
-    crds.patch(stage.client)
+    patch(stage.client)
     until(lambda: _class(stage, "by-field")["spec"].get(FIELD) == spec, "the broker writes the value back")
 
 

@@ -14,8 +14,8 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
-from broker.commands.crds import install as crds
-from broker.commands.crds import skew as crd_skew
+from broker.commands.crds import skew
+from broker.commands.crds.install import install
 from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from local.aws import LocalAws
@@ -42,8 +42,8 @@ def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalA
     stack, instances = restore(server, Recording.load(version))
     try:
         before = {claim.name: claim for claim in stack.all(NodeClaim)}
-        assert {row["did"] for row in crds.install(stack.client)} <= {"updated", "unchanged", "created"}
-        assert crd_skew.acceptable(crd_skew.check(stack.client))
+        assert {row["did"] for row in install(stack.client)} <= {"updated", "unchanged", "created"}
+        assert skew.acceptable(skew.check(stack.client))
         stack.control.clear_calls()
         stack.start()
         stack.until_waiting("waits")
@@ -103,10 +103,10 @@ def beside(server: LocalAws, definitions: list[Json]) -> Stack:
 def test_broker_launches_and_rests_beside_older_definitions(server: LocalAws) -> None:
     stack = beside(server, altered("older"))
     try:
-        rows = {row["name"]: row for row in crd_skew.check(stack.client)}
+        rows = {row["name"]: row for row in skew.check(stack.client)}
         older = rows["ondemandcapacityreservations.capacity-broker.io"]
         assert older["state"] == "older" and "status." in older["detail"]
-        assert not crd_skew.acceptable(rows.values())
+        assert not skew.acceptable(rows.values())
         odcr = stack.aws.odcr(count=2)
         stack.node_class(id_=odcr)
         stack.start(poll_seconds=30.0)
@@ -128,8 +128,8 @@ def test_broker_launches_and_rests_beside_older_definitions(server: LocalAws) ->
 def test_fields_of_newer_definitions_survive_the_broker(server: LocalAws) -> None:
     stack = beside(server, altered("newer"))
     try:
-        rows = crd_skew.check(stack.client)
-        assert crd_skew.acceptable(rows)
+        rows = skew.check(stack.client)
+        assert skew.acceptable(rows)
         assert {row["state"] for row in rows} == {"newer", "same"}
         live(stack)
         kind = CapacityReservation.KIND
@@ -145,16 +145,16 @@ def test_fields_of_newer_definitions_survive_the_broker(server: LocalAws) -> Non
 @pytest.mark.covers("USR-32")
 def test_missing_definition_is_named_by_log_and_readiness(server: LocalAws) -> None:
     stack = Stack(server, InProcessTransport(Cluster()))
-    needed = sorted(crd_skew.NEEDED)
+    needed = sorted(skew.NEEDED)
     mirrored = OnDemandCapacityReservation.KIND.resource
     try:
         for name in (*needed, mirrored):
             stack.client.delete(CRD, name)
-        rows = crd_skew.check(stack.client)
+        rows = skew.check(stack.client)
         states = {row["name"]: row["state"] for row in rows}
         assert sorted(name for name, state in states.items() if state == "missing") == needed
         assert [name for name, state in states.items() if state == "absent"] == [mirrored]
-        assert not crd_skew.acceptable(rows)
+        assert not skew.acceptable(rows)
         with capture_logs() as logs:
             broker = stack.start(kubelets=False)
             named = {f"{kind.split('.')[0].removeprefix('ec2')}: {kind} is not installed" for kind in needed}
@@ -162,8 +162,8 @@ def test_missing_definition_is_named_by_log_and_readiness(server: LocalAws) -> N
         errors = [entry for entry in logs if entry["log_level"] == "error" and "way_out" in entry]
         assert set(needed) <= {entry["kind"] for entry in errors}
         assert all("crds install" in entry["way_out"] for entry in errors)
-        crds.install(stack.client)
+        install(stack.client)
         stack.until(lambda: all(broker.ready().values()), "the broker goes on by itself", step=1.0)
-        assert crd_skew.acceptable(crd_skew.check(stack.client))
+        assert skew.acceptable(skew.check(stack.client))
     finally:
         stack.close()

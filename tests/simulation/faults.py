@@ -145,6 +145,20 @@ def watch_expired(world: World, rng: random.Random) -> None:
     world.cluster.compact()
 
 
+# Of the kinds that decisions are made by.
+LATE = (
+    *("pods", "nodes", "nodeclaims", "nodepools", "ec2nodeclasses", "poddisruptionbudgets"),
+    *("capacityreservations", "clustercapacityreservations", "dedicatedaiclusters", "reservations"),
+)
+
+
+def late_watch(world: World, rng: random.Random) -> None:
+    """What happens to objects of one kind is seen only later, by every process."""
+    plural = rng.choice(LATE)
+    world.gate.late[plural] = world.time.seconds + rng.choice((1.0, 10.0, 60.0))
+    world.gate.injected("watch late")
+
+
 # ---- processes
 
 

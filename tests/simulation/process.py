@@ -166,8 +166,9 @@ class Tenure:
     def _informer_steps(self, part: Part) -> Iterator[Step]:
         now = self._clock.monotonic()
         for informer in part.informers:
-            if now >= self._of(informer).due and self._behind(informer):
-                kind: Any = vars(informer)["_kind"]
+            kind: Any = vars(informer)["_kind"]
+            late = vars(informer)["_revision"] and self._process.world.gate.late_by(kind.plural)
+            if not late and now >= self._of(informer).due and self._behind(informer):
                 yield self._step(f"watch {kind.plural}", partial(self._follow, informer))
 
     def _behind(self, informer: Informer[Any]) -> bool:

@@ -174,6 +174,7 @@ class _Run:
         due.append(self._machines_at - now)
         if world.restart_at > now:
             due.append(world.restart_at - now)
+        due += map(world.gate.late_by, world.gate.late)
         soonest = min((d for d in due if d > 0), default=NEVER)
         world.time.advance(min(most, soonest))
 
@@ -203,6 +204,7 @@ class _Run:
         world.gate.armed.clear()
         world.gate.api_faults.clear()
         world.gate.watch_faults.clear()
+        world.gate.late.clear()
         world.gate.api_gone_until = world.gate.api_slow_until = 0.0
         world.control.clear_faults()
         world.control.clear_pools()

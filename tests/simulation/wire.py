@@ -81,6 +81,7 @@ class Gate:
     armed: list[Armed] = field(default_factory=list)
     api_faults: deque[ApiFault] = field(default_factory=deque)
     watch_faults: deque[WatchFault] = field(default_factory=deque)
+    late: dict[str, float] = field(default_factory=dict)  # until when watches of a plural bring nothing
     api_gone_until: float = 0.0  # of the world's time
     api_slow_until: float = 0.0
     api_seconds: float = 0.0  # that a call takes while the API server is slow
@@ -135,6 +136,10 @@ class Gate:
     def gone(self) -> bool:
         """Whether the API server cannot be reached."""
         return self.time.seconds < self.api_gone_until
+
+    def late_by(self, plural: str) -> float:
+        """For how many seconds from now watches of the kind bring nothing."""
+        return max(0.0, self.late.get(plural, 0.0) - self.time.seconds)
 
     def delayed(self) -> None:
         """A call to a slow API server takes its time."""

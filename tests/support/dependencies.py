@@ -16,10 +16,9 @@ from tests.support.caches import claim_caches
 
 
 def dependencies(client: Client, clock: Clock, **given: Any) -> ReservationDependencies:
-    """The given ones, and for the rest empty caches, an account without types and the default settings."""
+    """The given ones, and for the rest empty caches and the default settings."""
     defaults: dict[str, Callable[[], Any]] = {
         "recorder": lambda: Recorder(client, "test", clock),
-        "provider": lambda: SimpleNamespace(reservations=list, instance_types=dict),
         "reads": lambda: ReservationReads(client, clock=clock),
         "caches": claim_caches,
         "inventory": SimpleNamespace,

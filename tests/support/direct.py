@@ -22,6 +22,7 @@ from botocore.compat import HTTPHeaders
 from botocore.handlers import BUILTIN_HANDLERS
 
 from local.aws import LocalAws
+from local.aws.control import Control
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -116,6 +117,7 @@ BUILTIN_HANDLERS.append(("before-send", _answer))
 def local_aws_here() -> Iterator[LocalAws]:
     """One server, in reach of this process and of others."""
     with LocalAws() as server:
+        server.control = Control()
         answering[server] = Direct(server.endpoint, server.application)
         try:
             yield server

@@ -21,7 +21,8 @@ from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands.crds.install import install
-from broker.commands.explain.situation import Situation, read
+from broker.commands.explain.reading import read
+from broker.commands.explain.situation import Situation
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp

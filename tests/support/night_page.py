@@ -25,7 +25,7 @@ from broker.reservations.spec import reserved_of
 from broker.webpage.live import LiveState, live_state
 from local.kube import Cluster
 from providers.aws.prices import PRICES
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 from providers.model import Odcr
 from tests.support.night import CLAIMS, FULL, P5, ago, attempts, cluster, situation
 from tests.unit.webpage.world import NOW, page
@@ -81,14 +81,14 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         outside_cost=lambda: {("p5.48xlarge", "us-east-1a"): 55.04},
     )
     provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
-    return lambda: live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
+    return lambda: live_state(cast(Broker, broker), cast(AccountFacts, provider), NOW)
 
 
 def slots(seen: Situation) -> list[SlotRow]:
     """The picture's rows."""
     broken = {node.claim for node in seen.broken}
     prices = PRICES["us-east-1"]
-    return slot_rows(seen.slot_uses.values(), kept={}, broken=broken, price=lambda use: prices.get(use.type))
+    return slot_rows(seen.slot_uses.values(), broken=broken, price=lambda use: prices.get(use.type))
 
 
 def history() -> HistoryStore:

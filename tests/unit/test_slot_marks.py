@@ -18,7 +18,9 @@ def user(claim: str, owner: str = "", ends: str = "") -> SlotUser:
     return SlotUser(claim=claim, node="", node_pool="", pods=(), owner=owner, since=AT, ends=ends)
 
 
-def use(id_: str, total: int, free: int, *holders: SlotUser, owner: str = "", zone: str = "a") -> SlotUse:
+def use(
+    id_: str, total: int, free: int, *holders: SlotUser, kept: int = 0, owner: str = "", zone: str = "a"
+) -> SlotUse:
     return SlotUse(
         id=id_,
         type="m5.large",
@@ -26,6 +28,7 @@ def use(id_: str, total: int, free: int, *holders: SlotUser, owner: str = "", zo
         state="active",
         total=total,
         free=free,
+        kept=kept,
         owner=owner,
         node_classes=frozenset(),
         holders=holders,
@@ -39,9 +42,7 @@ def price(_: SlotUse) -> float:
 @pytest.mark.covers("ONC-04")
 def test_each_slot_has_the_mark_of_its_use() -> None:
     users = [user("a", "x/own"), user("b", "y/b"), user("c", "x/own", ends="it ends"), user("d", "x/own")]
-    (row,) = slot_rows(
-        [use("cr-1", 8, 3, *users, owner="x/own")], kept={"cr-1": 1}, broken={"d"}, price=price
-    )
+    (row,) = slot_rows([use("cr-1", 8, 2, *users, kept=1, owner="x/own")], broken={"d"}, price=price)
     letters = "".join(mark.letter for mark in row.marks)
     assert letters == "!EL··KXO"
     assert [mark.user.claim for mark in row.marks if mark.user] == ["d", "c", "b", "a"]
@@ -51,7 +52,7 @@ def test_each_slot_has_the_mark_of_its_use() -> None:
 @pytest.mark.covers("ONC-04")
 def test_borrower_has_its_slots_in_its_own_group() -> None:
     lent = use("cr-1", 2, 0, user("a", "x/own"), user("b", "y/b"), owner="x/own", zone="b")
-    rows = slot_rows([lent, use("cr-2", 1, 1, zone="a")], kept={}, broken=(), price=price)
+    rows = slot_rows([lent, use("cr-2", 1, 1, zone="a")], broken=(), price=price)
     groups = by_group(rows, "owner")
     assert {name: [(row.id, row.lender) for row in held] for name, held in groups.items()} == {
         "": [("cr-2", "")],
@@ -71,7 +72,7 @@ def test_broken_and_ending_slots_come_first_and_then_the_dearest_idle_ones() -> 
         use("cr-ends", 1, 0, user("b", ends="it ends")),
         use("cr-broken", 1, 0, user("c")),
     ]
-    rows = slot_rows(uses, kept={}, broken={"c"}, price=price)
+    rows = slot_rows(uses, broken={"c"}, price=price)
     assert [row.id for row in rows] == ["cr-broken", "cr-ends", "cr-idle", "cr-full"]
 
 
@@ -83,9 +84,10 @@ def test_broken_and_ending_slots_come_first_and_then_the_dearest_idle_ones() -> 
 )
 def test_row_has_as_many_marks_as_ec2_counts_slots(total: int, free: int, claims: int, kept: int) -> None:
     """Also while the claims differ from EC2's count."""
-    free = min(free, total)
-    counted = use("cr-1", total, free, *(user(str(n)) for n in range(claims)))
-    (row,) = slot_rows([counted], kept={"cr-1": kept}, broken=(), price=price)
+    unused = min(free, total)
+    kept = min(kept, unused)
+    counted = use("cr-1", total, unused - kept, *(user(str(n)) for n in range(claims)), kept=kept)
+    (row,) = slot_rows([counted], broken=(), price=price)
     assert len(row.marks) == total
     assert sum(count for _, count in row.counts) == total
     assert {mark.use for mark in row.marks} <= {*USES}

@@ -9,6 +9,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
+from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
@@ -24,6 +25,7 @@ from broker.oncall.waiting_pods import (
 )
 from broker.placement.pool_choice import buys
 from broker.reservations.annotations import STOP
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
@@ -94,9 +96,7 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
         borrowers = [
             claim.name
             for claim in whole.claims
-            if claim.status.provider_id
-            and claim.labels.get(names.RESERVATION_ID) in ids
-            and rights.of_claim(claim) != reserved
+            if occupied_odcr(claim) in ids and rights.of_claim(claim) != reserved
         ]
         waiters = [item for item in whole.waiters if item.draws_from == reserved and not item.claim]
         if borrowers and waiters:
@@ -211,6 +211,12 @@ def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
             yield (
                 f"kubectl edit ec2nodeclass {node_class.name}",
                 f"nothing launches from it: {launchable.reason}",
+            )
+        resolved = condition(node_class.status.conditions, names.RESERVATIONS_RESOLVED)
+        if resolved and resolved.status == "False" and resolved.reason in NAME_ANOTHER:
+            yield (
+                f"kubectl edit ec2nodeclass {node_class.name}",
+                f"no reservation that it names can serve: {resolved.reason}",
             )
     for obj in situation.reservations:
         if obj.status.capacity_reservation_lifecycle_state == "Failed":

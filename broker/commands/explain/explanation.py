@@ -173,10 +173,10 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
 
 
 def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
-    waiting, short = situation.waiting, list(situation.shortages)
+    waiting, short = situation.waiting_claims, list(situation.shortages)
     waits = counted(len(waiting), "claim waits", "claims wait")
     if waiting:
-        waits += f", the oldest for {age(situation.now - created(waiting[0], situation.now))}"
+        waits += f", the oldest for {age(situation.now - min(created(c, situation.now) for c in waiting))}"
     if pods := situation.waiting_pods:
         waits = f"{counted(len(pods), 'pod waits', 'pods wait')}; {waits}"
     since = f", since {timestamp(short[0].since)}" if short else ""

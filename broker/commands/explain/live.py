@@ -6,30 +6,31 @@ are those of the launch loop, so the options and verdicts are the broker's own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
 from broker.capacity.model import Claim
 from broker.capacity.supply import LaunchSupply
-from broker.commands.explain import claim as claims
+from broker.commands.explain import claims
 from broker.commands.explain.decision import unplanned
 from broker.commands.explain.options import ClaimForecast, forecast_planned
 from broker.commands.explain.pod import PodExplainer
-from broker.commands.explain.situation import Situation, with_events
+from broker.commands.explain.reading import with_events
+from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
-from broker.oncall.waiters import gang_members, is_brokers, waiting_pods, waits
-from broker.placement.claims import BadClaim, in_gangs, kept_slots, planned
+from broker.oncall.state import is_brokers
+from broker.oncall.waiters import gang_members, waiting_pods, waits
+from broker.placement.claims import BadClaim, in_gangs, planned
 from broker.placement.waiting import waiting_since
+from broker.reservations.claims import ending_claims, occupied_odcr
 from broker.webpage.details import Explainer
 
 EVENTS_EVERY: Final = 10  # seconds between two reads of a pod's events: a live page is read every two
@@ -55,7 +56,7 @@ class LiveForecaster:
         objects, plans, refused = self._readable(waiting)
         if (subject := plans.get(claim.uid)) is None:
             return ClaimForecast(decision=unplanned(refused.get(claim.uid, "it is being deleted")).sentence)
-        supply = self._supply(snapshot, objects, plans, claims)
+        supply = self._supply(snapshot, objects, plans, ending_claims(claims))
         if subject.node_class not in supply.classes:
             why = f"class {subject.node_class} is not ready"
             return ClaimForecast(decision=unplanned(why).sentence)
@@ -83,20 +84,20 @@ class LiveForecaster:
         snapshot: Snapshot,
         objects: Mapping[str, NodeClaim],
         plans: Mapping[str, Claim],
-        claims: Sequence[NodeClaim],
+        ending: Mapping[str, Sequence[str]],
     ) -> LaunchSupply:
         """As the launch loop has it."""
         classes = {
             name: self.broker.nodeclasses.plan(name) for name in {p.node_class for p in plans.values()}
         }
-        left = Counter(snapshot.inventory.left) + kept_slots(claims, plans, self.now)
         return LaunchSupply(
             classes={name: ready for name, ready in classes.items() if ready is not None},
             types=snapshot.types,
-            inventory=replace(snapshot.inventory, left=left),
+            inventory=snapshot.inventory,
             shortages=self.broker.launcher.shortages,
             now=self.now,
             entitlements=self.broker.slots.entitlements(objects, snapshot),
+            ending=ending,
         )
 
 
@@ -118,6 +119,7 @@ def situation(broker: Broker, now: datetime) -> Situation:
         price=broker.node_prices(),
         shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
         types=broker.types(),
+        promises=broker.inventory.snapshot(),
         reports=broker.pod_reports(),
     )
 
@@ -126,7 +128,7 @@ def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
     """The part of the cluster that a pod with a node shows: the node, its claim, slot and pods."""
     node = pod.spec.node_name
     on_node = [claim for claim in broker.read.claims.cache.list() if node and claim.status.node_name == node]
-    slots = {claim.labels.get(names.RESERVATION_ID, "") for claim in on_node}
+    slots = {occupied_odcr(claim) for claim in on_node}
     return Situation(
         now=now,
         claims=on_node,

@@ -36,12 +36,12 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import ways
-from broker.commands.dry_run import Entitle
+from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import Decision, decided, unplanned
 from broker.commands.plan.claims import considered
 from broker.placement.claims import in_gangs
+from broker.reservations.claims import ending_claims
 from broker.text import counted, format_time
-from providers.base import CapacityProvider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def forecast_claim(
     subject: NodeClaim,
     claims: Iterable[NodeClaim],
     classes: Iterable[EC2NodeClass],
-    provider: CapacityProvider,
+    provider: AccountReads,
     *,
     now: datetime,
     defaults: LaunchDefaults,
@@ -82,6 +82,7 @@ def forecast_claim(
         [node_class for node_class in classes if node_class.name in named],
         waiting,
         provider,
+        among=every,
         now=now,
         where="in the cluster",
         defaults=defaults,
@@ -106,6 +107,7 @@ def forecast_claim(
         shortages=published,
         now=now,
         entitlements=entitlements,
+        ending=ending_claims(every),
     )
     return forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(every))
 

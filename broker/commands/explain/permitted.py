@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from broker.apis.meta import Object
 from broker.capacity.shortages import Shortages
-from broker.controllers.launch.published import read_shortages
+from broker.controllers.launch.published import read_odds, read_shortages
 from broker.controllers.provisioning.published import read_reports, read_types
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
@@ -15,6 +16,26 @@ from broker.oncall.pod_reports import PodReport
 from providers.model import InstanceType
 
 T = TypeVar("T", bound=Object)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class PublishedFact(Generic[V]):
+    """A value that the running broker publishes. `left_out`: the words for a caller who may not read it."""
+
+    read: Callable[[Client], V]
+    nothing: V
+    left_out: str
+
+
+SHORTAGES = PublishedFact(read_shortages, Shortages(), "current shortages are left out")
+ODDS = PublishedFact[Mapping[str, int]](read_odds, {}, "the ranks of pools are left out")
+TYPES = PublishedFact[Mapping[str, InstanceType]](
+    read_types, {}, "instance types are left out, so whether they have room for a pod"
+)
+REPORTS = PublishedFact[Mapping[str, PodReport]](
+    read_reports, {}, "the broker's reasons are left out, so those whose event is over"
+)
 
 
 def listed(
@@ -34,27 +55,11 @@ def listed(
     return []
 
 
-def published_shortages(client: Client) -> tuple[Shortages, str]:
-    """The shortages that the running broker published; none, and why, if the caller may not read them."""
+def published(client: Client, value: PublishedFact[V], unread: list[str] | None = None) -> V:
+    """The value; nothing if the caller may not read it. `unread` gets the reason. Raises other ApiErrors."""
     try:
-        return read_shortages(client), ""
+        return value.read(client)
     except Forbidden as error:
-        return Shortages(), f"current shortages are left out: {error}"
-
-
-def published_types(client: Client, unread: list[str]) -> Mapping[str, InstanceType]:
-    """The types that the running broker published; none if the caller may not read them."""
-    try:
-        return read_types(client)
-    except Forbidden as error:
-        unread.append(f"instance types are left out, so whether they have room for a pod: {error}")
-        return {}
-
-
-def published_reports(client: Client, unread: list[str]) -> Mapping[str, PodReport]:
-    """The reports that the running broker published; none if the caller may not read them."""
-    try:
-        return read_reports(client)
-    except Forbidden as error:
-        unread.append(f"the broker's reasons are left out, so those whose event is over: {error}")
-        return {}
+        if unread is not None:
+            unread.append(f"{value.left_out}: {error}")
+        return value.nothing

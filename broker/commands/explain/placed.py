@@ -17,6 +17,7 @@ from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
 from broker.oncall.slot_holders import holder, workloads_on
+from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
 
 MOST_EVENTS: Final = 5
@@ -49,14 +50,15 @@ def claim_of_node(situation: Situation, pod: Pod) -> NodeClaim | None:
 
 def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     """The slot of a claim with an instance: its reservation, owner and price, and its pods."""
-    use = situation.slot_uses.get(claim.labels.get(names.RESERVATION_ID, ""))
+    slot = occupied_odcr(claim)
+    use = situation.slot_uses.get(slot)
     pods = workloads_on(claim, situation.every_pod)
     user = holder(claim, pods, draw_rights(situation).of_claim)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")
     end = user.until or (use.ends if use is not None else None)
     why = user.ends or ("the reservation ends" if end else "")
-    slot = claim.labels.get(names.RESERVATION_ID) or "outside reservations"
+    owned = f" of {use.owner}" if use is not None and use.owner else ""
     return {
         "claim": claim.name,
         "node": claim.status.node_name,
@@ -64,7 +66,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "capacity_type": kind,
         "instance_type": type_,
         "zone": zone,
-        "reservation": claim.labels.get(names.RESERVATION_ID, ""),
+        "reservation": slot,
         "owner": use.owner if use is not None else "",
         "draws_from": user.owner,
         "pods": [pod.key for pod in pods],
@@ -73,7 +75,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "until": end and timestamp(end),
         "why_until": why,
         "where": f"{claim.name}\n{type_} in {zone}",
-        "slot": f"{slot}{f' of {use.owner}' if use is not None and use.owner else ''}\n{kind}",
+        "slot": f"{slot or 'outside reservations'}{owned}\n{kind}".rstrip(),
         "beside": abridged([pod.key for pod in pods], 3),
         "end": (f"{format_time(end).replace('T', ' ')}: {why}" if end else why) or "not known",
     }

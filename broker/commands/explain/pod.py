@@ -9,7 +9,7 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -18,17 +18,18 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.advice import best_advice
-from broker.commands.explain.claim import Forecasts, format_options
+from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.probe import probe
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import slot_rows
-from broker.commands.explain.unknown_names import elsewhere, unknown
+from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
 from broker.oncall.slot_holders import SlotUse
-from broker.oncall.waiters import is_brokers, waits
+from broker.oncall.state import is_brokers
+from broker.oncall.waiters import waits
 from broker.oncall.waiting_pods import (
     GATED,
     WaitingPod,
@@ -52,9 +53,11 @@ def find(situation: Situation, namespace: str, name: str) -> Pod:
         return pod
     if text := elsewhere("Pod", name, namespace, (p.namespace for p in known.values() if p.name == name)):
         raise ValueError(text)
+    if text := no_namespace(namespace, (item.name for item in situation.namespaces)):
+        raise ValueError(text)
     near = [pod.name for pod in known.values() if pod.namespace == namespace]
-    command = f"kubectl get pods -n {namespace}"
-    raise ValueError(unknown("Pod", name, near, command))
+    command, where = f"kubectl get pods -n {namespace}", f"namespace {namespace}"
+    raise ValueError(unknown("Pod", name, near, command, where))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +87,14 @@ class PodExplainer:
         verdicts = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
         options = self._options(pod, claim, chosen)
-        slots = [*_slots(situation, claim, chosen, options)]
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
         reported = pod.uid in situation.around.reports and any(row["verdict"] == "next" for row in rows)
         held = bool(row.obstacles.held) and row.reason != GATED
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
+        if unfit and options is not None:
+            options = replace(options, rows=[*_none_next(options.rows)])
+        slots = [*_slots(situation, claim, chosen, options)]
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
         return Explanation(
@@ -97,7 +102,7 @@ class PodExplainer:
             headline=f"{_state(row, situation.now)}: {row.reason}",
             parts={
                 "why": [pod_waits(row, situation.now) | {"alike": [pod.key for pod in alike]}],
-                "nodepools": [*_pools(verdicts)],
+                "nodepools": [*_pools(verdicts, unfit=unfit and not held)],
                 "options": list(options.rows) if options is not None else [],
                 "slots": [line for use, role in slots for line in slot_rows(use, situation.now, role)],
                 "do": best_advice(part, row, () if unfit else rows),
@@ -128,17 +133,26 @@ def _state(row: WaitingPod, now: datetime) -> str:
     return f"waits for {age(now - (row.since or now))}{pool}{claim}"
 
 
-def _pools(verdicts: Sequence[PoolVerdict]) -> Iterator[dict[str, Any]]:
+def _none_next(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The options of a pod that the broker makes no claim for: none is launched next."""
+    yield from ({**row, "verdict": "then" if row["verdict"] == "next" else row["verdict"]} for row in rows)
+
+
+def _pools(verdicts: Sequence[PoolVerdict], *, unfit: bool) -> Iterator[dict[str, Any]]:
+    """`unfit`: the broker reported that none of its NodePools has a machine for the pod."""
     for place, verdict in enumerate(verdicts):
         pool = verdict.pool
+        refused = verdict.rejection
+        if unfit and of_broker(pool):
+            refused = refused or "it has no machine for the pod, for the reason above"
         ref = pool.spec.template.spec.node_class_ref
         yield {
-            "verdict": "no" if verdict.rejection else "first" if place == 0 else "then",
+            "verdict": "no" if refused else "first" if place == 0 else "then",
             "nodepool": pool.name,
             "weight": pool.spec.weight or 0,
             "class": ref.name,
             "group": ref.group,
-            "message": verdict.rejection or f"its nodes are made by {_controller(verdict)}",
+            "message": refused or f"its nodes are made by {_controller(verdict)}",
         }
 
 

@@ -6,7 +6,6 @@ installed counts as empty. A kind that may not be read counts as empty too, and 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,40 +20,28 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.attempts import Attempt
-from broker.capacity.model import Pool
+from broker.capacity.model import Inventory, Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.commands.explain.event_facts import (
-    KARPENTER,
     concerned,
     happened,
-    of_scheduler,
     reports,
-    written_by,
-)
-from broker.commands.explain.permitted import (
-    listed,
-    published_reports,
-    published_shortages,
-    published_types,
 )
 from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price
-from broker.kube.client import Client
-from broker.kube.errors import Forbidden
+from broker.controllers.left_slots import promised_slots
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
 from broker.oncall.pod_reports import PodReport
-from broker.oncall.slot_holders import SlotUse, held_slots, slot_uses
+from broker.oncall.slot_holders import SlotUse, slot_uses
+from broker.oncall.state import is_brokers
 from broker.oncall.waiters import (
     Waiter,
     claim_waiters,
     created,
     drawn_by_pod,
-    gang_members,
-    is_brokers,
     pod_waiters,
-    waiting_pods,
 )
 from broker.oncall.waiting_pods import (
     PodSurroundings,
@@ -66,10 +53,10 @@ from broker.placement.node_prices import Price
 from broker.placement.pool_room import TypeRoom
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import held_slots, occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from providers.model import InstanceType
-from providers.names import MANAGER
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 
@@ -98,6 +85,7 @@ class Situation:
     reports: Mapping[str, PodReport] = field(default_factory=dict)
     whole: Situation | None = None  # if this is a part
     price: Price | None = None  # None: by the shipped table
+    promises: Inventory | None = None  # with the promised slots; None: by the claims
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -158,7 +146,21 @@ class Situation:
     def slot_uses(self) -> dict[str, SlotUse]:
         """The EC2 reservations with the users of their slots, by id."""
         rights = draw_rights(self)
-        return slot_uses(self.mirrors, self.slot_owners, self.claims, self.every_pod, rights.of_claim)
+        return slot_uses(
+            self.mirrors,
+            self.slot_owners,
+            self.claims,
+            self.every_pod,
+            rights.of_claim,
+            self.promised.promised,
+        )
+
+    @cached_property
+    def promised(self) -> Inventory:
+        """The promised slots, also of a part."""
+        if self.whole is not None:
+            return self.whole.promised
+        return self.promises or promised_slots(self.claims, self.now, owns=is_brokers)
 
     @property
     def slot_owners(self) -> dict[str, ReservationKey]:
@@ -185,7 +187,11 @@ class Situation:
         """The idle slots with the waiters that could have them; of a part, those with either in it."""
         whole = self.whole or self
         slots = idle_slots(
-            whole.mirrors, whole.slot_owners, known_facts(whole.claims, whole.types), held_slots(whole.claims)
+            whole.mirrors,
+            whole.slot_owners,
+            known_facts(whole.claims, whole.types),
+            held_slots(whole.claims),
+            self.promised.promised,
         )
         part = None
         if self.whole is not None:
@@ -197,79 +203,6 @@ class Situation:
         """The recorded attempts of all claims, the oldest first."""
         attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
         return sorted(attempts_, key=lambda attempt: attempt.at)
-
-
-def read(client: Client, now: datetime) -> Situation:
-    """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
-    collecting = gc.isenabled()
-    gc.disable()  # all that is read stays, and a collection would walk it again and again
-    try:
-        return _read(client, now)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _read(client: Client, now: datetime) -> Situation:
-    shortages, why = published_shortages(client)
-    unread = [why] if why else []
-    events = listed(client, Event, unread)
-    claims = listed(client, NodeClaim, unread, required=True)
-    pods = listed(client, Pod, unread)
-    waiting = waiting_pods(pods, claims, now)
-    types = published_types(client, unread) if waiting else {}
-    reports = published_reports(client, unread) if waiting else {}
-    situation = Situation(
-        now=now,
-        claims=claims,
-        pods=waiting,
-        types=types,
-        reports=reports,
-        every_pod=pods,
-        members=gang_members(pods),
-        pools=listed(client, NodePool),
-        nodes=listed(client, Node, unread),
-        classes=listed(client, EC2NodeClass, unread),
-        reservations=[
-            *listed(client, CapacityReservation, unread),
-            *listed(client, ClusterCapacityReservation, unread),
-        ],
-        namespaces=listed(client, Namespace),
-        mirrors=listed(client, OnDemandCapacityReservation, unread),
-        shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
-        unread=tuple(unread),
-    )
-    return with_events(situation, events)
-
-
-def with_events(situation: Situation, events: Iterable[Event]) -> Situation:
-    """The situation with these events, each beside those of its writer."""
-    ordered = sorted(events, key=lambda event: happened(event) or situation.now)
-    return replace(
-        situation,
-        events=[event for event in ordered if written_by(event, MANAGER)],
-        karpenter_events=[event for event in ordered if written_by(event, KARPENTER)],
-        scheduler_events=[event for event in ordered if of_scheduler(event)],
-    )
-
-
-def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
-    """Reads the cluster; of a caller that may not list all pods, those of the namespace. Raises ApiError."""
-    situation = read(client, now)
-    if situation.every_pod:
-        return situation
-    try:
-        pods = [Pod.decode(raw) for raw in client.list(Pod.KIND, namespace=namespace)[0]]
-    except Forbidden:
-        return situation
-    return replace(
-        situation,
-        every_pod=pods,
-        pods=waiting_pods(pods, situation.claims, now),
-        members=gang_members(pods),
-        types=published_types(client, []),
-        reports=published_reports(client, []),
-    )
 
 
 def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
@@ -316,8 +249,7 @@ def of_reservation(
         [
             claim
             for claim in situation.claims
-            if rights.of_claim(claim) == reserved_of(reservation_)
-            or claim.labels.get(names.RESERVATION_ID, "-") in ids
+            if rights.of_claim(claim) == reserved_of(reservation_) or occupied_odcr(claim) in ids
         ],
         [mirror for mirror in situation.mirrors if mirror.name in ids],
     )
@@ -361,8 +293,7 @@ def _of_unowned(situation: Situation, mirror: OnDemandCapacityReservation) -> Si
     claims = [
         claim
         for claim in situation.claims
-        if claim.labels.get(names.RESERVATION_ID) == mirror.name
-        or (claim.waits and claim.spec.node_class_ref.name in classes)
+        if occupied_odcr(claim) == mirror.name or (claim.waits and claim.spec.node_class_ref.name in classes)
     ]
     return _part(situation, mirror, claims, [mirror])
 

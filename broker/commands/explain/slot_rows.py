@@ -38,7 +38,7 @@ def slot_state(situation: Situation, mirror: OnDemandCapacityReservation) -> Ite
 
 
 def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str, Any]]:
-    """A row for each user of a reservation, and one for its free slots and those that others use.
+    """A row for each user of a reservation, one for its free slots, those kept, and those that others use.
 
     `role`: what a pod has to do with it, if the page is that of a pod.
     """
@@ -48,6 +48,9 @@ def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str,
         yield {**named, "place": place, **_user(user, use, now)}
     if use.free:
         yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
+    if use.kept:
+        text = f"{counted(use.kept, 'unused slot')} kept for certain claims"
+        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
     if use.elsewhere:
         text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
         yield {**named, "place": place, **_NO_CLAIM, "holder": text}

@@ -17,8 +17,16 @@ def elsewhere(kind: str, name: str, namespace: str, namespaces: Iterable[str]) -
     return f"no {kind} {name!r} in namespace {namespace}: it is in {abridged(same, 3)} (write -n {same[0]})"
 
 
-def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
-    """About a name that no object has: the similar names, or the first of all."""
+def no_namespace(namespace: str, known: Iterable[str]) -> str:
+    """About a namespace that does not exist; empty for one that does, or while none can be read."""
+    existing = {*known}
+    if not existing or namespace in existing:
+        return ""
+    return unknown("Namespace", namespace, existing, "kubectl get namespaces")
+
+
+def unknown(kind: str, name: str, known: Iterable[str], command: str, where: str = "this cluster") -> str:
+    """About a name that no object has: the similar names, or the first of all; `where`: their place."""
     existing = sorted(known)
     if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
         return f"no class and no CapacityReservation uses {name}: capacity-broker inventory shows all of EC2"
@@ -26,4 +34,4 @@ def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
         shown = f"did you mean {' or '.join(meant)}?"
     else:
         shown = f"there are {abridged(existing, 3)}" if existing else "there is none at all"
-    return f"no {kind} {name!r} in this cluster: {shown} ({command})"
+    return f"no {kind} {name!r} in {where}: {shown} ({command})"

@@ -11,7 +11,7 @@ from broker.apis.meta import Kind
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.situation import Situation
-from broker.commands.explain.unknown_names import elsewhere, unknown
+from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
@@ -62,6 +62,8 @@ def _check(client: Client, situation: Situation, kind: Kind, namespace: str, nam
         every = [raw["metadata"] for raw in _every(client, kind, namespace)]
         same = (item["namespace"] for item in every if item["name"] == name)
         if text := elsewhere(kind.kind, name, namespace, same):
+            raise ValueError(text) from error
+        if text := no_namespace(namespace, (item.name for item in situation.namespaces)):
             raise ValueError(text) from error
         owners = {owner_of(pod): pod.key for pod in situation.every_pod if pod.namespace == namespace}
         for owner, pod in owners.items():

@@ -19,6 +19,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation, OnDemandCapacityReservationStatus
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.commands.dry_run import AccountReads
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
@@ -29,7 +30,6 @@ from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted, format_time
-from providers.base import CapacityProvider
 from providers.model import Odcr
 from providers.names import MANAGER, TAG_CLUSTER
 from providers.odcr_states import Maker
@@ -95,7 +95,7 @@ def _claimant(reservation: Reservation) -> OwnershipClaim:
 
 
 def rows(
-    provider: CapacityProvider, records: InventoryRecords, *, cluster: str = "", now: datetime
+    provider: AccountReads, records: InventoryRecords, *, cluster: str = "", now: datetime
 ) -> list[dict[str, Any]]:
     """One row a reservation, the launchable ones first. `cluster` is the name of the cluster with the
     listed CapacityReservations. Raises ProviderError.

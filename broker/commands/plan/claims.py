@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -19,18 +20,28 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.model import LAUNCH_DEFAULTS, Claim, Inventory, LaunchDefaults, NodeClass, Plan, Solution
-from broker.capacity.options import capacity_types
+from broker.capacity.matching import NAME_ANOTHER
+from broker.capacity.model import (
+    LAUNCH_DEFAULTS,
+    Claim,
+    Inventory,
+    LaunchDefaults,
+    NodeClass,
+    Plan,
+    Skipped,
+    Solution,
+)
 from broker.capacity.plan import plan
 from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
-from broker.commands.dry_run import DryEviction, DryRun
+from broker.commands.dry_run import AccountReads, DryEviction, DryRun
 from broker.commands.explain.decision import Decision, because, decided, unplanned
 from broker.commands.inventory.prices import shown_price
 from broker.commands.manifests import BadManifest
 from broker.commands.plan import bill
-from broker.commands.plan.bill import RESERVED
 from broker.controllers.claim_status import instance_id
+from broker.controllers.inventory import read_groups
+from broker.controllers.left_slots import promised_slots
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
@@ -40,12 +51,12 @@ from broker.controllers.nodeclass.resolve import (
 )
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
-from broker.oncall.waiters import is_brokers
+from broker.oncall.state import is_brokers
 from broker.placement.claims import BadClaim, in_gangs, planned
 from broker.placement.waiting import waiting_since
 from broker.quota.slot_model import CLAIM
+from broker.reservations.claims import ending_claims, occupied_odcr
 from broker.text import abridged, counted, plain
-from providers.base import CapacityProvider
 from providers.errors import ErrorClass, ProviderError
 
 COLUMNS = {
@@ -76,7 +87,7 @@ class PlanInputs:
 
 def rows(
     objects: Iterable[Object],
-    provider: CapacityProvider,
+    provider: AccountReads,
     *,
     now: datetime,
     seconds: float = SECONDS,
@@ -100,6 +111,7 @@ def rows(
         classes,
         open_.values(),
         provider,
+        among=dry_run.claims,
         now=now,
         where=where,
         defaults=defaults,
@@ -115,6 +127,7 @@ def rows(
         shortages=dry_run.shortages(),
         now=now,
         entitlements=dry_run.entitlements(by_uid, inputs.inventory),
+        ending=ending_claims(dry_run.claims),
     )
     launched = in_gangs(dry_run.claims)
     result = plan(inputs.waiting, supply, launched=launched, seconds=seconds, timer=timer)
@@ -171,8 +184,9 @@ def also_planned(objects: Iterable[Object], dry_run: DryRun) -> str:
 def considered(
     classes: Sequence[EC2NodeClass],
     claims: Iterable[NodeClaim],
-    provider: CapacityProvider,
+    provider: AccountReads,
     *,
+    among: Sequence[NodeClaim],
     now: datetime,
     where: str = "in the files",
     defaults: LaunchDefaults = LAUNCH_DEFAULTS,
@@ -181,14 +195,18 @@ def considered(
 ) -> PlanInputs:
     """Resolves the classes as a launch would and reads the claims. Raises ProviderError.
 
-    `odds`: the ranks of pools that the running broker published.
+    `among`: all claims that exist: slots are promised to some. `odds`: the ranks of pools that the running
+    broker published.
 
     A claim that does not exist yet counts as created now. `pods`: the cluster's; read only if the hold of a
     gang depends on them.
     """
     find = cache(lambda: {pod.key: pod for pod in pods()})
     inventory, errors = _inventory(classes, provider, now)
-    inventory = replace(inventory, odds=odds)
+    promises = promised_slots(among, now, owns=is_brokers)
+    inventory = replace(
+        inventory, left=promises.left, joining=promises.joining, kept=promises.kept, odds=odds
+    )
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
     for node_class in classes:
@@ -237,18 +255,13 @@ def considered(
 
 
 def _inventory(
-    classes: Iterable[EC2NodeClass], provider: CapacityProvider, now: datetime
+    classes: Iterable[EC2NodeClass], provider: AccountReads, now: datetime
 ) -> tuple[Inventory, dict[str, ProviderError]]:
-    groups, errors = {}, {}
+    arns = set()
     for node_class in classes:
-        try:
-            arn = selection(node_class).group_arn
-            if arn:
-                groups[arn] = provider.group(arn)
-        except Unresolved:
-            continue  # reported where the class is resolved
-        except ProviderError as error:
-            errors[arn] = error
+        with suppress(Unresolved):  # reported where the class is resolved
+            arns.add(selection(node_class).group_arn)
+    groups, errors = read_groups(provider, arns - {""})
     odcrs = {odcr.id: odcr for odcr in provider.reservations()}
     return Inventory(odcrs=odcrs, groups=groups, described=now), errors
 
@@ -257,7 +270,7 @@ def _row(
     claim: NodeClaim, result: Plan, inputs: PlanInputs, evictions: Iterable[DryEviction]
 ) -> dict[str, Any]:
     if claim.status.provider_id:
-        slot = claim.labels.get(names.RESERVATION_ID)
+        slot = occupied_odcr(claim)
         decision = Decision(sentence=f"runs already: {instance_id(claim)}{f' in {slot}' if slot else ''}")
     elif why := inputs.refused.get(claim.name):
         decision = unplanned(why)
@@ -271,7 +284,7 @@ def _row(
         "capacity_type": decision.option.pool.capacity_type if decision.option else "",
         "usd_hour": bill.usd_hour(decision.option) if decision.option else None,
         "then": [bill.alternative(option) for option in decision.rest] if decision.option else [],
-        "why": _why(decision, _misfits(claim, decision, inputs)),
+        "why": _why(decision),
         "launches": decision.option is not None,
         "runs": bool(claim.status.provider_id),
         "pods": pods_of(claim),
@@ -293,22 +306,12 @@ def format_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _misfits(claim: NodeClaim, decision: Decision, inputs: PlanInputs) -> list[str]:
-    """Why its class has no reservation at all, of a claim that would take one and goes elsewhere."""
-    if decision.option is None or decision.option.pool.capacity_type == RESERVED:
-        return []
-    planned_claim = next(misfit for misfit in inputs.waiting if misfit.name == claim.name)
-    resolved = inputs.classes[planned_claim.node_class].resolved
-    if resolved.usable or RESERVED not in capacity_types(planned_claim.requirements):
-        return []
-    return [f"{misfit.reason}: {misfit.message}" for misfit in resolved.misfits[:5]]
-
-
-def _why(decision: Decision, misfits: Iterable[str]) -> str:
+def _why(decision: Decision) -> str:
     if decision.option is None:
         return decision.sentence
-    reasons = [
-        f"{skip.pool.shown}: {because(skip.reason, skip.message, pool=str(skip.pool))}"
-        for skip in decision.skipped
-    ]
-    return "; ".join([*reasons, *misfits]) or "the best option that it has"
+    return "; ".join(map(_because, decision.skipped)) or "the best option that it has"
+
+
+def _because(skip: Skipped) -> str:
+    text = because(skip.reason, skip.message, pool=str(skip.pool))
+    return text if skip.reason in NAME_ANOTHER else f"{skip.pool.shown}: {text}"

@@ -19,8 +19,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.model import Inventory, NodeClass
 from broker.capacity.supply import LaunchSupply
-from broker.commands.dry_run import DryRun, current_odds, read_once
-from broker.commands.explain.permitted import listed, published_shortages
+from broker.commands.dry_run import AccountReads, DryRun, read_once
+from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.plan.claims import considered
 from broker.commands.plan.pod_manifests import existing_pods, pods_of, remarks
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
@@ -56,14 +56,13 @@ from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
-from broker.oncall.waiters import is_brokers
+from broker.oncall.state import is_brokers
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import of_broker, static_pool
 from broker.settings import Settings
 from broker.text import abridged
-from providers.base import CapacityProvider
 
 Json = Mapping[str, Any]
 MOST_NAMED = 5
@@ -93,13 +92,20 @@ class _Pools:
 
 
 def _pools(
-    every: Sequence[NodePool], client: Client, provider: CapacityProvider, settings: Settings, now: datetime
+    every: Sequence[NodePool],
+    claims: Sequence[NodeClaim],
+    client: Client,
+    provider: AccountReads,
+    settings: Settings,
+    now: datetime,
 ) -> _Pools:
     pools = [pool for pool in every if of_broker(pool)]
     named = {pool.spec.template.spec.node_class_ref.name for pool in pools}
     classes = [item for item in listed(client, EC2NodeClass) if item.name in named]
-    odds = current_odds(client)
-    inputs = considered(classes, (), provider, now=now, defaults=settings.launch_defaults, odds=odds)
+    odds = published(client, ODDS)
+    inputs = considered(
+        classes, (), provider, among=claims, now=now, defaults=settings.launch_defaults, odds=odds
+    )
 
     def ready(name: str) -> LaunchClass:
         if name in inputs.ready:
@@ -215,7 +221,7 @@ def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningRead
 def planned_pods(
     documents: Sequence[Json],
     client: Client,
-    provider: CapacityProvider,
+    provider: AccountReads,
     settings: Settings,
     clock: Clock,
     *,
@@ -229,8 +235,8 @@ def planned_pods(
         return PodPlan(notes=remarks(documents))
     cluster = listed(client, Pod)
     every = listed(client, NodePool)
-    pools = _pools(every, client, provider, settings, clock.now())
     claims = listed(client, NodeClaim)
+    pools = _pools(every, claims, client, provider, settings, clock.now())
     reads = _reads(client, settings, clock)
     pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims), reads)
     room = reads.occupancy.read(clock.now(), pods.all_)
@@ -274,7 +280,7 @@ def planned_pods(
                 classes=pools.classes,
                 types=provider.instance_types(),
                 inventory=pools.inventory,
-                shortages=published_shortages(client)[0],
+                shortages=published(client, SHORTAGES),
                 now=clock.now(),
             ),
             entitle=lambda claims, machines: dry_run().entitlements(claims, pools.inventory, machines),

@@ -42,24 +42,24 @@ def register(
         """Show the broker's leftovers in the cluster and in AWS, and with --yes remove them. Ends no instance
         and cancels no reservation: they are listed with the command that does.
         """
-        from broker.commands.uninstall import removal as uninstall
+        from broker.commands.uninstall import removal
         from broker.kube.clock import SystemClock
         from providers.aws.clients import configured_region
 
         connected, now = client(settings), SystemClock().now()
         if yes and not force:
-            uninstall.require_no_leader(connected, now)
-        account = uninstall.account_of(
+            removal.require_no_leader(connected, now)
+        account = removal.account_of(
             connected,
             lambda cluster, region: provider(replace(settings, region=region), cluster=cluster),
             cluster=settings.cluster_name,
             region=settings.region or configured_region(settings.aws_profile or None) or "",
         )
-        leftovers = uninstall.find(connected, account, keep_terms=keep_terms)
+        leftovers = removal.find(connected, account, keep_terms=keep_terms)
         rows, stays = list(leftovers.rows(do=yes)), [asdict(item) for item in leftovers.stays]
         failed = any(row["result"].startswith("failed") for row in rows)
         _print(rows, stays, removed=yes, output=output)
-        if not yes and (leader := uninstall.holder(connected, now)):
+        if not yes and (leader := removal.holder(connected, now)):
             typer.echo(f"{leader} leads: stop the broker before `uninstall --yes`", err=True)
         raise typer.Exit(1 if failed else 0)
 

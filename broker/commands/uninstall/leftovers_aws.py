@@ -37,8 +37,9 @@ class Account:
     uid: str
     region: str
 
-    def aws(self, service: str, arguments: str) -> str:
-        return f"aws {service} {arguments} --region {self.region}"
+    def ec2(self, arguments: str) -> str:
+        """The command that does this in EC2."""
+        return f"aws ec2 {arguments} --region {self.region}"
 
 
 def find(account: Account, plan: RemovalPlan, *, classes: Collection[str], keep_terms: bool) -> None:
@@ -70,7 +71,7 @@ def _tagged(
             carriers.setdefault(keys, []).append(id_)
         if advised and keep_terms:
             listed = " ".join(f"Key={key}" for key in sorted(advised))
-            command = account.aws("ec2", f"delete-tags --resources {id_} --tags {listed}")
+            command = account.ec2(f"delete-tags --resources {id_} --tags {listed}")
             yield RemainingResource(kind="tag", name=id_, why="a selector term finds it", command=command)
     for keys, ids in carriers.items():
         for _, alike in groupby(ids, key=lambda id_: id_.partition("-")[0]):
@@ -80,7 +81,7 @@ def _tagged(
             where = f"{instance.instance_type} in {instance.zone}, {instance.state}"
             command = f"terminate-instances --instance-ids {instance.id}"
             yield RemainingResource(
-                kind="instance", name=instance.id, why=where, command=account.aws("ec2", command)
+                kind="instance", name=instance.id, why=where, command=account.ec2(command)
             )
     yield from _bought(account, own_tags)
 
@@ -121,9 +122,7 @@ def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
             lent = f"; {lent_text(odcr)}" if odcr.lent else ""
             why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled{lent}"
             command = f"cancel-capacity-reservation --capacity-reservation-id {odcr.id}"
-            yield RemainingResource(
-                kind="reservation", name=odcr.id, why=why, command=account.aws("ec2", command)
-            )
+            yield RemainingResource(kind="reservation", name=odcr.id, why=why, command=account.ec2(command))
 
 
 def _templates(account: Account) -> Iterator[Removal]:

@@ -36,7 +36,6 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
 from broker.text import counted
-from providers.base import CapacityProvider
 
 RECHECK = 300.0
 SOON = 1.0
@@ -61,25 +60,23 @@ class Advisor:
     def __init__(
         self,
         context: ControllerContext,
-        provider: CapacityProvider,
         inventory: InventoryCache,
         nodeclasses: NodeClassController,
         classes: Cache[EC2NodeClass],
         pools: Cache[NodePool],
+        tags: ReservationTags,
         *,
+        account_id: Callable[[], str],
         cluster: str,
-        describe: Callable[[], None],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
-        self._provider = provider
+        self._account_id = account_id
         self._inventory = inventory
         self._nodeclasses = nodeclasses
         self._classes = classes
         self._pools = pools
         self._cluster = cluster
-        self.tags = ReservationTags(
-            context.client, provider, inventory, clock=context.clock, cluster=cluster, describe=describe
-        )
+        self._tags = tags
         self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and the last record written to it
 
     def reconcile(self, name: str) -> Result | None:
@@ -87,14 +84,14 @@ class Advisor:
         if node_class is None:
             if name not in self._classes.broken:
                 self._last.pop(name, None)
-                self.tags.take(name)
+                self._tags.take(name)
             return None
         if node_class.deleting:
             return None
         pools = pools_.karpenter_pools(self._pools.list(), name)
         if not pools and self._record(node_class) == Record():
             self._write_conditions(node_class, [])
-            self.tags.take(name)
+            self._tags.take(name)
             return None
         settings = node_class.reservation_settings
         spec = settings.spec
@@ -145,8 +142,8 @@ class Advisor:
         intent = self._intent(node_class, present, spec, resolved)
         tagged = intent.advice.by_tag
         if intent.record.yielded and spec is not None and not spec.preference:
-            tagged = terms.own_of(resolved, self._account)  # so that the offered term selects them
-        tag_result = self.tags.put(name, tagged) if tagged else TagResult()
+            tagged = terms.own_of(resolved, self._account_id())  # so that the offered term selects them
+        tag_result = self._tags.put(name, tagged) if tagged else TagResult()
         requeue = Result(requeue_after=RECHECK) if tag_result.refused else None
         if intent.record.yielded:
             manager = self._yield(node_class, intent.record)
@@ -159,7 +156,7 @@ class Advisor:
                 node_class, spec, resolved, tag_result.refused
             ):
                 raise Unresolved("NodeClassNotReady", "the class has changed meanwhile", passing=True)
-            self.tags.take(name, keep=tagged)
+            self._tags.take(name, keep=tagged)
         update = conditions.advised(
             intent.advice,
             usable=len(terms.offered(resolved)),
@@ -167,10 +164,6 @@ class Advisor:
             refused=tag_result.refused,
         )
         return update, requeue
-
-    @property
-    def _account(self) -> str:
-        return self._provider.account_id()
 
     def _tag(self, name: str) -> Term:
         return terms.tag_term(self._cluster, name)
@@ -194,7 +187,7 @@ class Advisor:
         user_terms, gone = terms.split(present, record)
         request = terms.request_of(spec) if spec else ""
         record = terms.checked(record, gone, request=request, now=now)
-        account = self._account if spec and not spec.preference else ""
+        account = self._account_id() if spec and not spec.preference else ""
         advice = terms.advise(
             spec,
             resolved,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.placement.future_nodes import requirements_of
+from broker.placement.reading import requirements_of
 
 RESERVED = "reserved"
 OTHERS = ("on-demand", "spot")

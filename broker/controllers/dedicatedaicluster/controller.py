@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from broker.controllers.dedicatedaicluster.status import (
 )
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.newest import unchanged
 from broker.controllers.owned_metadata import OwnedMetadata
 from broker.controllers.snapshot import Snapshot
 from broker.kube.conditions import remove_finalizer
@@ -44,7 +46,7 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import cluster_of, occupied_queues
+from broker.reservations.claims import cluster_of, occupied_odcr, occupied_queues
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor
 from broker.reservations.cluster_sizes import Size, sizes
 from broker.reservations.kueue_objects import short
@@ -94,7 +96,7 @@ class ClusterPass:
 
     def on_own_slots(self, state: ClusterState) -> bool:
         """Whether the cluster has claims, all of them in slots of its own reservation."""
-        ids = [claim.labels.get(names.RESERVATION_ID, "") for claim in self.claims.get(state.cluster.uid, ())]
+        ids = [occupied_odcr(claim) for claim in self.claims.get(state.cluster.uid, ())]
         own = state.held.reserved if state.held else None
         return bool(ids) and all(self.owners.get(odcr_id) == own for odcr_id in ids)
 
@@ -240,11 +242,15 @@ class ClusterController:
         status = next_status(
             facts, observed.size(state.reserved), now=now, wait=self._shared.settings.dedicated_wait_seconds
         )
+        ended = status.changes.delete or self._outdated_claims(observed, state, facts)
         gives_back = status.releasable or (state.held is not None and status.held != state.held)
-        if gives_back and not status.changes.create and self._unseen(state.cluster, facts):
+        gives_back = gives_back and not status.changes.create
+        if gives_back and self._unseen(state.cluster, facts):
+            return [RETRY_SECONDS]
+        if (ended or gives_back) and not unchanged(self._client, observed.snapshot.rules(state)):
             return [RETRY_SECONDS]
         cluster = self._write_status(state.cluster, status, state)
-        for claim in status.changes.delete or self._outdated_claims(observed, state, facts):
+        for claim in ended:
             self._delete_claim(claim)
         for claim_number, flavor in status.changes.create:
             self._create_claim(observed, state, cluster, status, claim_number, flavor)
@@ -373,7 +379,8 @@ class ClusterController:
 
     def _delete_claim(self, claim: NodeClaim) -> None:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
-        remove(self._client, NodeClaim.KIND, claim, self._shared.caches.claims)
+        with suppress(Conflict):  # one that waits may have been launched meanwhile: it is decided anew
+            remove(self._client, NodeClaim.KIND, claim, self._shared.caches.claims, unchanged=claim.waits)
 
     def _release(self, cluster: DedicatedAICluster) -> None:
         patch = remove_finalizer(cluster, names.RESERVED_FINALIZER)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import Object
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.claim_caches import ClaimCaches
@@ -31,7 +32,7 @@ from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import borrows, occupied_queues, unowned
-from broker.reservations.cluster_admission import ClusterAdmission, held
+from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held
 from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
 
@@ -86,6 +87,12 @@ class ClusterSnapshot:
     flavors: Mapping[str, ResourceFlavor]
     clusters: Sequence[ClusterState]
     other_holders: Sequence[AdmittedWorkload]
+
+    def rules(self, state: ClusterState) -> list[Object]:
+        """The objects that decide the size of a cluster with quota. Without Kueue, flavors are no objects."""
+        held = by_flavor(state.held.usage) if state.held else ()
+        decisive = (state.cluster, state.profile, *map(self.flavors.get, held))
+        return [obj for obj in decisive if obj is not None and obj.uid]
 
     def permanent_refusal(self, state: ClusterState) -> AdmissionDecision | None:
         """The refusal of a request that would not fit empty queues; None if it would fit."""

@@ -23,7 +23,7 @@ from broker.kube.errors import AlreadyExists
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
 from broker.quota.usage import ReservationKey
-from broker.reservations.kueue_checks import CHECK, is_parked
+from broker.reservations.kueue_checks import is_parked
 from broker.reservations.kueue_objects import BY_RESERVATION, owning_cluster, queue_name
 
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ class ClusterQueueing:
         if state.full and status.held is None and not workloads:
             return
         for workload in workloads:
-            if kueue_quota.sent_back(workload) and is_parked(workload, CHECK):
+            if kueue_quota.sent_back(workload) and is_parked(workload):
                 self._unreserve(workload)
         # Without a job, only deletion makes Kueue free the quota: it waits until the instances are gone.
         gone = [

@@ -5,13 +5,16 @@ Invariant: room is given once. Pods of a node that an earlier pass ended still n
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
+from broker.placement.quantities import amounts
 from broker.placement.reading import moved
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -29,17 +32,37 @@ def moving_pods(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
 
 
 def after_endings(snapshot: DisruptionSnapshot, usable: Sequence[str]) -> PlacementSnapshot:
-    """The placement once the nodes that end now have drained: a replacement gets its pods, then `usable`."""
+    """The placement once the nodes that end now have drained.
+
+    A replacement gets their pods. If it was made for some of them only, `usable` nodes get the others.
+    """
     placement = snapshot.occupancy.placement
     by_uid = {node.claim.uid: node for node in snapshot.nodes}
+    arriving: defaultdict[str, list[PodInfo]] = defaultdict(list)
+    replacements: dict[str, NodeClaim] = {}
     for node in snapshot.nodes:
         if node.node is None or not node.moving or not (node.claim.deleting or node.replacement):
             continue
         pods, placement = moving_pods(node, node.moving), placement.without_nodes({node.node.name})
-        new = by_uid.get(node.replacement.uid) if node.replacement is not None else None
-        if new is None:
+        if node.replacement is None:
             _, placement = place_on_others(pods, placement, usable)
-        elif new.node is not None and new.node.name in placement.states:
+        else:
+            replacements[node.replacement.uid] = node.replacement
+            arriving[node.replacement.uid] += pods
+    for uid, pods in arriving.items():
+        if not _made_for(replacements[uid], pods):
+            pods, placement = place_on_others(pods, placement, usable)
+        new = by_uid.get(uid)
+        if new is not None and new.node is not None and new.node.name in placement.states:
             for pod in pods:
                 placement = placement.with_pod(pod, new.node.name)
     return placement
+
+
+def _made_for(claim: NodeClaim, pods: Iterable[PodInfo]) -> bool:
+    """Whether the claim requests room for all these pods."""
+    requests = amounts(claim.spec.resources.requests)
+    needed = Counter[str]()
+    for pod in pods:
+        needed.update(pod.requests)
+    return all(needed[name] <= amount for name, amount in requests.items())

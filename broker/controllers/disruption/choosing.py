@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.ways import Way
-from broker.controllers.claim_status import held_odcr
 from broker.controllers.disruption.replacements import Demand
 from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.placement.packing_model import MachineOption
+from broker.reservations.claims import held_odcr
 
 MOST_NAMED: Final = 3  # causes in a message
 

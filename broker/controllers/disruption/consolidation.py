@@ -89,7 +89,7 @@ class Consolidator:
         finder: MachineFinder,
         placement: PlacementSnapshot,
         free: Iterable[ManagedNode],
-        usable: Sequence[str],
+        usable: Callable[[], Sequence[str]],
         ledger: BudgetLedger,
         *,
         promised: Collection[str],
@@ -105,7 +105,7 @@ class Consolidator:
         steps: list[Step] = []
         whole = True
         if not self._permission.pods_wait(now):
-            search = StepFinder(finder, placement, usable, promised)
+            search = StepFinder(finder, placement, usable(), promised)
             candidates = self._candidates(search, free, ledger)
             budgets = {n.pool.name: ledger.remaining(n.pool.name, _REASON) for n in candidates}
             may = self._permitted(finder)

@@ -15,7 +15,7 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches, replacements
 from broker.controllers.claim_status import instance_id, patch, write
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.confirmation import Confirmation
@@ -53,7 +53,7 @@ class DisruptionController:
         self.events = conditions.PodEvents()
         confirmation = Confirmation(context, caches, self._quiet)
         self._moves = MoveController(context, caches, self._reporter, confirmation)
-        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter)
+        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter, confirmation)
 
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()
@@ -81,8 +81,8 @@ class DisruptionController:
 
     def _report_rollouts(self, snapshot: DisruptionSnapshot) -> None:
         """Shows on each NodePool whether its nodes are replaced, or a launch failed."""
-        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        problems = stopped(claims)
+        problems = stopped(filter(self._caches.owns, replacements(self._caches.claims)))
+        claims = self._caches.claims.list()
         STOPPED_ROLLOUTS.show(
             {
                 (pool.name,): 1.0

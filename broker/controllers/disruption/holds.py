@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from broker.apis.karpenter import NodeClaim
+from broker.controllers.claim_caches import replacements
 from broker.controllers.claim_status import replaces
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.successions import bind_successors
@@ -31,9 +32,9 @@ def settle_holds(
     Pods do not wait for a claim without a slot: they get machines as any others do. A claim with a slot
     that EC2 refuses to launch into stays, and with it the rollout. `free`: the free slots by ODCR id.
     """
-    known = claims.list()
-    uids = {claim.uid for claim in known}
-    for unit in successor_units(known):
+    units = successor_units(replacements(claims))
+    uids = {claim.uid for claim in claims.list()} if units else set()
+    for unit in units:
         try:
             for claim in unit:
                 old = replaces(claim)[1]

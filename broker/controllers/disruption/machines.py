@@ -25,7 +25,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy
 from broker.capacity.ways import ways
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, instance_id, place_outside
+from broker.controllers.claim_status import instance_id, place_outside
 from broker.controllers.disruption.choosing import (
     Fitting,
     beside_or_in,
@@ -60,6 +60,7 @@ from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import PlacementSnapshot
+from broker.reservations.claims import held_odcr
 from broker.reservations.drawing import draw_request
 from providers.errors import ProviderError
 
@@ -116,7 +117,7 @@ class MachineFinder:
     @cached_property
     def supply(self) -> LaunchSupply:
         """What remains beside successors. Raises ProviderError."""
-        return self._succession.rest(self._all)
+        return self._succession.rest
 
     def supply_for(self, entitlements: Entitlements) -> LaunchSupply:
         """Raises ProviderError."""
@@ -177,7 +178,7 @@ class MachineFinder:
         """Where EC2 must not count the successors: in slots that waiting claims are promised, or need."""
         succession = self._succession
         stuck = {self.catalog.candidates(claim) for claim in succession.others}
-        kept = succession.odcr_ids | self.observed.inventory.left_ids
+        kept = succession.odcr_ids | self.supply.inventory.left_ids
         return ClosedPlaces(kept | awaited(stuck), self.supply)
 
     def _no_successor(self, node: ManagedNode, own: Fitting, claim: Claim, fitting: Iterable[Fitting]) -> str:

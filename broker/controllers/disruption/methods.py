@@ -19,6 +19,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.meta import is_true
 from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_status import since
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.assumed import after_endings, assumed_on
 from broker.controllers.disruption.candidates import (
@@ -29,6 +30,7 @@ from broker.controllers.disruption.candidates import (
     ready_to_go,
     usable_soon,
 )
+from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.consolidation import Consolidator
 from broker.controllers.disruption.gangs import drifted_units, running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -50,9 +52,9 @@ from broker.controllers.disruption.returning import (
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
-from broker.controllers.disruption.unused import UnusedNodes
 from broker.controllers.disruption.usable import closed_nodes, usable_nodes
 from broker.controllers.newest import pods_on
+from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
@@ -75,6 +77,7 @@ class DisruptionMethods:
         sources: DisruptionSources,
         moves: MoveController,
         reporter: DisruptionReporter,
+        confirmation: Confirmation,
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
@@ -85,7 +88,7 @@ class DisruptionMethods:
             context.client,
             caches.claims,
             RepairReader(context, caches.pools),
-            RebootController(context, caches, sources.ec2.provider),
+            RebootController(context, caches, sources.health, confirmation),
             self._replacer,
             self._permission,
             reporter,
@@ -97,11 +100,12 @@ class DisruptionMethods:
             reporter,
             self._clock.monotonic,
         )
-        self._unused = UnusedNodes(context, caches, reporter)
+        self._unused = UnusedNodes(context, caches)
         self._expecting: dict[str, datetime] = {}  # reserved nodes (by claim): when pods last moved to them
         self._failed: dict[str, float] = {}  # by claim, when it was tried last and could not be replaced
+        self._began: datetime | None = None
         self.unsettled: set[str] = set()
-        self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
+        self.returns = ReturnSelector(sources, lambda: context.clock.monotonic())
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
@@ -119,9 +123,9 @@ class DisruptionMethods:
         self._succeed(snapshot, finder, usable)
         in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
-        moved, placement = self._move_to_standing(finder, settled, free, ledger)
+        moved, placement, partial_hosts = self._move_to_standing(finder, settled, free, ledger)
         free = [node for node in free if node.claim.uid not in moved]
-        ended = self._empty(snapshot, free, ledger)
+        ended = self._empty(snapshot, [node for node in free if node.claim.uid not in partial_hosts], ledger)
         free = [node for node in free if node.claim.uid not in ended]
         started, placement = self._drifted(finder, placement, free, ledger, closed)
         # Pods that this pass moved to a node would have to move again.
@@ -134,10 +138,12 @@ class DisruptionMethods:
             replace(finder),
             placement,
             free,
-            usable_nodes(self._caches.nodes.list(), closed),
+            lambda: usable_nodes(self._caches.nodes.list(), closed),
             ledger,
             promised=moved | ended,
         )
+        if consolidated:
+            self._expecting |= dict.fromkeys(partial_hosts, snapshot.now)
         free = [node for node in free if node.claim.uid not in consolidated]
         self._return(replace(finder), free, ledger)
         for pool, error in ledger.errors.items():
@@ -167,10 +173,11 @@ class DisruptionMethods:
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
         ledger: BudgetLedger,
-    ) -> tuple[set[str], PlacementSnapshot]:
+    ) -> tuple[set[str], PlacementSnapshot, set[str]]:
         """Ends nodes outside reservations if their pods fit on reserved nodes that stand.
 
-        Returns the uids of these nodes and of reserved nodes that await pods, and the placement after it.
+        Returns the uids of these nodes and of reserved nodes that await pods, the placement after it, and the
+        uids of empty reserved nodes that consolidation may fill.
         """
         snapshot = finder.snapshot
         standing = StandingNodes(snapshot, placement, free, self._caches, finder.observed.rights)
@@ -183,18 +190,18 @@ class DisruptionMethods:
             for uid, at in self._expecting.items()
             if uid in empty and snapshot.now - at < PODS_ARRIVE_WITHIN
         }
-        touched = {*self._expecting}
+        touched = {*self._expecting, *self._of_predecessor(standing, snapshot.now)}
         promised = self._expecting.keys() - awaiting
         if not standing.reserved:
-            return touched, standing.placement
+            return touched, standing.placement, set()
         gangs = running_gangs(snapshot, [c for c in self._caches.claims.list() if self._caches.owns(c)])
         pods_wait = self._permission.pods_wait(snapshot.now)
-        began = self._clock.monotonic()
+        until = self._clock.monotonic() + TRYING
         for move in standing.moves(gangs, promised):
-            if self._clock.monotonic() - began > TRYING:
+            if self._clock.monotonic() > until:
                 touched |= standing.kept(standing.reserved)  # any of them may be a host of the moves to come
                 break
-            touched |= standing.kept(move.hosts)
+            touched |= standing.kept(move.hosts, standing.patience(move.nodes))
             if pods_wait or finder.values.rejection(move.nodes):
                 continue
             if not all(self._may_move(node, snapshot) for node in move.nodes):
@@ -213,7 +220,19 @@ class DisruptionMethods:
                     ledger.take(node.pool.name, "Underutilized")
                     saving = f"saves ${finder.values.by_uid[node.claim.uid].price:.4f} an hour"
                     self._reporter.returning(node.claim, move.hosts[0].claim, f"{move.message}: {saving}")
-        return touched, standing.placement
+        return touched, standing.placement, standing.partial_hosts(lambda: self._clock.monotonic() > until)
+
+    def _of_predecessor(self, standing: StandingNodes, now: datetime) -> set[str]:
+        """The uids of nodes that were empty as this process began: pods may be on their way to them."""
+        self._began = self._began or now
+        if now - self._began >= PODS_ARRIVE_WITHIN:
+            return set()
+        times = {
+            node.claim.uid: since(node.claim, names.CONSOLIDATABLE)
+            for node in standing.reserved
+            if not node.moving
+        }
+        return {uid for uid, at in times.items() if at is not None and at < self._began}
 
     def _may_move(self, node: ManagedNode, snapshot: DisruptionSnapshot) -> bool:
         """Whether nothing but budgets keeps the pods where they are."""
@@ -252,7 +271,7 @@ class DisruptionMethods:
                 if self._moves.end_empty(node, partial(self._keeps_no_room, node)):
                     ledger.take(node.pool.name, "Empty")
                     ended.add(node.claim.uid)
-                    self._unused.record(node, snapshot.now)
+                    self._unused.record(node.claim, snapshot.now)
         return ended
 
     def _keeps_no_room(self, node: ManagedNode) -> bool:

@@ -18,12 +18,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import ClaimCaches, replacements
 from broker.controllers.claim_status import observe_response, since, write
 from broker.controllers.disruption.beside import in_slots
 from broker.controllers.disruption.candidates import obstacle
@@ -34,11 +36,12 @@ from broker.controllers.disruption.move_model import Move, MoveLabel, moves_of
 from broker.controllers.disruption.repair_history import record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.newest import pods_on
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
-from broker.placement.disruption_pods import NO_SCHEDULE
+from broker.placement.disruption_pods import NO_SCHEDULE, reschedulable
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
@@ -107,7 +110,7 @@ class MoveController:
 
     def advance(self, snapshot: DisruptionSnapshot) -> list[datetime]:
         """Takes every move one step further. Returns when moves run out of time."""
-        moves = moves_of(snapshot, self._claims.list())
+        moves = moves_of(snapshot, replacements(self._claims))
         wakes: list[datetime] = []
         for move in moves:
             for node in move.olds[:1]:
@@ -216,13 +219,22 @@ class MoveController:
         for node in move.olds:
             self._fail(node, move.label.cause, reason)
         for replacement in {replacement.uid: replacement for replacement, _ in move.pairs}.values():
-            used = snapshot.by_uid(replacement.uid)
-            if used is not None and used.moving:
+            if self._in_use(replacement, snapshot):
                 self._keep(replacement)
             else:
                 remove(self._client, NodeClaim.KIND, replacement, self._claims)
         for node in move.olds:
             self._untaint(node)
+
+    def _in_use(self, replacement: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
+        """Whether pods came to its node. The cache may lack them: the API server confirms that none did."""
+        used, node = snapshot.by_uid(replacement.uid), replacement.status.node_name
+        if used is not None and used.moving:
+            return True
+        try:
+            return bool(node) and any(map(reschedulable, pods_on(self._client, node)))
+        except ValidationError:
+            return True  # by a pod that cannot be read
 
     def _keep(self, replacement: NodeClaim) -> None:
         """Makes it a claim of its own: pods came to its node already."""

@@ -22,12 +22,13 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, patch
+from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.lifecycle import drain
 from broker.controllers.lifecycle.evictions import evict, remaining_pods
 from broker.kube.context import ControllerContext
 from broker.oncall.metrics import REGISTRY
-from broker.placement.disruption_pods import NO_SCHEDULE, owned_by
+from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.placement.reboots import OBSERVED, Reboot, Reboots, reboots_of
 from broker.placement.repair import Diagnosis
 from providers.base import HealthCalls
@@ -56,14 +57,22 @@ _log = structlog.get_logger("repair")
 class RebootController:
     """Starts reboots, and takes each one step further. Raises ApiError."""
 
-    def __init__(self, context: ControllerContext, caches: ClaimCaches, provider: HealthCalls) -> None:
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        provider: HealthCalls,
+        confirmation: Confirmation,
+    ) -> None:
         self._client, self._recorder = context.client, context.recorder
-        self._caches, self._provider = caches, provider
+        self._caches, self._provider, self._confirmation = caches, provider, confirmation
         self._called: set[str] = set()  # claims (by uid) with a call that EC2 has answered or may have got
         self._refused: set[str] = set()  # claims (by uid) with a call that EC2 refused for the moment
 
     def start(self, node: ManagedNode, diagnosis: Diagnosis, now: datetime) -> None:
-        """Begins the drain of a node that is to be rebooted."""
+        """Begins the drain of a node that is to be rebooted, unless that is no more due."""
+        if self._confirmation.broken(node, "reboot") is None:
+            return
         bound = diagnosis.drain
         reboot = Reboot(phase="Draining", began=now, until=None if bound is None else now + bound)
         self._record(node, reboots_of(node.claim).begin(reboot, now))
@@ -100,9 +109,10 @@ class RebootController:
             for pod in drain.evictable(waiting, now):
                 self._evict(node, pod, now)
             return
-        assert node.node is not None
-        boot_id = node.node.status.node_info.boot_id
-        requested = Reboot(phase="Requested", began=now, boot_id=boot_id)
+        current = self._confirmation.broken(node, "reboot")
+        if current is None:
+            return  # the next pass withdraws it, once the cache has the reason
+        requested = Reboot(phase="Requested", began=now, boot_id=current.status.node_info.boot_id)
         reboots = reboots.updated(requested)
         self._record(node, reboots)
         self._call(node, reboots, requested, now)
@@ -110,8 +120,7 @@ class RebootController:
     def _waiting(self, node: ManagedNode, now: datetime) -> list[Pod]:
         """The pods that the reboot waits for. Those of DaemonSets come back with the node."""
         assert node.node is not None
-        pods = remaining_pods(self._client, self._caches.pods, node.node.name, now)
-        return [pod for pod in pods if not owned_by(pod, "DaemonSet")]
+        return remaining_pods(self._client, self._caches.pods, node.node.name, now, daemon_sets=False)
 
     def _evict(self, node: ManagedNode, pod: Pod, now: datetime) -> None:
         if refusal := evict(self._client, pod, now):
@@ -148,7 +157,8 @@ class RebootController:
             if not due:
                 self._withdraw(node, reboots)
             elif taken < FORCED:
-                self._call(node, reboots, reboot, now)
+                if self._unchanged(node, reboot):
+                    self._call(node, reboots, reboot, now)
             else:
                 message = f"EC2 refused to reboot {instance_id(node.claim)} for {FORCED}"
                 self._fail(node, reboots, reboot, "Refused", message, now)
@@ -157,11 +167,17 @@ class RebootController:
             if not due:
                 self._withdraw(node, reboots)
                 return
-            self._call(node, reboots, reboot, now)
-            self._called.add(uid)  # a second lost answer is not asked for again
+            if self._unchanged(node, reboot):
+                self._call(node, reboots, reboot, now)
+                self._called.add(uid)  # a second lost answer is not asked for again
         if now >= reboot.deadline:
             message = f"node {node.node.name} was not Ready after a reboot within {OBSERVED}"
             self._fail(node, reboots, reboot, "TimedOut", message, now)
+
+    def _unchanged(self, node: ManagedNode, reboot: Reboot) -> bool:
+        """Whether the reboot is still due, and the node was not rebooted meanwhile."""
+        current = self._confirmation.broken(node, "reboot")
+        return current is not None and current.status.node_info.boot_id == reboot.boot_id
 
     def _withdraw(self, node: ManagedNode, reboots: Reboots) -> None:
         self._end(node, reboots.without_last())

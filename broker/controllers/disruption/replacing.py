@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from broker.apis import names
 from broker.apis.meta import condition, is_true
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, replaced_uids, since
+from broker.controllers.claim_caches import ClaimCaches, replacements
+from broker.controllers.claim_status import replaced_uids, since
 from broker.controllers.disruption.assumed import assumed_on
 from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
 from broker.controllers.disruption.move_model import MoveLabel, base_gang, move_id
@@ -30,6 +30,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.placement.moving import place_on_others
 from broker.placement.snapshot import PlacementSnapshot
+from broker.reservations.claims import held_odcr
 from broker.text import InvalidText
 
 
@@ -48,7 +49,7 @@ class Replacer:
 
     def replaced(self, node: ManagedNode) -> bool:
         """Whether a replacement exists, also if a later step of its start was refused."""
-        return any(node.claim.uid in replaced_uids(claim) for claim in self._caches.claims.list())
+        return any(node.claim.uid in replaced_uids(claim) for claim in replacements(self._caches.claims))
 
     def replace_nodes(
         self,

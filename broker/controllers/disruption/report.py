@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.provisioning.unused import ENDED_UNUSED
 from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
@@ -65,11 +64,6 @@ class DisruptionReporter:
         else:
             message = f"No allowed disruptions for disruption reason {reason} due to blocking budget"
             self._recorder.event(pool, "Normal", BLOCKED, message, topic=message)
-
-    def unused(self, pool: NodePool, message: str) -> None:
-        """Reports that nodes of the pool end without a pod, with the pods that they were made for."""
-        self._recorder.event(pool, "Warning", ENDED_UNUSED, message)
-        _log.warning("node ended unused", nodepool=pool.name, why=message)
 
     def stopped(self, pool: NodePool, message: str) -> None:
         self._recorder.event(pool, "Warning", FAILED, message)

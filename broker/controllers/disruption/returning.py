@@ -30,7 +30,6 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
-from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import LIMIT_EXCEEDED, instance_id
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
@@ -98,8 +97,8 @@ class ReturnOffer:
 class ReturnSelector:
     """Remembers since when slots are idle; a new process waits anew."""
 
-    def __init__(self, sources: DisruptionSources, caches: ClaimCaches, timer: Callable[[], float]) -> None:
-        self._sources, self._caches, self._timer = sources, caches, timer
+    def __init__(self, sources: DisruptionSources, timer: Callable[[], float]) -> None:
+        self._sources, self._timer = sources, timer
         self._idle: IdleSince = {}
 
     def observe(self, inventory: Inventory, now: datetime) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
-from broker.controllers.claim_status import held_odcr, replaces, since
+from broker.controllers.claim_status import replaces, since
 from broker.controllers.disruption.beside import joins, refused
 from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.move_model import move_label
@@ -23,6 +23,7 @@ from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
 from broker.oncall.metrics import GaugeTable
 from broker.placement.claims import taken_over
+from broker.reservations.claims import held_odcr
 from broker.text import InvalidText, decode_whole, shortened
 
 ReplaceWay = Literal["auto", "launch-first", "terminate-first"]

@@ -17,7 +17,7 @@ from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.apis.static_pools import static
-from broker.controllers.claim_caches import BY_NODE, ClaimCaches
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches, replacements
 from broker.controllers.claim_status import replaced_uids, replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
@@ -149,7 +149,8 @@ class DisruptionSnapshotBuilder:
         changes = self._changes
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
         claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        replaced = {uid: claim for claim in claims if not claim.deleting for uid in replaced_uids(claim)}
+        successors = (claim for claim in replacements(self._caches.claims) if self._caches.owns(claim))
+        replaced = {uid: claim for claim in successors if not claim.deleting for uid in replaced_uids(claim)}
         return DisruptionSnapshot(
             now=now,
             nodes=tuple(

@@ -18,6 +18,7 @@ from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
 from broker.controllers.successions import Successions
 from broker.kube.cache import Cache
+from providers.base import HealthCalls
 from providers.errors import ProviderError
 from providers.model import Instance, InstanceType
 
@@ -33,6 +34,7 @@ class DisruptionSources:
     reads: ProvisioningReads
     nodeclasses: NodeClassController
     ec2: Ec2State
+    health: HealthCalls
     slots: SlotPolicy
     shortages: Callable[[], Shortages]
     disrupts: Callable[[NodePool], bool]

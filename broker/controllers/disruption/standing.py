@@ -5,17 +5,20 @@ pods into their slots would launch again what stood there a minute before. So th
 outside ends, and no instance is launched.
 
 Invariant: a reserved node that awaits such pods does not end, but no longer than pods may take to come.
+If only some pods of a node outside fit, consolidation finds room for the others; the reserved node waits for
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Final
 
 from broker.apis import names
+from broker.apis.meta import is_true
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import assumed_on, moving_pods
@@ -36,7 +39,8 @@ from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 
-# How long an empty reserved node waits while other nodes drain: budgets start moves one after another.
+# How long an empty reserved node waits while other nodes drain, or become quiet: budgets start moves one
+# after another.
 DRAINED_WITHIN: Final = timedelta(minutes=30)
 _RESERVED: Final = "reserved"
 _SUMMED: Final = (CPU, MEMORY)
@@ -89,6 +93,7 @@ class StandingNodes:
             and not nominated(node, caches.pods.find)
         ]
         self.placement = placement
+        self._stuck: list[ManagedNode] = []  # single nodes that consolidation may end, without room for all
 
     def moves(self, gangs: RunningGangs, promised: Container[str]) -> Iterator[StandingMove]:
         """The possible moves one after another; a move that is made sets `placement`.
@@ -97,23 +102,40 @@ class StandingNodes:
         is for pods that are not made anew yet.
         """
         for unit in self._units(gangs) if self.reserved else ():
-            drawn = {self._drawn(node) for node in unit}
-            alike = [
-                host
-                for host in self.reserved
-                if {self._drawn(host)} == drawn and host.claim.uid not in promised
-            ]
+            alike = [host for host in self._alike(unit) if host.claim.uid not in promised]
             pods = [pod for node in unit for pod in moving_pods(node, node.moving)]
-            if not self._may_hold(alike, pods):
-                continue
-            alike = [host for host in alike if _name(host) not in self._expecting]
-            ending = {_name(node) for node in unit}
-            placed = _all_placed(pods, self.placement.without_nodes(ending), [_name(host) for host in alike])
+            placed = None
+            if self._may_hold(alike, pods):
+                alike = [host for host in alike if _name(host) not in self._expecting]
+                rest = self.placement.without_nodes({_name(node) for node in unit})
+                placed = _all_placed(pods, rest, [_name(host) for host in alike])
+            if placed is None and len(unit) == 1 and consolidates(unit[0].pool):
+                self._stuck += unit
             if placed is not None:
                 hosts = tuple(
                     host for host in alike if assumed_on(host, placed) != assumed_on(host, self.placement)
                 )
                 yield StandingMove(nodes=unit, hosts=hosts, placed=placed)
+
+    def partial_hosts(self, timed_out: Callable[[], bool]) -> set[str]:
+        """The uids of empty reserved nodes with room for some pods of a node that `moves` found no room for.
+
+        Once the time is over, those that were not compared count, too.
+        """
+        empty = [host for host in self.reserved if not host.moving and not assumed_on(host, self.placement)]
+        partial: set[str] = set()
+        for node in self._stuck:
+            hosts = [host for host in empty if host.claim.uid not in partial]
+            waiting = self.kept(hosts, self.patience([node]))
+            if timed_out():
+                partial |= waiting
+                continue
+            for host in self._alike([node]):
+                pods = moving_pods(node, node.moving) if host.claim.uid in waiting else []
+                small = [pod for pod in pods if self._may_hold([host], [pod])]
+                if len(place_on_others(small, self.placement, [_name(host)])[0]) < len(small):
+                    partial.add(host.claim.uid)
+        return partial
 
     def awaiting(self) -> set[str]:
         """The uids of empty reserved nodes that the pods of ending nodes may come to."""
@@ -122,6 +144,16 @@ class StandingNodes:
     def kept(self, hosts: Iterable[ManagedNode], within: timedelta = PODS_ARRIVE_WITHIN) -> set[str]:
         """The uids of those that have not been empty for too long."""
         return {host.claim.uid for host in hosts if newly_consolidatable(host, self._snapshot.now, within)}
+
+    def patience(self, nodes: Iterable[ManagedNode]) -> timedelta:
+        """How long an empty reserved node waits for pods of these nodes, beside budgets."""
+        quiet = all(is_true(node.claim, names.CONSOLIDATABLE) for node in nodes if consolidates(node.pool))
+        return PODS_ARRIVE_WITHIN if quiet else DRAINED_WITHIN
+
+    def _alike(self, unit: Iterable[ManagedNode]) -> list[ManagedNode]:
+        """The reserved nodes that draw from the same reservation as all these nodes."""
+        drawn = {self._drawn(node) for node in unit}
+        return [host for host in self.reserved if {self._drawn(host)} == drawn]
 
     def _units(self, gangs: RunningGangs) -> Iterator[tuple[ManagedNode, ...]]:
         """Nodes that may end together; drifted ones of all pools, since these end in any case."""

@@ -6,7 +6,7 @@ those that never start; the status of a quota counts running pods only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -31,11 +31,12 @@ class ElasticUse:
 
     totals: ElasticTotals = field(default_factory=ElasticTotals)
     pods: Mapping[str, list[ElasticPod]] = field(default_factory=dict)
+    quotas: Sequence[Quota] = ()  # all that were read
 
     @classmethod
     def of(
         cls,
-        quotas: Iterable[Quota],
+        quotas: Sequence[Quota],
         pods: Iterable[tuple[Pod, str]],
         reading: ElasticPods,
         *,
@@ -50,7 +51,7 @@ class ElasticUse:
             if share is not None:
                 by_quota.setdefault(share.id, []).append(reading.read(pod, node))
         used = totals_with(totals, (pod for counted in by_quota.values() for pod in counted))
-        return cls(used, by_quota)
+        return cls(used, by_quota, quotas)
 
     @cached_property
     def marked(self) -> Mapping[str, ElasticPod]:

@@ -45,6 +45,7 @@ FOUND = Counter(
     ["kind"],
     registry=REGISTRY,
 )
+_CONDITIONS: Final = frozenset(names.INSTANCE_SIGNS)
 _log = structlog.get_logger("interruption")
 
 
@@ -68,8 +69,10 @@ class ImpairmentReader:
         return None
 
     def _update(self, claim: NodeClaim, problems: Sequence[InstanceProblem]) -> None:
+        known = {item.type for item in claim.status.conditions} & _CONDITIONS
+        if not problems and not known:
+            return
         now = self._clock.now()
-        known = {item.type for item in claim.status.conditions} & {*names.INSTANCE_SIGNS}
         by_kind = {kind: [item for item in problems if item.kind == kind] for kind in _SIGNS}
         updates = {kind: _update(_SIGNS[kind], items, now) for kind, items in by_kind.items() if items}
         over = known - {update.type for update in updates.values()}

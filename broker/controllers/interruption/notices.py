@@ -24,10 +24,12 @@ from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.claim_status import instance_id
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import required_tenancy
+from broker.reservations.claims import occupied_odcr
 from providers.notices import Notice, NoticeKind, QueueMessage
 
 BY_INSTANCE = "instanceID"
@@ -113,6 +115,7 @@ class NoticeResponder:
         self._short = short  # called with each exhausted pool
         self._nodeclasses = nodeclasses
         self._describe = describe  # requests a new description of the reservations
+        self._unused = UnusedNodes(context, caches)
 
     def take(self, message: QueueMessage) -> None:
         """Raises ApiError after every claim was handled: the message must be received again."""
@@ -133,12 +136,13 @@ class NoticeResponder:
         return [claim for claim in claims if self._owns(claim) and not claim.deleting]
 
     def _respond(self, claim: NodeClaim, notice: Notice, response: NoticeResponse) -> None:
-        odcr = claim.labels.get(names.RESERVATION_ID, "")
+        odcr = occupied_odcr(claim)
         if scope := self._scope(claim, notice):
             self._short(scope, code=response.reason, message=notice.type)
-        if response.drains:
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         text = response.text.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
+        if response.drains:
+            self._unused.record(claim, self._clock.now(), loss=text)
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         consequence = ": the claim is deleted, so that its node drains before" if response.drains else ""
         nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
         for subject in (claim, *nodes):
@@ -162,7 +166,7 @@ class NoticeResponder:
     def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
         """The pool that EC2 takes the claim's instance back into: it gives no other soon. Else None."""
         if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
-            odcr = claim.labels.get(names.RESERVATION_ID)
+            odcr = occupied_odcr(claim)
             return Scope("reservation", odcr) if odcr else None
         type_, zone = claim.labels.get(names.INSTANCE_TYPE), claim.labels.get(names.ZONE)
         if notice.kind is not NoticeKind.SPOT_INTERRUPTION or not type_ or not zone:

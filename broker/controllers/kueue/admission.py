@@ -15,12 +15,11 @@ Kueue then queues the workload again, reserves quota, and requests the check ane
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from broker.apis import names
 from broker.apis.kueue import AdmissionCheckState, Workload
 from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.dependencies import ReservationDependencies
@@ -35,11 +34,12 @@ from broker.controllers.kueue.answers import (
     retry,
 )
 from broker.controllers.kueue.promises import Demand, Promise, broken, promises, replaced_demand, turn
-from broker.controllers.kueue.running import running_workloads
+from broker.controllers.kueue.running import running_now, running_workloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launchable_instances
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import node_odcr, occupied_odcr
 from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_evicted, is_parked, refused
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
@@ -115,12 +115,22 @@ class AdmissionCheckController:
             held = [promise for promise in held if promise.workload.key not in self._outside]
             lost, fits = broken(held, self._supply(snapshot, {}), runs)
             self._settled = instances if fits and not lost else None
+            started = self._started([promise for promise, _ in lost], held)
             for promise, short in lost:
+                if promise.workload.key in started:
+                    continue  # the caches will show it
                 self._refuse(promise.workload, promise.reserved, promise.demand)
                 answer = retry(short, was_ready=True)
                 self._apply(body(promise.workload, CHECK, answer, self._clock.now()))
                 gone.add(promise.workload.key)
         return [promise for promise in held if promise.workload.key not in self._outside | gone]
+
+    def _started(self, lost: Sequence[Promise], held: Sequence[Promise]) -> Collection[str]:
+        """The workloads that lose their promise, and that run. Raises ApiError."""
+        if not lost:
+            return ()
+        chosen = [promise.workload for promise in lost]
+        return running_now(chosen, (promise.workload for promise in held), self._caches, self._client)
 
     def _answer_all(self, waiting: Sequence[Workload], supply: SupplySnapshot) -> float:
         """Answers requests, and releases parked workloads that have room; returns the seconds to the next
@@ -140,13 +150,11 @@ class AdmissionCheckController:
         return due
 
     def _instances(self) -> Mapping[str, int]:
-        """The instances of this cluster by ODCR: Nodes, and claims with an instance that is no Node yet."""
-        known = Counter(node.labels.get(names.RESERVATION_ID, "") for node in self._caches.nodes.list())
-        known.update(
-            claim.labels.get(names.RESERVATION_ID, "")
-            for claim in self._caches.claims.list()
-            if claim.status.provider_id and not claim.status.node_name
-        )
+        """The instances of this cluster by ODCR: Nodes, and claims without one."""
+        claims = self._caches.claims.list()
+        by_node = {claim.status.node_name: claim for claim in claims}
+        known = Counter(node_odcr(node, by_node.get(node.name)) for node in self._caches.nodes.list())
+        known.update(occupied_odcr(claim) for claim in claims if not claim.status.node_name)
         return known
 
     def _answer(self, workload: Workload, supply: SupplySnapshot) -> CheckAnswer:
@@ -180,7 +188,7 @@ class AdmissionCheckController:
         """
         now, state = self._clock.now(), workload.status.requeue_state
         until = state.requeue_at if state is not None else None
-        is_new = not is_parked(workload, CHECK)
+        is_new = not is_parked(workload)
         if is_new and until is not None and until > now:
             return float("inf")  # another check set the time
         if not is_new and until is None:

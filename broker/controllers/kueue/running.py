@@ -8,13 +8,16 @@ that names no workload of its namespace may belong to any of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import KUEUE, OF_POD_GROUP, OF_WORKLOAD, Workload
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.newest import readable
+from broker.kube.client import Client
 
 
 @dataclass(slots=True)
@@ -26,17 +29,42 @@ class RunningWorkloads:
 
 
 def running_workloads(workloads: Iterable[Workload], caches: ClaimCaches) -> RunningWorkloads:
-    """Which of these workloads run."""
+    """Which of these workloads run, by the caches."""
+    return _running(workloads, caches, caches.pods.list, caches.claims.list())
+
+
+def running_now(
+    chosen: Collection[Workload], workloads: Iterable[Workload], caches: ClaimCaches, client: Client
+) -> Collection[str]:
+    """The keys of the chosen ones of these workloads that run: the caches may be behind. Raises ApiError."""
+    namespaces = sorted({workload.namespace for workload in chosen})
+    clusters = sorted({name for workload in chosen if (name := workload.labels.get(names.DEDICATED))})
+    pods = [pod for namespace in namespaces for pod in readable(client, Pod, namespace=namespace)]
+    claims = [
+        claim
+        for cluster in clusters
+        for claim in readable(client, NodeClaim, label_selector=f"{names.DEDICATED}={cluster}")
+    ]
+    running = _running(workloads, caches, lambda: pods, claims).running
+    return running & {workload.key for workload in chosen}
+
+
+def _running(
+    workloads: Iterable[Workload],
+    caches: ClaimCaches,
+    pods: Callable[[], Iterable[Pod]],
+    claims: Iterable[NodeClaim],
+) -> RunningWorkloads:
     by_namespace: dict[str, _WorkloadNames] = defaultdict(_WorkloadNames)
     for workload in workloads:
         by_namespace[workload.namespace].add(workload)
     nodes: dict[str, set[str]] = defaultdict(set)  # of the pods of each workload, by its key
     if by_namespace:
-        for pod in caches.pods.list():
+        for pod in pods():
             if pod.namespace in by_namespace and pod.spec.node_name and pod.status.phase != "Failed":
                 for key in by_namespace[pod.namespace].of(pod):
                     nodes[key].add(pod.spec.node_name)
-    dedicated = _with_instances(caches)
+    dedicated = _with_instances(claims)
     for namespace in by_namespace.values():
         for key, cluster in namespace.dedicated.items():
             if cluster in dedicated:
@@ -76,11 +104,11 @@ class _WorkloadNames:
         return self._names.values()
 
 
-def _with_instances(caches: ClaimCaches) -> Mapping[str, object]:
+def _with_instances(claims: Iterable[NodeClaim]) -> Mapping[str, object]:
     """The dedicated clusters with an instance."""
     return {
         claim.labels[names.DEDICATED]: None
-        for claim in caches.claims.list()
+        for claim in claims
         if names.DEDICATED in claim.labels and claim.status.provider_id
     }
 

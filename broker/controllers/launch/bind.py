@@ -32,7 +32,7 @@ from broker.controllers.claim_status import (
 )
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import FleetResult
-from broker.controllers.launch.report import Reporter
+from broker.controllers.launch.report import Reporter, unusable
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -210,15 +210,20 @@ class Binder:
         if not instance.described:
             del facts[names.CAPACITY_TYPE]  # labelled when EC2 shows the capacity type
 
+        new_provider_id = provider_id(instance)
+
         def launch_metadata(current: NodeClaim) -> dict[str, Any]:
+            if _taken(current, new_provider_id):
+                return {}
             labels: dict[str, str | None] = {**_requirement_labels(current), **current.labels}
             labels |= {key: None for key in names.RESERVATION_LABELS if key in current.labels}
             metadata = missing_finalizer(current) | {"labels": labels | facts}
             return metadata | {
-                "annotations": self._reporter.remembered(current, attempts) | _class_stamp(instance, ready)
+                "annotations": self._reporter.remembered(current, attempts)
+                | _class_stamp(instance, ready)
+                | _launched_into(instance, current, attempts)
             }
 
-        new_provider_id = provider_id(instance)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
         if not is_true(claim, names.REGISTERED_CONDITION):
             changes.append(
@@ -227,6 +232,9 @@ class Binder:
         changes += self._reporter.limits(attempts)
         try:
             claim = patch(self._client, self._claims, claim, launch_metadata)
+            if _taken(claim, new_provider_id):
+                _log.warning("claim got another instance meanwhile", claim=name, instance=instance.id)
+                return False
             claim = write(
                 self._client,
                 self._claims,
@@ -249,6 +257,8 @@ class Binder:
             )
             return False
         where = f" in {instance.reservation_id}" if instance.reservation_id else ""
+        if skip := None if where else unusable(attempts):
+            where = f" outside reservations: {skip.code}: {skip.message}"
         self._reporter.record_event(
             claim,
             "Normal",
@@ -257,6 +267,21 @@ class Binder:
             attempts,
         )
         return True
+
+
+def _taken(claim: NodeClaim, new: str) -> bool:
+    """Whether the claim has another instance."""
+    return claim.status.provider_id not in ("", new)
+
+
+def _launched_into(
+    instance: Instance, claim: NodeClaim, attempts: Sequence[Attempt]
+) -> dict[str, str | None]:
+    """The annotation with the ODCR that an instance without a description was launched into."""
+    odcr_ids = () if instance.described or not attempts else attempts[-1].odcr_ids
+    if odcr_ids:
+        return {names.LAUNCHED_INTO: odcr_ids[0]}
+    return {names.LAUNCHED_INTO: None} if names.LAUNCHED_INTO in claim.annotations else {}
 
 
 def _class_stamp(instance: Instance, ready: LaunchClass) -> dict[str, str]:

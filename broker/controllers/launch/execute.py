@@ -19,8 +19,9 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, refused
 from broker.capacity.model import Claim
-from broker.controllers.claim_caches import ClaimCaches, Ec2State
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import instance_id, missing_finalizer, patch
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.bind import Binder
 from broker.controllers.launch.calls import FleetCall, FleetCalls
 from broker.controllers.launch.launch_pass import FleetResult
@@ -34,6 +35,7 @@ from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.kube.writers import WriterPool
 from broker.oncall.journal import Journal
+from providers.base import LaunchCalls
 from providers.errors import ProviderError
 from providers.launch import LaunchRequest, LaunchResult, TemplateRef
 from providers.model import Instance
@@ -52,7 +54,8 @@ class Executor:
         self,
         context: ControllerContext,
         caches: ClaimCaches,
-        ec2: Ec2State,
+        provider: LaunchCalls,
+        inventory: InventoryCache,
         journal: Journal,
         reporter: Reporter,
         *,
@@ -62,7 +65,7 @@ class Executor:
         """`used` is called with each launch template of a call."""
         self._client, self._clock = context.client, context.clock
         self._claims, self._owns = caches.claims, caches.owns
-        self._provider, self._inventory = ec2.provider, ec2.inventory
+        self._provider, self._inventory = provider, inventory
         self._cluster = cluster
         self._writers = WriterPool("marks")
         self._used = used
@@ -71,7 +74,7 @@ class Executor:
         self.binder = Binder(
             context.client,
             caches.claims,
-            ec2.inventory,
+            inventory,
             journal,
             reporter,
             clock=context.clock,
@@ -97,6 +100,10 @@ class Executor:
         group, request = self._mark(group, claims, ready, ref)
         if request is None:
             return FleetResult(group=group, distribution=Distribution())
+        with self._inventory.calling(group.assignments[0].option.odcr_ids):
+            return self._called(group, request)
+
+    def _called(self, group: LaunchGroup, request: LaunchRequest) -> FleetResult:
         launch = request.token
         try:
             self._client.check()  # EC2 does not check the Lease
@@ -129,16 +136,17 @@ class Executor:
         Refusals in a repeated answer are ignored: the next plan meets them again. Raises ProviderError.
         """
         self._client.check()
-        try:
-            result = self._provider.launch(request)
-        except ProviderError as error:
-            if not error.class_.of_caller:
-                self.calls.answered(call.launch)
-            raise
-        self.calls.answered(call.launch)
-        new = self._new_instances(result, request)
-        for instance in new.instances:
-            self._debit(instance, call.odcrs)
+        with self._inventory.calling(call.odcrs):
+            try:
+                result = self._provider.launch(request)
+            except ProviderError as error:
+                if not error.class_.of_caller:
+                    self.calls.answered(call.launch)
+                raise
+            self.calls.answered(call.launch)
+            new = self._new_instances(result, request)
+            for instance in new.instances:
+                self._debit(instance, call.odcrs)
         return new.instances
 
     def differs(
@@ -192,11 +200,7 @@ class Executor:
         claims = [
             claim
             for uid, claim in by_uid.items()
-            if claim is not None
-            and claim.uid == uid
-            and not claim.deleting
-            and not claim.status.provider_id
-            and self._owns(claim)
+            if claim is not None and claim.uid == uid and claim.waits and self._owns(claim)
         ]
         if group.gang and len(claims) < group.count:
             return group, []  # an incomplete gang is not launched
@@ -224,7 +228,9 @@ class Executor:
         odcr_id = instance.reservation_id
         if not instance.described:
             inventory = self._inventory.snapshot()
-            odcr_id = next((id_ for id_ in odcr_ids if inventory.free(id_)), "")
+            # The slot of a successor is unused, but not free for others.
+            rooms = (room for room in (inventory.free, inventory.unused))
+            odcr_id = next((id_ for room in rooms for id_ in odcr_ids if room(id_)), "")
         if odcr_id:
             self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)
 
@@ -277,11 +283,10 @@ class Executor:
 
     def _marked(self, claim: NodeClaim, launch: str) -> bool:
         def marks(now: NodeClaim) -> Mapping[str, Any]:
-            # Empty for a claim that was deleted meanwhile.
-            return {} if now.deleting else missing_finalizer(now) | {"annotations": {names.LAUNCH: launch}}
+            return missing_finalizer(now) | {"annotations": {names.LAUNCH: launch}} if now.waits else {}
 
         try:
-            return not patch(self._client, self._claims, claim, marks).deleting
+            return patch(self._client, self._claims, claim, marks).waits
         except ApiError as error:
             _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
             return False

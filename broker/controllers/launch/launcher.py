@@ -210,7 +210,7 @@ class Launcher:
                 class_=ErrorClass.CAPACITY,
                 code=code,
                 now=self._clock.now(),
-                free=inventory.free(scope.key) if scope.kind == "reservation" else 0,
+                free=inventory.unused(scope.key) if scope.kind == "reservation" else 0,
                 message=message,
             )
 

@@ -6,9 +6,7 @@ warning with the reason.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 import prometheus_client
@@ -28,7 +26,8 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
-from broker.placement.claims import in_gangs, kept_slots
+from broker.placement.claims import in_gangs
+from broker.reservations.claims import ending_claims
 
 _SECONDS = prometheus_client.Histogram(
     "capacity_broker_plan_solve_seconds",
@@ -70,15 +69,14 @@ class Planner:
         waiting = {uid: work.objects[uid] for uid in work.waiting}
         with self.slots.exclusive():
             work.snapshot = snapshot = self.slots.snapshot()
-            kept = kept_slots(self._claims.list(), work.waiting, now)
-            left = Counter(snapshot.inventory.left) + kept
             supply = LaunchSupply(
                 classes=work.plans,
                 types=snapshot.types,
-                inventory=replace(snapshot.inventory, left=left),
+                inventory=snapshot.inventory,
                 shortages=shortages,
                 now=now,
                 entitlements=self.slots.entitlements(waiting, snapshot),
+                ending=ending_claims(self._claims.list()),
             )
             result = plan(
                 [*work.waiting.values()],

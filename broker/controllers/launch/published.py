@@ -22,8 +22,9 @@ from broker.apis.core import ConfigMap
 from broker.capacity.shortages import Scope, ScopeKind, Shortage, Shortages
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
+from broker.kube.published import read_data
 from broker.text import decode_object, decode_time
 from providers.errors import CLASSES
 
@@ -90,9 +91,8 @@ def read_odds(client: Client) -> dict[str, int]:
 
 def _read(client: Client, key: str) -> Mapping[str, Any]:
     try:
-        data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
-        return decode_object(data.get(key) or "{}")
-    except (NotFound, ValueError):
+        return decode_object(read_data(client, NAME).get(key) or "{}")
+    except ValueError:
         return {}
 
 

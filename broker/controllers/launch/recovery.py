@@ -56,7 +56,7 @@ class Recovery:
         clock: Clock,
     ) -> None:
         self._caches = caches
-        self._claims, self._nodes = caches.claims, caches.nodes
+        self._claims = caches.claims
         self._view = ec2.view
         self._executor = executor
         self._calls = executor.calls

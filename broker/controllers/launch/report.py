@@ -2,12 +2,14 @@
 
 Conditions: Launched is Unknown, with one reason for each class of refusal; it is never False, since the claim
 keeps waiting. CapacityReservation is LimitExceeded while reservations cannot serve, and Available after the
-next launch into one.
+next launch into one. While the class names none that can serve, it has the reason of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
 
 import structlog
 
@@ -16,20 +18,25 @@ from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.attempts import Attempt, Outcome
-from broker.capacity.model import Skipped
+from broker.capacity.matching import NAME_ANOTHER
+from broker.capacity.model import NodeClass, Skipped
+from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType
 from broker.oncall.journal import attempt_id, dump, recorded
 from broker.placement.future_nodes import future_node
+from broker.placement.pool_room import TypeRoom
 from broker.placement.quantities import amounts
 from broker.placement.reading import pod_info
-from providers.errors import ErrorClass
+from providers.errors import ErrorClass, ProviderError
+from providers.model import InstanceType
 
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
@@ -63,6 +70,12 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
     return None
 
 
+def unusable(attempts: Iterable[Attempt]) -> Attempt | None:
+    """The first reservation or group that was skipped because the class must name another."""
+    skips = (attempt for attempt in attempts if attempt.outcome is Outcome.SKIPPED)
+    return next((skip for skip in skips if skip.code in NAME_ANOTHER), None)
+
+
 def reservations_full(skipped: Iterable[Skipped]) -> bool:
     """Whether a reservation was skipped only because it has no free slots."""
     return any(skip.pool.reserved and _full(skip.reason, skip.class_) for skip in skipped)
@@ -80,11 +93,17 @@ class Reporter:
     """Writes to claims, pods' events and pools. A failed write does not stop the others."""
 
     def __init__(
-        self, context: ControllerContext, caches: ClaimCaches, nodeclasses: NodeClassController
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        nodeclasses: NodeClassController,
+        types: Callable[[], Mapping[str, InstanceType]],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._pools, self._pods = caches.claims, caches.pools, caches.pods
         self._nodeclasses = nodeclasses
+        self._unused = UnusedNodes(context, caches)
+        self._types = types
 
     def waiting(
         self,
@@ -130,7 +149,16 @@ class Reporter:
 
     def limits(self, attempts: Iterable[Attempt]) -> list[ConditionUpdate]:
         """The condition of the last attempt that shows something about reservations."""
-        return [change for attempt in attempts if (change := limit(attempt))][-1:]
+        attempts = list(attempts)
+        if limits := [change for attempt in attempts if (change := limit(attempt))]:
+            return limits[-1:]
+        if (skip := unusable(attempts)) is None:
+            return []
+        return [
+            ConditionUpdate(
+                type=names.CAPACITY_RESERVATION, status="False", reason=skip.code, message=skip.message
+            )
+        ]
 
     def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
         if not attempts:
@@ -159,6 +187,7 @@ class Reporter:
 
     def lost(self, claim: NodeClaim, cause: str) -> None:
         """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""
+        self._unused.record(claim, self._clock.now(), loss=cause)  # before its pods get the next machine
         try:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except ApiError as error:
@@ -172,7 +201,13 @@ class Reporter:
         """The pods named on the claim; if none are named, the waiting pods that it would take."""
         if named := pods_of(claim):
             return [pod for key in named if (pod := self._pods.find(key))]
-        return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
+        room = TypeRoom(self._types)
+        node_class = self._nodeclasses.plan(claim.spec.node_class_ref.name)
+        pods = (pod for pod in self._pods.list() if would_take(claim, pod, room, node_class))
+        try:
+            return [*islice(pods, MOST_PODS)]
+        except ProviderError:
+            return []  # the types of instances are not known
 
     def limit(self, attempt: Attempt) -> None:
         """Writes the attempt's result about reservations to its class and its NodePool."""
@@ -193,16 +228,27 @@ class Reporter:
             _log.warning("pool status not written", nodepool=pool.name, error=str(error))
 
 
-def would_take(claim: NodeClaim, pod: Pod) -> bool:
-    """Whether an unschedulable pod would fit the claim's node."""
+def would_take(claim: NodeClaim, pod: Pod, room: TypeRoom, node_class: NodeClass | None) -> bool:
+    """Whether an unschedulable pod would fit the claim's node, of a type that claim and class allow.
+
+    `node_class`: None while it cannot launch. Raises ProviderError.
+    """
     scheduled = pod.scheduled
     if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
         return False
     try:
         node, info = future_node(claim.spec, claim.labels), pod_info(pod)
-        room = amounts(claim.spec.resources.requests)
+        requests = amounts(claim.spec.resources.requests)
     except ValueError:
         return False
-    return node.accepts(info) and all(
-        amount <= room.get(name, amount) for name, amount in info.requests.items()
-    )
+    if node_class is not None:
+        node = replace(node, requirements=node.requirements & _possible(node_class))
+    requested = all(amount <= requests.get(name, amount) for name, amount in info.requests.items())
+    return requested and room.fits(node, info) and not room.unknown(info)
+
+
+def _possible(node_class: NodeClass) -> Requirements:
+    """The zones and architectures of a class's nodes."""
+    zones = {subnet.zone for subnet in node_class.subnets}
+    architectures = {image.architecture for image in node_class.images}
+    return Requirements.of([(names.ZONE, "In", [*zones]), (names.ARCH, "In", [*architectures])])

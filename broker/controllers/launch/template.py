@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import LaunchGroup
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.placement.node_settings import node_labels, node_taints, requests_efa
-from providers.base import CapacityProvider
+from providers.base import LaunchCalls
 from providers.launch import (
     Bootstrap,
     ConnectionTracking,
@@ -40,7 +40,7 @@ def template(
     group: LaunchGroup,
     claim: NodeClaim,
     *,
-    provider: CapacityProvider,
+    provider: LaunchCalls,
     cluster: NodeBootstrap,
 ) -> Template:
     """The template for this group; all its claims have the same template key as `claim`."""
@@ -73,7 +73,7 @@ def template(
         placement_group=selector.name if selector else group.placement_group,
         placement_group_id=selector.id if selector else "",
         associate_public_ip=spec.associate_public_ip_address,
-        interfaces=ready.plan.interfaces or _efa_interfaces(claim, group, provider),
+        interfaces=ready.plan.interfaces or _efa_interfaces(claim, group),
         ipv4_prefix_count=None if ready.network.ipv6 else spec.ip_prefix_count,
         ipv6_prefix_count=spec.ip_prefix_count if ready.network.ipv6 else None,
         primary_ipv6=ready.network.ipv6,
@@ -99,16 +99,12 @@ def _kubelet(ready: LaunchClass) -> Mapping[str, object]:
     return own if named else {**own, "clusterDNS": [ready.network.dns]}
 
 
-def _efa_interfaces(
-    claim: NodeClaim, group: LaunchGroup, provider: CapacityProvider
-) -> tuple[NetworkInterface, ...]:
+def _efa_interfaces(claim: NodeClaim, group: LaunchGroup) -> tuple[NetworkInterface, ...]:
     """One EFA for each network card, if the claim requests any. The first card's is the primary interface.
 
     All types of the group have the same number of cards.
     """
-    if not requests_efa(claim):
-        return ()
-    count = provider.instance_types()[group.overrides[0].instance_type].efa_interfaces
+    count = group.efa_interfaces if requests_efa(claim) else 0
     return tuple(NetworkInterface(card=card, device=min(card, 1), kind="efa") for card in range(count))
 
 

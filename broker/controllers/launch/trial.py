@@ -11,7 +11,7 @@ since they are not about the class. Any other answer clears an earlier mark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,9 +33,10 @@ from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.placement.claims import BadClaim, planned
-from providers.base import CapacityProvider
+from providers.base import LaunchCalls
 from providers.errors import ProviderError
 from providers.launch import Override
+from providers.model import InstanceType
 
 FIRST_TRIAL_DELAY: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
 APART: Final = 2.0  # seconds between two trials; each is four calls, or up to 16 if launches are denied
@@ -62,13 +63,14 @@ class LaunchTrials:
 
     def __init__(
         self,
-        provider: CapacityProvider,
+        provider: LaunchCalls,
         nodeclasses: NodeClassController,
         pools: Cache[NodePool],
         inventory: InventoryCache,
         *,
         clock: Clock,
         cluster: NodeBootstrap,
+        types: Callable[[], Mapping[str, InstanceType]],
         owns: Callable[[NodePool], bool],
     ) -> None:
         """`owns`: the broker launches the pool's claims."""
@@ -78,6 +80,7 @@ class LaunchTrials:
         self._inventory = inventory
         self._clock = clock
         self._cluster = cluster
+        self._types = types
         self._owns = owns
         self._last: dict[str, Trial] = {}
         self._free = float("-inf")  # when the next trial may begin
@@ -175,7 +178,7 @@ class LaunchTrials:
         return self._planned(claim, ready.plan) or self._planned(claim, outside)
 
     def _planned(self, claim: NodeClaim, node_class: NodeClass) -> list[LaunchGroup]:
-        types, plans, now = self._provider.instance_types(), {node_class.name: node_class}, self._clock.now()
+        types, plans, now = self._types(), {node_class.name: node_class}, self._clock.now()
         waiting = [planned(claim)]
         supply = LaunchSupply(
             classes=plans, types=types, inventory=self._inventory.snapshot(), shortages=Shortages(), now=now

@@ -79,5 +79,5 @@ class UnchangedInputs:
 
 
 def _counts(inventory: Inventory) -> tuple[object, ...]:
-    slots = inventory.debits, inventory.credits, inventory.left, inventory.joining
+    slots = inventory.debits, inventory.credits, inventory.left, inventory.joining, inventory.kept
     return inventory.odcrs, inventory.groups, *slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -13,16 +14,22 @@ from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound, TooManyRequests
+from broker.placement.disruption_pods import owned_by
 
 
-def remaining_pods(client: Client, pods: Cache[Pod], node: str, now: datetime) -> list[Pod]:
-    """The pods that hold up the drain of a node.
+def remaining_pods(
+    client: Client, pods: Cache[Pod], node: str, now: datetime, *, daemon_sets: bool = True
+) -> list[Pod]:
+    """The pods that hold up the drain of a node; those of DaemonSets count only with `daemon_sets`.
 
     The cache may lack the newest pods: an empty result is confirmed by the API server. Raises ApiError.
     """
-    if known := drain.remaining(pods.by(BY_NODE, node), now):
-        return known
-    return drain.remaining(pods_on(client, node), now)
+
+    def waiting(pods_there: Iterable[Pod]) -> list[Pod]:
+        remaining = drain.remaining(pods_there, now)
+        return [pod for pod in remaining if daemon_sets or not owned_by(pod, "DaemonSet")]
+
+    return waiting(pods.by(BY_NODE, node)) or waiting(pods_on(client, node))
 
 
 def evict(client: Client, pod: Pod, now: datetime) -> str:

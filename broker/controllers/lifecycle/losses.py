@@ -63,14 +63,14 @@ class LossDetector:
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._caches = caches
-        self._claims, self._nodes = caches.claims, caches.nodes
+        self._claims = caches.claims
         self._end = end
         self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
 
     def end_lost(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
         """Ends the claims that are lost, and reports on the others why they are kept."""
-        for claim in missing.ended:
-            self._end(claim, "EC2 lists it as ended")
+        for claim, why in missing.ended:
+            self._end(claim, f"EC2 lists it as ended: {why or 'without a reason'}")
         registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
         together = self._missing_together(missing, registered)
         self._log(together, len(registered))
@@ -107,7 +107,7 @@ class LossDetector:
 
         Fewer missing claims, or more registered ones, do not prove the listing right.
         """
-        resolved = {claim.uid for claim in missing.ended}
+        resolved = {claim.uid for claim, _ in missing.ended}
         resolved |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
         missing_uids = {claim.uid for claim in (*missing.unlisted, *missing.recent)} & {
             c.uid for c in registered

@@ -24,7 +24,7 @@ from broker.controllers.claim_status import (
     patch,
     write,
 )
-from broker.controllers.newest import newest
+from broker.controllers.newest import newest, node_names
 from broker.kube.conditions import changed, owner_reference
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -44,7 +44,8 @@ RECHECK = 60.0  # seconds, for a Node that is left out
 class Registration:
     """The steps between launch and readiness of one claim.
 
-    `nominate` makes a node that joins the expected node of the claim's pods.
+    `nominate` makes a node that joins the expected node of the claim's pods. `lost` records why a claim ends
+    that the broker did not end.
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class Registration:
         caches: ClaimCaches,
         *,
         nominate: Callable[[NodeClaim, str], None],
+        lost: Callable[[NodeClaim, str], None],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._caches = caches
         self._claims, self._nodes = caches.claims, caches.nodes
         self._set = ConditionWriter(context, caches.claims).set
-        self._nominate = nominate
+        self._nominate, self._lost = nominate, lost
         self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
@@ -71,7 +73,8 @@ class Registration:
         if len(nodes) != 1:
             return self._without_node(claim, nodes, left_out)
         if nodes[0].deleting:
-            # A user deleted the Node: its claim ends with it, and drains it first.
+            # A user deleted the Node, or the cloud controller after its instance: the claim drains it first.
+            self._lost(claim, f"node {nodes[0].name} was deleted")
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
             return None
         self._missed.pop(claim.uid, None)
@@ -133,6 +136,8 @@ class Registration:
         remaining = REGISTRATION_TIMEOUT.total_seconds() - waited
         if remaining > 0:
             return Result(requeue_after=remaining)
+        if node_names(self._client, claim.status.provider_id) != {node.name for node in nodes}:
+            return Result(requeue_after=RECHECK)  # the watch of Nodes is late
         message = (
             f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"
         )

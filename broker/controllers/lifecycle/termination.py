@@ -24,6 +24,7 @@ from broker.controllers.lifecycle.abandoned import release
 from broker.controllers.lifecycle.evictions import evict, remaining_pods
 from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.controllers.lifecycle.terminations import Sighting, Terminations
+from broker.controllers.newest import node_names
 from broker.controllers.successions import bind_successors
 from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
@@ -32,6 +33,7 @@ from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.placement.termination import deadline_of
+from broker.reservations.claims import occupied_odcr
 from broker.text import counted
 from providers.errors import ProviderError
 
@@ -161,7 +163,7 @@ class Termination:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
         id_ = instance_id(claim)
         seen = self._terminations.watch(id_)
-        if seen is None:
+        if seen is None or self._undrained(claim, seen, nodes):
             return True
         if seen.instance is None:
             return self._unseen(claim, id_, seen, nodes)
@@ -177,9 +179,16 @@ class Termination:
             self._terminations.end(id_)
         return alive
 
+    def _undrained(self, claim: NodeClaim, seen: Sighting, nodes: Sequence[Node]) -> bool:
+        """Whether the cache lacks the Node of an instance that runs: the watch of Nodes is late."""
+        ended = seen.instance is not None and not seen.instance.alive
+        if nodes or ended or seen.requested or self._late(claim):
+            return False
+        return bool(node_names(self._client, claim.status.provider_id))
+
     def _ending(self, claim: NodeClaim, id_: str, *, alive: bool, began: datetime) -> None:
         """Frees the slot of an ended instance before EC2's next count."""
-        odcr_id = claim.labels.get(names.RESERVATION_ID, "")
+        odcr_id = occupied_odcr(claim)
         if odcr_id and not alive:
             bind_successors(self._client, self._claims, claim.uid, self._clock.now())
         self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive, began=began)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -38,7 +38,7 @@ from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid
-from providers.base import CapacityProvider
+from providers.base import AccountFacts, ClassLookups
 from providers.errors import ErrorClass, ProviderError
 
 # Subnets, groups and images change rarely; Karpenter looks them up as often.
@@ -60,13 +60,17 @@ def group_arns(classes: Cache[EC2NodeClass]) -> Collection[str]:
     return arns - {""}
 
 
+class ClassProvider(AccountFacts, ClassLookups, Protocol):
+    """The account, and what its classes select."""
+
+
 class NodeClassController:
     """Reconciles classes by name. The launch loop calls `ready` on its own thread."""
 
     def __init__(
         self,
         context: ControllerContext,
-        provider: CapacityProvider,
+        provider: ClassProvider,
         inventory: InventoryCache,
         cache: Cache[EC2NodeClass],
         *,

@@ -7,6 +7,8 @@ such claim is left; other finalizers are never touched. Karpenter holds a class 
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -16,12 +18,14 @@ from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
 from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 from broker.text import abridged
 
 BY_CLASS = "nodeClass"
 NAMED = 5
 HELD = "NodeClassTerminating"
+RECHECK = 60.0  # seconds, while the watch of claims is late
 
 
 def by_class(claim: NodeClaim) -> tuple[str, ...]:
@@ -42,27 +46,38 @@ class ClassFinalizer:
         self._claims, self._owns = caches.claims, caches.owns
         self._classes = classes
 
-    def reconcile(self, name: str) -> None:
+    def reconcile(self, name: str) -> Result | None:
         """Raises ApiError."""
         node_class = self._classes.get(name)
         if node_class is None or (node_class.deleting and self._claims.broken):
-            return  # a claim that cannot be read may hold it
+            return None  # a claim that cannot be read may hold it
         if not node_class.deleting and names.CLASS_FINALIZER in node_class.metadata.finalizers:
-            return
+            return None
         claim_names = sorted(c.name for c in self._claims.by(BY_CLASS, name) if self._owns(c))
         if not node_class.deleting:
             body = add_finalizer(node_class, names.CLASS_FINALIZER) if claim_names else None
         elif claim_names:
             self._report_claims(node_class, claim_names)
-            return
+            return None
         else:
             body = remove_finalizer(node_class, names.CLASS_FINALIZER)
+            if body is not None and self._held(name):
+                return Result(requeue_after=RECHECK)
         if body is None:
-            return
+            return None
         try:
             self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
         except NotFound:
-            return
+            return None
+        return None
+
+    def _held(self, name: str) -> bool:
+        """Whether a claim names the class in the API server, where the cache has none."""
+        try:
+            claims = [*map(NodeClaim.decode, self._client.list(NodeClaim.KIND)[0])]
+        except ValidationError:
+            return True  # a claim that cannot be read may hold it
+        return any(name in by_class(claim) and self._owns(claim) for claim in claims)
 
     def _report_claims(self, node_class: EC2NodeClass, claim_names: list[str]) -> None:
         message = (

@@ -27,7 +27,7 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.kubelet import Kubelet
-from broker.capacity.matching import resolve_class, unread_group
+from broker.capacity.matching import resolve_class, with_group_errors
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
     Inventory,
@@ -254,18 +254,15 @@ def launch_class(
     )
     # The images decide the platform as EC2 names it; without images, the family does.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
-    resolved = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
-    dedicated = resolve_class(
-        replace(plan, tenancy="dedicated"), inventory, account_id=account_id, now=now, platforms=platforms
-    )
-    misfits = tuple(
-        replace(misfit, code=group_error.code, message=unread_group(misfit.id, group_error))
-        if (group_error := group_errors.get(misfit.id))
-        else misfit
-        for misfit in resolved.misfits
+    resolved, dedicated = (
+        with_group_errors(
+            resolve_class(variant, inventory, account_id=account_id, now=now, platforms=platforms),
+            group_errors,
+        )
+        for variant in (plan, replace(plan, tenancy="dedicated"))
     )
     launchable = LaunchClass(
-        plan=replace(plan, resolved=replace(resolved, misfits=misfits), dedicated=dedicated),
+        plan=replace(plan, resolved=resolved, dedicated=dedicated),
         surroundings=around,
         source=node_class,
     )

@@ -47,8 +47,9 @@ class TemplateSweeper:
 
         `at_limit`: EC2 makes no further template until others are deleted.
         """
-        now, classes = self._clock.now(), set(self._classes())
-        for ref in self._provider.templates():
+        refs = self._provider.templates()
+        now, classes = self._clock.now(), set(self._classes())  # after those that made them
+        for ref in refs:
             orphaned = ref.owner not in classes
             if orphaned or self._unused(ref, now, at_limit=at_limit):
                 why = "its class is deleted" if orphaned else "the limit is reached" if at_limit else "unused"

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.apis import koordinator as koord
-from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.core import Pod
 from broker.apis.meta import ConditionStatus
 from broker.kube.conditions import timestamp
 
@@ -32,9 +32,7 @@ def placed_conditions(old: Conditions, now: datetime, note: str = "") -> list[Js
     return [scheduled, _condition(old, koord.READY, "True", koord.AVAILABLE, note, now)]
 
 
-def unplaced_conditions(
-    old: Conditions, message: str, now: datetime, reason: str = UNSCHEDULABLE
-) -> list[Json]:
+def unplaced_conditions(old: Conditions, message: str, now: datetime, reason: str) -> list[Json]:
     """The condition of a reservation that no node can hold."""
     return [_condition(old, koord.SCHEDULED, "False", reason, message, now)]
 

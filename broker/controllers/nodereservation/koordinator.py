@@ -59,7 +59,7 @@ class KoordinatorController:
         schedulers: Callable[[], Collection[str]],
         bounds: RoomBounds,
     ) -> None:
-        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._client, self._clock = context.client, context.clock
         self._reservations, self._nodes, self._owners = reservations, nodes, owners
         self._schedulers, self._bounds = schedulers, bounds
 

@@ -18,6 +18,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
+from broker.controllers.newest import none_other
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.pod_groups import PodGroupReads
 from broker.kube.cache import Cache
@@ -70,6 +71,7 @@ class SchedulerReads:
         self, client: Client, pods: Cache[Pod], *, clock: Clock, names: Iterable[str], places: bool = True
     ) -> None:
         """`pods` has the index `BY_SCHEDULER`. `places`: False for a reader that only needs the kept room."""
+        self._client = client
         self._names, self._pods, self._clock, self._places = tuple(names), pods, clock, places
         self.koordinator = Informer(client, KoordinatorReservation, clock=clock)
         self.quotas = Informer(client, ElasticQuota, clock=clock)
@@ -127,6 +129,11 @@ class SchedulerReads:
     ) -> list[ElasticQuota | CompositeElasticQuota]:
         """The quotas that `read` can read; the others are left out."""
         return [*self.quotas.cache.readable(read), *self.composites.cache.readable(read)]
+
+    def quotas_unchanged(self, quotas: Iterable[ElasticQuota | CompositeElasticQuota]) -> bool:
+        """Whether these are all that the API server has, as they were read. Raises ApiError."""
+        kinds = ((self.quotas, ElasticQuota), (self.composites, CompositeElasticQuota))
+        return none_other(self._client, [model for informer, model in kinds if informer.served], quotas)
 
     def synced(self) -> bool:
         if not all(informer.complete for informer in self.rooms.values()):

@@ -19,12 +19,14 @@ from broker.apis.kueue import Namespace
 from broker.kube.cache import Cache
 from broker.placement.holds_bounds import NamespaceRoom, RoomBounds, within
 from broker.placement.quantities import PODS, amounts, spec_requests
+from broker.text import exact
 
 _ON: Final = "true"
 _OFF: Final = ("", "false")
 _REQUESTS: Final = "requests."
 _HUGE_PAGES: Final = "hugepages-"
 _COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+_DIVISIBLE: Final = _COMPUTE - {PODS}
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -102,10 +104,17 @@ def _own_limits(text: str) -> dict[str, int]:
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         if not (name and equals and amount):
             raise ValueError(f'{text!r:.100} is neither "true" nor amounts such as cpu=8,memory=32Gi')
+        if name in written:
+            raise ValueError(f"{name!r:.100} is there twice: write one amount")
         written[name] = amount
     limits = amounts(written)
     if unknown := sorted(written.keys() - limits.keys()):
         raise ValueError(f"{unknown[0]!r:.100} is no resource of a node")
+    for name, amount in written.items():
+        if exact(amount) < 0:
+            raise ValueError(f"{name}={amount:.100} is negative")
+        if name not in _DIVISIBLE and exact(amount) % 1:
+            raise ValueError(f"{name}={amount:.100} is no whole number")
     return limits
 
 

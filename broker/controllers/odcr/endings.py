@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
@@ -27,6 +26,7 @@ from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import GaugeTable
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.endings import drains, next_moment, notice
 from broker.text import counted, format_time
 from providers.model import Odcr
@@ -89,7 +89,7 @@ class EndingController:
         """The claims in each reservation."""
         claims_by_odcr: dict[str, list[NodeClaim]] = defaultdict(list)
         for claim in self._claims.list():
-            if (id_ := claim.labels.get(names.RESERVATION_ID)) and not claim.deleting and self._owns(claim):
+            if (id_ := occupied_odcr(claim)) and not claim.deleting and self._owns(claim):
                 claims_by_odcr[id_].append(claim)
         return claims_by_odcr
 

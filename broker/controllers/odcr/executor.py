@@ -4,7 +4,7 @@ Invariant: a purchase is in the ledger before it is sent, with its token and all
 until its result is known: EC2 describes it, or refused it and cannot have carried it out before. Until then
 it counts as bought, and exactly that call is sent again if it is still wanted. A refusal about a place is
 recorded for the place, any other one for the object. No call is sent after the Lease is lost, nor for an
-object that has changed since it was read.
+object that has changed since it was read, or that names a flavor that has.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
+from broker.controllers.newest import unchanged
 from broker.controllers.odcr.events import ChangeEvents
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.usage import ReservationKey
@@ -33,7 +33,6 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import Refusals
-from broker.reservations.spec import Reservation
 from broker.text import format_time
 from providers.base import ReservationChanges
 from providers.errors import ErrorClass, ProviderError
@@ -59,7 +58,7 @@ _log = structlog.get_logger("odcrs")
 
 
 class ObjectChanged(Exception):
-    """The object is deleted, or differs from the cached one: nothing is bought before it is read again."""
+    """The object is deleted, or it or a flavor differs from the cached one: both are read again first."""
 
 
 class OdcrExecutor:
@@ -108,7 +107,7 @@ class OdcrExecutor:
 
         Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
-        if reading.reservation.deleting or not self._unchanged(reading):
+        if reading.reservation.deleting or not unchanged(self._client, reading.rules):
             raise ObjectChanged(reading.reservation.key)
         intent = self._record_intent(purchase, reading)
         self._client.check()
@@ -126,11 +125,11 @@ class OdcrExecutor:
         self.events.bought(purchase, reading, odcr)
 
     def change(self, change: OdcrChange, reading: ParsedReservation, odcr: Odcr) -> None:
-        """Resizes or cancels an ODCR, unless its object has changed: the next plan decides about it anew.
+        """Resizes or cancels an ODCR, unless its object or a flavor has changed: the next plan decides anew.
 
         `odcr`: as it is now. Raises ApiError, and ProviderError if it is transient.
         """
-        if not self._unchanged(reading):
+        if not unchanged(self._client, reading.rules):
             return
 
         def call() -> None:
@@ -152,7 +151,7 @@ class OdcrExecutor:
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
         """Changes a resource group. Raises like `change`. The desired capacity of `reading` has the group."""
         group = reading.desired.group
-        if (step.drop or step.leave) and not self._unchanged(reading):
+        if (step.drop or step.leave) and not unchanged(self._client, reading.rules):
             return
 
         def call() -> None:
@@ -182,19 +181,6 @@ class OdcrExecutor:
         )
 
     # ---- calls
-
-    def _unchanged(self, reading: ParsedReservation) -> bool:
-        """Whether the object is as it was read. A step is decided on a cache, which may be behind.
-
-        Raises ApiError.
-        """
-        reservation = reading.reservation
-        namespace = reservation.namespace or None
-        try:
-            raw = self._client.get(reservation.KIND, reservation.name, namespace=namespace)
-        except NotFound:
-            return False
-        return _version(reservation.decode(raw)) == _version(reservation)
 
     def _record_intent(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
         """Records the purchase before it is sent. Raises ApiError."""
@@ -297,12 +283,6 @@ def _request_key(reading: ParsedReservation) -> str:
     """Key of a refusal of the request itself: a changed object makes another request."""
     terms = replace(reading.desired.terms, tags={})
     return f"buy {reading.reservation.uid} {reading.reservation.metadata.generation} {terms}"
-
-
-def _version(reservation: Reservation) -> tuple[object, ...]:
-    """What a plan depends on."""
-    meta = reservation.metadata
-    return reservation.deleting, reservation.uid, meta.generation, reservation.annotations, reservation.labels
 
 
 def _step_key(step: OdcrChange | GroupChange) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -21,7 +21,7 @@ from broker.capacity.model import Inventory
 from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Adopters
 from broker.reservations.reading import ParsedReservation
-from providers.base import CapacityProvider
+from providers.base import AccountFacts, ReservationChanges, ReservationListing
 from providers.errors import ErrorClass, ProviderError
 from providers.model import ReservationGroup, owned_prefix
 
@@ -32,10 +32,14 @@ _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 _log = structlog.get_logger("odcrs")
 
 
+class OdcrProvider(AccountFacts, ReservationListing, ReservationChanges, Protocol):
+    """The reservations and groups of an account."""
+
+
 class Groups:
     """Groups as last read. One thread."""
 
-    def __init__(self, provider: CapacityProvider, *, region: str, cluster: str) -> None:
+    def __init__(self, provider: OdcrProvider, *, region: str, cluster: str) -> None:
         self._provider = provider
         self._region = region
         self._cluster = cluster

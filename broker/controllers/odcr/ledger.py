@@ -17,8 +17,9 @@ from typing import Any
 
 from broker.apis.core import ConfigMap
 from broker.kube.client import Client
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
+from broker.kube.published import read_data
 from broker.quota.usage import ReservationKey
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
@@ -48,7 +49,7 @@ class PurchaseLedger:
         An invalid entry is kept as it is, read again each time, and named by `problem`. Raises ApiError.
         """
         if self._stored is None or self._unread:
-            stored = self._read()
+            stored = read_data(self._client, LEDGER)
             unread = {}
             for key, text in stored.items():
                 if self._stored is not None and key not in self._unread:
@@ -60,7 +61,7 @@ class PurchaseLedger:
             self._unread = unread
             self._stored = stored
         elif refresh:
-            stored = self._read()
+            stored = read_data(self._client, LEDGER)
             for id_ in self._stored.keys() - stored.keys():
                 self.held.pop(id_, None)
             self._stored = stored
@@ -110,12 +111,6 @@ class PurchaseLedger:
             for uid, (generation, counts) in self._released.items()
             if alive.get(uid, 0) in (generation, None)
         }
-
-    def _read(self) -> dict[str, str]:
-        try:
-            return dict(self._client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE).get("data") or {})
-        except NotFound:
-            return {}
 
     def _load_entry(self, key: str, text: str) -> None:
         entry = decode_object(text)

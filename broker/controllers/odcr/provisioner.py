@@ -20,9 +20,9 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.odcr import metrics
 from broker.controllers.odcr.events import DeletionNotices, StopEvents
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
-from broker.controllers.odcr.groups import Groups, group_arn_of
+from broker.controllers.odcr.groups import Groups, OdcrProvider, group_arn_of
 from broker.controllers.odcr.ledger import PurchaseLedger
-from broker.controllers.odcr.running import LastListing, RunningInstances, unlisted
+from broker.controllers.odcr.running import LastListing, RunningInstances
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
@@ -74,8 +74,8 @@ class ProvisioningState:
 class OdcrProvisioner:
     """`run` is one pass over all reservations."""
 
-    def __init__(self, shared: ReservationDependencies, listing: LastListing = unlisted) -> None:
-        recorder, provider, settings = shared.recorder, shared.provider, shared.settings
+    def __init__(self, shared: ReservationDependencies, provider: OdcrProvider, listing: LastListing) -> None:
+        recorder, settings = shared.recorder, shared.settings
         self._provider = provider
         self._reads, self._running = shared.reads, RunningInstances(shared.caches.claims, listing)
         self._inventory, self._clock, self._describe = shared.inventory, shared.clock, shared.describe
@@ -138,12 +138,13 @@ class OdcrProvisioner:
         if self._read_with != (snapshot.flavors, types):
             self._read_with, self._read = (snapshot.flavors, types), {}
         flavors = snapshot.flavors.instances(types, self._zones)
+        judged, objects = snapshot.judged, snapshot.flavors.listed or {}
         parsed = {}
         for reservation in snapshot.reservations.values():
             version = (reservation.uid, reservation.metadata.resource_version)
             with self._reads.guard(reservation):
                 parsed[version] = self._read.get(version) or read(
-                    reservation, snapshot.judged(reservation), flavors, cost_labels=self._cost_labels
+                    reservation, judged(reservation), flavors, cost_labels=self._cost_labels, objects=objects
                 )
         self._read = parsed
         return {reading.reserved: reading for reading in parsed.values()}

@@ -17,10 +17,6 @@ from providers.model import Instance
 LastListing = Callable[[], InstanceListing | None]  # of this cluster's instances
 
 
-def unlisted() -> None:
-    """No listing yet."""
-
-
 class RunningInstances:
     """Remembers the purchases that the last listing may not show: EC2 counts instances in them by now."""
 

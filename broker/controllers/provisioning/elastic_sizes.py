@@ -8,6 +8,7 @@ wait for the node of an earlier one, but none is bought needlessly.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ from broker.controllers.elasticquota.reading import ElasticPods, Quota, gigabyte
 from broker.controllers.elasticquota.use import ElasticUse, rejection
 from broker.controllers.provisioning.pools import ServedPool
 from broker.kube.cache import Cache
+from broker.placement.gangs import GroupSizes, gang_of, is_member
 from broker.placement.packing_model import PendingPod
 from broker.placement.selectors import LESS, SelectorRequirement
 from broker.quota.elastic import ElasticTotals
@@ -44,6 +46,17 @@ class ElasticRules:
     served: Collection[str]
     gpu_gb: int
     absent_is_zero: bool
+    group_size: GroupSizes
+
+    @property
+    def reading(self) -> ElasticPods:
+        return ElasticPods(self.nodes, gpu_gb=self.gpu_gb)
+
+    def totals(self, bound: Iterable[Pod]) -> ElasticTotals:
+        """The quotas with the pods that take room on nodes."""
+        placed = ((pod, pod.spec.node_name) for pod in bound)
+        use = ElasticUse.of(self.quotas, placed, self.reading, absent_is_zero=self.absent_is_zero)
+        return use.totals
 
     def within(
         self,
@@ -61,21 +74,15 @@ class ElasticRules:
         listed = [*pending]
         if not self.quotas or not sizes:
             return listed, {}
-        reading = ElasticPods(self.nodes, gpu_gb=self.gpu_gb)
-        use = ElasticUse.of(
-            self.quotas,
-            ((pod, pod.spec.node_name) for pod in bound),
-            reading,
-            absent_is_zero=self.absent_is_zero,
-        )
+        placed = [*bound]
         machines = {key: claim for claim in claims if not claim.deleting for key in pods_of(claim)}
-        totals, largest = use.totals, max(sizes)
+        totals, largest = self.totals(placed), max(sizes)
         units: dict[str, list[_Waiting]] = {}
         for item in sorted(listed, key=lambda item: -item.priority):
             pod = pods.get(item.key)
             if pod is None or pod.spec.scheduler_name not in self.served:
                 continue
-            elastic = reading.read(pod)
+            elastic = self.reading.read(pod)
             if item.key in machines:
                 size = gigabytes(machines[item.key].labels, largest)
                 totals = totals_with(totals, (elastic.with_gpus_of(size),))
@@ -83,10 +90,13 @@ class ElasticRules:
                 units.setdefault(item.gang or f"\0{item.key}", []).append(_Waiting(item, elastic))
             else:
                 totals = totals_with(totals, (elastic,))
+        before = started((item.gang for item in listed if item.gang), placed, self.group_size)
+        before += Counter(item.gang for item in listed if item.key in machines)
         limited: dict[str, PendingPod] = {}
         reasons: dict[str, str] = {}
         for unit in units.values():
-            bounds, after = _bounds(unit, totals, sizes)
+            needed = needed_of(unit[0].pending, len(unit), before)
+            bounds, after = _bounds([pod for _, pod in unit], totals, sizes, needed)
             for (item, elastic), refused in zip(unit, bounds, strict=True):
                 if refused > largest:
                     continue
@@ -115,26 +125,51 @@ def with_quota(reasons: Mapping[str, str], too_large: Mapping[str, str]) -> dict
     return {key: "; ".join(filter(None, (too_large.get(key), text))) for key, text in reasons.items()}
 
 
+def started(gangs: Iterable[str], bound: Iterable[Pod], sizes: GroupSizes) -> Counter[str]:
+    """The number of pods of each of these gangs that have a node."""
+    names_ = {*gangs}
+    members = (gang_of(pod, sizes).name for pod in bound if is_member(pod)) if names_ else ()
+    return Counter(name for name in members if name in names_)
+
+
+def needed_of(pod: PendingPod, count: int, before: Mapping[str, int]) -> int:
+    """The number of the pod's gang that must have a place, so that any gets one. `count`: those that wait.
+
+    `before`: those with a place, by gang. A pod without a gang is alone.
+    """
+    return max(1, pod.gang_size - before[pod.gang]) if pod.gang_size else count
+
+
 def _bounds(
-    unit: Sequence[_Waiting], totals: ElasticTotals, sizes: Collection[int]
+    pods: Sequence[ElasticPod], totals: ElasticTotals, sizes: Collection[int], needed: int
 ) -> tuple[list[int], ElasticTotals]:
     """The least GB of a GPU that each pod of a gang may not have, and the totals with all of them.
 
-    If one would get no GPU beside the others, all have the same bound. A unit without room counts nothing.
+    If fewer than `needed` would get a GPU one after another, so many have the same bound. If that gives them
+    none, the gang counts nothing.
     """
-    after, bounds = totals, []
-    for _, pod in unit:
-        bounds.append(_first_refused(after, [pod], max(sizes)))
-        size = _largest_below(bounds[-1], sizes)
-        if not size:
-            break
-        after = totals_with(after, (pod.with_gpus_of(size),))
-    else:
+    bounds, after = _one_by_one(pods, totals, sizes)
+    if sum(bool(_largest_below(bound, sizes)) for bound in bounds) >= needed:
         return bounds, after
-    common = _first_refused(totals, [pod for _, pod in unit], max(sizes))
+    common = _first_refused(totals, pods[:needed], max(sizes))
     size = _largest_below(common, sizes)
-    counted = [pod.with_gpus_of(size) for _, pod in unit] if size else []
-    return [common] * len(unit), totals_with(totals, counted)
+    if not size:
+        return [common] * len(pods), totals
+    after = totals_with(totals, (pod.with_gpus_of(size) for pod in pods[:needed]))
+    rest, after = _one_by_one(pods[needed:], after, sizes)
+    return [common] * needed + rest, after
+
+
+def _one_by_one(
+    pods: Sequence[ElasticPod], totals: ElasticTotals, sizes: Collection[int]
+) -> tuple[list[int], ElasticTotals]:
+    """The bound of each pod after those before it; one that gets no GPU counts nothing."""
+    bounds: list[int] = []
+    for pod in pods:
+        bounds.append(_first_refused(totals, [pod], max(sizes)))
+        if size := _largest_below(bounds[-1], sizes):
+            totals = totals_with(totals, (pod.with_gpus_of(size),))
+    return bounds, totals
 
 
 def _largest_below(bound: int, sizes: Collection[int]) -> int:

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
-from broker.controllers.claim_status import held_odcr, replaces
+from broker.controllers.claim_status import replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pending import incomplete
@@ -35,6 +35,7 @@ from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import EPHEMERAL
 from broker.placement.together import units_of
+from broker.reservations.claims import held_odcr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

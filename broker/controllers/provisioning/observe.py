@@ -27,7 +27,7 @@ WAITS_FOR_SLOT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForecast:
-    """`taken`: the slots of each reservation that waiting claims will take or hold. `reclaimed`: the lent
+    """`taken`: the free slots of each reservation that waiting claims take or hold. `reclaimed`: the lent
     slots of each slot pool that they wait to get back.
 
     `stuck`: the claims (by uid) that nothing can launch now, and for which no slot is held or given back.
@@ -58,7 +58,10 @@ def forecast(
     result = plan(claims.values(), supply, launched=launched, seconds=seconds, timer=timer)
     for hold in result.holds:
         taken.update(hold.slots)
+    kept = supply.inventory.kept
     for assignment in result.assignments:
+        if kept.get(assignment.claim.uid) in assignment.option.odcr_ids:
+            continue  # its slot is free for no other
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
     reclaimed = Counter(slot.slot_pool for slot in result.nominated.values())

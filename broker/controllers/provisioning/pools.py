@@ -22,7 +22,7 @@ from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.provisioning.usage import unreadable
-from broker.placement.future_nodes import requirements_of
+from broker.placement.reading import requirements_of
 
 _KIND: Final = EC2NodeClass.KIND.kind
 VALIDATION: Final = "ValidationSucceeded"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from broker.controllers.provisioning.decide import (
     ProvisioningPlanner,
     of_gangs,
 )
-from broker.controllers.provisioning.elastic_sizes import gpu_sizes, with_quota
+from broker.controllers.provisioning.elastic_sizes import gpu_sizes
 from broker.controllers.provisioning.existing import read_in_flight
 from broker.controllers.provisioning.learned import fingerprint
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
@@ -60,6 +59,7 @@ from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting, log_packing
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
+from broker.controllers.provisioning.within_quota import decide_within_quota
 from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
@@ -174,10 +174,10 @@ class Provisioner:
                 released &= self._released(claim, "its pods need it no more")
         return released
 
-    def _released(self, claim: NodeClaim, why: str, *, unchanged: bool = False) -> bool:
-        """Whether the claim ends, or is gone. Raises Unavailable."""
+    def _released(self, claim: NodeClaim, why: str) -> bool:
+        """Whether the claim ends, or is gone: not if it was launched meanwhile. Raises Unavailable."""
         try:
-            if remove(self._client, NodeClaim.KIND, claim, unchanged=unchanged):
+            if remove(self._client, NodeClaim.KIND, claim, unchanged=True):
                 _log.info("claim released", claim=claim.name, why=why)
         except Unavailable:
             raise
@@ -258,7 +258,8 @@ class Provisioner:
                     pending.append(pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key]))
         sizes = gpu_sizes(pools, snapshot.types)
         by_key = {pod.key: pod for pod in waiting}
-        pending, too_large = self._reads.elastic().within(pending, by_key, room.pods, claims, sizes)
+        elastic = self._reads.elastic()
+        pending, too_large = elastic.within(pending, by_key, room.pods, claims, sizes)
         pending += pending_reservations(
             room.unplaced, draw, self._reads.group_size, self._reads.occupancy.guard
         )
@@ -266,7 +267,7 @@ class Provisioner:
         learned = self._reads.learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )
-        decision = ProvisioningPlanner(
+        planner = ProvisioningPlanner(
             pools=pools,
             pending=pending,
             cluster=ProvisioningCluster(
@@ -284,8 +285,8 @@ class Provisioner:
             seconds=self._seconds,
             timer=self._clock.monotonic,
             faults=[*self._faults.values()],
-        ).decide()
-        decision = replace(decision, reasons=with_quota(decision.reasons, too_large))
+        )
+        decision = decide_within_quota(planner, elastic, too_large, min(sizes, default=0))
         self._pools.offering((pool.pool for pool in pools), decision.empty)
         log_packing(decision.packing, len(decision.assigned.unassigned))
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))
@@ -365,7 +366,7 @@ class Provisioner:
 
         A claim that changed since is kept: it may be launched now.
         """
-        refused = partial(self._released, why="EC2 refuses it: its pods get room elsewhere", unchanged=True)
+        refused = partial(self._released, why="EC2 refuses it: its pods get room elsewhere")
         deleted = self._writers.each(refused, claims)
         kept: set[str] = set()
         for claim in (claim for claim, gone in zip(claims, deleted, strict=True) if not gone):

@@ -73,6 +73,7 @@ class ProvisioningReads:
             served=served,
             gpu_gb=self._settings.gpu_memory_gb,
             absent_is_zero=self._settings.quota_absent_is_zero,
+            group_size=self.group_size,
         )
 
     def storage(self) -> Storage:

@@ -1,8 +1,9 @@
 """The back-off of NodePools with launches that serve no pod.
 
 A pod may never go to the node that was made for it: it has another scheduler's idea of room, it is bound
-elsewhere, or it is deleted meanwhile. The node then ends empty, and the next one is made. So from the second
-such round on the pool gets no new machine for a time that doubles.
+elsewhere, or it is deleted meanwhile. The node then ends empty, and the next one is made. Or EC2 ends the
+instance at its start, for example because it cannot use the key of its volumes, and ends the next one, too.
+So from the second such round on the pool gets no new machine for a time that doubles.
 
 Invariant: the back-off follows from the pool's condition alone, so it survives a restart. Nodes launched
 before the last record belong to its round: a batch that ends one by one counts once.
@@ -55,6 +56,7 @@ class UnusedCause(StrEnum):
     ELSEWHERE = "PodOnOtherNode"
     LATE = "PodCameLate"
     WAITS = "PodUnschedulable"
+    LOST = "NodeLost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +121,20 @@ def ended_unused(claim: NodeClaim, now: datetime) -> bool:
 
 
 def recorded(
-    pool: NodePool, claim: NodeClaim, pod: Callable[[str], Pod | None], now: datetime
+    pool: NodePool, claim: NodeClaim, pod: Callable[[str], Pod | None], now: datetime, *, loss: str = ""
 ) -> ConditionUpdate | None:
-    """The condition after this node ended unused; None if its round is recorded already."""
+    """The condition after this node ended unused; None if its round is recorded already.
+
+    `loss`: why the instance is gone, if the broker did not end it.
+    """
     before = back_off(pool)
     launched = since(claim, names.LAUNCHED)  # by the same clock as the record
     if before is not None and launched is not None and launched <= before.recorded:
         return None
     rounds = before.rounds + 1 if before is not None else 1
     keys = pods_of(claim)
-    causes = [(key, *_cause(pod(key), claim)) for key in keys[:_MOST_PODS]]
+    lost = (UnusedCause.LOST, f"lost its node: {loss[:_MOST_TEXT]}") if loss else None
+    causes = [(key, *(lost or _cause(pod(key), claim))) for key in keys[:_MOST_PODS]]
     texts = "; ".join(f"pod {key}, which {text}" for key, _, text in causes)
     more = f"; and {len(keys) - _MOST_PODS} more" if len(keys) > _MOST_PODS else ""
     after = BackOff(

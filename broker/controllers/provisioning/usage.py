@@ -22,8 +22,8 @@ from broker.capacity.options import TYPE_KEYS, tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import capacity, type_labels
 from broker.controllers.claim_status import replaces
-from broker.placement.future_nodes import requirements_of
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
+from broker.placement.reading import requirements_of
 from broker.text import InvalidText, quantities
 from providers.model import InstanceType
 

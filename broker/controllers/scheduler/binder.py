@@ -118,7 +118,7 @@ class PlacementWriter:
         )
         return koord.KoordinatorReservation.decode(reply)
 
-    def reject(self, pod: Pod, message: str, reason: str = UNSCHEDULABLE) -> None:
+    def reject(self, pod: Pod, message: str, reason: str) -> None:
         """Reports why no node can have the pod. An unchanged reason is not written again.
 
         With the reason Unschedulable, a new node may help the pod.

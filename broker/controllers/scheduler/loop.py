@@ -52,7 +52,7 @@ from broker.controllers.scheduler.view import SchedulerView
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.errors import ApiError, Unavailable
+from broker.kube.errors import ApiError, Conflict, Unavailable
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import HoldDecision, decide
 from broker.placement.holds_ledger import HoldLedger
@@ -315,7 +315,7 @@ class PodScheduler:
     def _reclaimed(self, queued: Sequence[QueuedPod], state: SchedulerState) -> SchedulerState:
         """Evicts pods that borrow the guarantee of the pods' namespace, and keeps their room for these pods.
 
-        While pods end that leave enough, no other pod is evicted.
+        While pods end that leave enough, no other pod is evicted. Raises ApiError.
         """
         reclaim = None
         if self._may_reclaim(queued, state):
@@ -325,6 +325,8 @@ class PodScheduler:
         if reclaim is None:
             self._unnominate(item.pod for item in queued)
             return state
+        if reclaim.victims and not self._reads.quotas_unchanged(self._use.quotas):
+            raise Conflict(409, Conflict.__name__, "an elastic quota has changed since it was read")
         if kept := self._reclaim.evict(reclaim.victims):
             for item in queued:
                 self._report_blocked(item.pod, kept)

@@ -16,7 +16,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import SlotPool
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import held_odcr, since
+from broker.controllers.claim_status import since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.cluster_slots import (
@@ -34,7 +34,7 @@ from broker.quota.model import Preemption
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import cluster_of, nominated_requests
+from broker.reservations.claims import cluster_of, nominated_requests, occupied_odcr
 from broker.reservations.cluster_sizes import sizes
 from broker.reservations.drawing import DrawRequest, DrawRights, draw_request
 from broker.reservations.slots import (
@@ -219,7 +219,7 @@ class SlotSnapshotBuilder:
         for claim in self._caches.claims.list():
             with self._caches.claims.guard(claim):
                 priority = priority_of(claim)
-                odcr_id = held_odcr(claim) or assumed.launches.get(claim.uid, "")
+                odcr_id = occupied_odcr(claim) or assumed.launches.get(claim.uid, "")
                 if odcr_id in slot_pools:
                     held[claim.uid] = claim, odcr_id
                 elif not claim.status.provider_id:

@@ -9,6 +9,7 @@ decided here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from broker.apis import names
@@ -21,6 +22,7 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.slots.builder import SlotSnapshotBuilder
 from broker.controllers.slots.entitlements import EntitlementReader
 from broker.controllers.slots.headroom import without_room
+from broker.controllers.slots.overtaken import begun, evicts_anew, overtaken
 from broker.controllers.slots.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
@@ -54,7 +56,12 @@ class PreemptionController:
             held_back=self._held_back,
         )
         self._preemptor = Preemptor(
-            shared.client, shared.caches.claims, assumed, recorder=shared.recorder, wake=self.nominated
+            shared.client,
+            shared.caches.claims,
+            assumed,
+            recorder=shared.recorder,
+            non_preemptible=partial(shared.caches.non_preemptible_now, client=shared.client),
+            wake=self.nominated,
         )
         self.clusters = ClusterController(shared)
         self.exclusive = assumed.exclusive
@@ -74,13 +81,19 @@ class PreemptionController:
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
-        with self._assumed.exclusive():
-            waiting_claims = self._preemptor.waiting()
-            snapshot = self.snapshot()
-            observed = self.clusters.observe(snapshot)
-            decided = self._decide(snapshot, observed, waiting_claims)
-            self._assume(snapshot, observed, decided)
-        waits = [RECHECK_SECONDS] if waiting_claims else []
+        late = False
+        for asked in (False, True):
+            with self._assumed.exclusive():
+                waiting_claims = self._preemptor.waiting()
+                snapshot = self.snapshot()
+                observed = self.clusters.observe(snapshot)
+                decided = self._decide(snapshot, observed, waiting_claims)
+                if asked or not evicts_anew(snapshot, decided):
+                    decided = begun(snapshot, decided) if late else decided
+                    self._assume(snapshot, observed, decided)
+                    break
+            late = overtaken(self._shared, snapshot, decided)  # beside launches: EC2 may be slow
+        waits = [RECHECK_SECONDS] if late or waiting_claims else []
         if self.clusters.waits_for_kueue:
             waits.append(RETRY_SECONDS)
 

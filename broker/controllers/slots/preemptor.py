@@ -34,7 +34,7 @@ from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.model import Reason
 from broker.quota.slot_model import CLAIM, Victim
-from broker.reservations.claims import cluster_of
+from broker.reservations.claims import cluster_of, occupied_odcr
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",
@@ -60,13 +60,16 @@ class Preemptor:
         assumed: AssumptionStore,
         *,
         recorder: Recorder,
+        non_preemptible: Callable[[NodeClaim], bool],
         wake: Callable[[], None],
     ) -> None:
+        """`non_preemptible`: whether a claim is never a victim, by what the API server has."""
         self._client = client
         self._claims = claims
         self._assumed = assumed
         self._clock = assumed.clock
         self._recorder = recorder
+        self._non_preemptible = non_preemptible
         self._wake = wake
         claims.on_change(self._confirm)
 
@@ -119,7 +122,7 @@ class Preemptor:
         if old is None or new is not None:
             return
         self._assumed.deleted.confirm((old.uid,))
-        if odcr_id := old.labels.get(names.RESERVATION_ID):
+        if odcr_id := occupied_odcr(old):
             self._assumed.ended.assume(old.uid, odcr_id)
 
     def evict(self, decided: JointDecision) -> None:
@@ -136,6 +139,8 @@ class Preemptor:
         name, eviction = decision
         claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
         if claim is not None:
+            if self._protected_meanwhile(claim):
+                return
             message = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
             self._delete_victim(claim, message, eviction.reason)
         elif eviction.preemptor.startswith(CLAIM):
@@ -151,6 +156,7 @@ class Preemptor:
             or preemptor is None
             or preemptor.deleting
             or preemptor.status.provider_id
+            or self._protected_meanwhile(holder)
         ):
             return
         message = _preempted(f"NodeClaim {preemptor.name} (UID: {preemptor.uid})", holder, victim)
@@ -163,6 +169,13 @@ class Preemptor:
             reason=str(victim.reason),
             why=message,
         )
+
+    def _protected_meanwhile(self, claim: NodeClaim) -> bool:
+        """Whether the decision, which was made by the caches, may not be carried out. Raises ApiError."""
+        if claim.deleting or not self._non_preemptible(claim):
+            return False
+        self._assumed.evicted_for.forget([f"{CLAIM}{claim.name}"])
+        return True
 
     def _report_nomination(self, preemptor: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
         message = f"waits for {victim} to give back a slot ({cause.reason}); {_paths(cause)}"
@@ -214,7 +227,7 @@ def _outcome(claim: NodeClaim) -> ConditionUpdate | None:
 
 def _preempted(preemptor: str, claim: NodeClaim, cause: Victim | Eviction) -> str:
     """The victim's message."""
-    slot = claim.labels.get(names.RESERVATION_ID, "")
+    slot = occupied_odcr(claim)
     slot_text = (
         f": it {'has' if cause.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
     )

@@ -13,13 +13,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.static_pools import follows
 from broker.capacity.future_labels import future_labels
-from broker.controllers.claim_status import held_odcr
 from broker.controllers.provisioning.claims import claim_name, total_requests
 from broker.controllers.provisioning.from_pool import one_of, pool_claim
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo
 from broker.placement.reading import node_taints
+from broker.reservations.claims import held_odcr
 
 Json = dict[str, Any]
 

@@ -15,8 +15,9 @@ from datetime import datetime
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
-from broker.controllers.claim_status import held_odcr, replaces
+from broker.controllers.claim_status import replaces
 from broker.controllers.provisioning.usage import counted
+from broker.reservations.claims import held_odcr
 from providers.model import Odcr
 
 

@@ -20,10 +20,12 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import Object
 from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
 from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.newest import unchanged
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.provisioning.creation import made_meanwhile
@@ -58,7 +60,7 @@ _log = structlog.get_logger("staticpools")
 
 
 class Overtaken(Exception):
-    """Another loop made this claim since the plan was made."""
+    """Another loop made this claim since the plan was made, or this object is not as it was read."""
 
 
 class StaticPoolController:
@@ -145,7 +147,7 @@ class StaticPoolController:
             read = Candidates(self._client, self._caches, self._reads.occupancy.read(now), now)
             leaving = first_to_end(map(read.cached, counts.active), excess, read.newest)
             why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
-            self._end(leaving, why)
+            self._end(leaving, why, pool)
         served_pool = self._served(pool)
         lacks, created, refused = counts.lacks(wanted), 0, 0
         problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
@@ -195,8 +197,11 @@ class StaticPoolController:
         leaving = self._outside.confirmed(pool.name, strays, inventory.described)
         if len(leaving) < len(strays):
             self._wakes.append(AGAIN)
+        rules = (pool, self._nodeclasses.ready(served_pool.node_class.name).source)
         self._end(
-            leaving, f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
+            leaving,
+            f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots",
+            *rules,
         )
         own = counts.waiting
         room, problem = self._room(pool, counts, usable.open)
@@ -210,7 +215,8 @@ class StaticPoolController:
             count, short = grant.count, room - grant.count + len(waiting)
             problem = next(iter(waiting), grant.problem or problem)
             stuck = self._without_slot(counts, stuck_claims(grant.plan) - refused.keys())
-            self._end(stuck, f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node")
+            why = f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node"
+            self._end(stuck, why, *rules)
             leaving += stuck
         self._create(served_pool, counts, given, count, successors_of)
         wanted = len(counts.active) + room + len(successors_of) - len(leaving)
@@ -223,7 +229,7 @@ class StaticPoolController:
     def _without_slot(self, counts: PoolCensus, stuck: Collection[str]) -> list[NodeClaim]:
         """The pool's waiting claims for which no slot is left, without those of a call under way."""
         return [
-            claim
+            newest
             for claim in counts.active
             if claim.waits and claim.uid in stuck and not self._launches.launching(claim.uid)
             if (newest := self._caches.claims.get(claim.name)) is not None and newest.waits
@@ -292,9 +298,13 @@ class StaticPoolController:
         self._caches.claims.observe(answer)
         _log.info("claim created", claim=body["metadata"]["name"])
 
-    def _end(self, claims: Iterable[NodeClaim], why: str) -> None:
+    def _end(self, claims: Collection[NodeClaim], why: str, *rules: Object) -> None:
+        """Ends the claims, unless an object that decided it has changed. Raises Overtaken, ApiError."""
+        if claims and not unchanged(self._client, rules):
+            raise Overtaken(rules[0].name)
         for claim in claims:
-            if remove(self._client, NodeClaim.KIND, claim, self._caches.claims):
+            # One that waits may have been launched meanwhile.
+            if remove(self._client, NodeClaim.KIND, claim, self._caches.claims, unchanged=claim.waits):
                 self._reporter.ended(claim, why)
 
     def _wake(self, at: datetime) -> None:

@@ -18,13 +18,13 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.claim_status import held_odcr
 from broker.controllers.newest import newest, pods_on
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.client import Client
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_cost import lifetime_remaining, rescheduling_cost
 from broker.placement.disruption_pods import protected, reschedulable
+from broker.reservations.claims import held_odcr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_block_store import Snapshot, Volume
 from moto.ec2.models.instances import Instance
-from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, generic_filter, get_prefix
 
 WILDCARDS = frozenset("*?[\\")
 Stored = TypeVar("Stored", Ami, Snapshot)
@@ -161,11 +161,12 @@ class QuickLookups(EC2Backend):
         exec_users: list[str] | None = None,
         owners: list[str] | None = None,
     ) -> list[Ami]:
-        if filters and list(filters) == ["image-id"] and not (ami_ids or exec_users or owners):
-            image_id = filters["image-id"]
-            if isinstance(image_id, str) and not WILDCARDS.intersection(image_id):
-                image = self.amis.get(image_id)
-                return [image] if image is not None else []
+        image_ids = (filters or {}).get("image-id") or ()
+        wanted = {image_ids} if isinstance(image_ids, str) else set(image_ids)
+        exact = not any(WILDCARDS.intersection(image_id) for image_id in wanted)
+        if filters and wanted and exact and not (ami_ids or exec_users or owners):
+            images = [self.amis[id_] for id_ in self.amis if id_ in wanted]
+            return generic_filter({name: filters[name] for name in filters if name != "image-id"}, images)
         return super().describe_images(ami_ids, filters, exec_users, owners)
 
     def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:

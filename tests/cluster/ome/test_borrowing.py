@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from broker.apis import names
-from broker.apis.core import ResourceQuota
+from broker.apis.core import Node, Pod, ResourceQuota
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition
+from broker.apis.meta import Object, condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands.dry_run import DryRun
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
+from broker.controllers import instances
+from broker.controllers.launch import launcher
 from broker.kube.client import Request
 from broker.webpage.lending import loans
+from broker.wiring import launch, provisioning
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
@@ -61,7 +65,7 @@ def claim(
 
 def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     """The options of a waiting claim, as `explain claim` shows them."""
-    forecast = explain.Forecaster(
+    forecast = claims.Forecaster(
         client=stack.client,
         provider=stack.provider,
         now=stack.clock.now(),
@@ -169,6 +173,19 @@ def test_no_reservation_borrows_beyond_its_limit(stack: Stack, limit: str, lent:
     assert stack.aws.free(odcr) == 2 - lent
 
 
+def test_a_changed_limit_is_planned_at_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (launch, provisioning):
+        monkeypatch.setattr(module, "EVERY", 1e9)
+    monkeypatch.setattr(launcher, "LONGEST_WAIT", 1e9)
+    monkeypatch.setattr(instances, "FRESH", timedelta(days=1))
+    lending(stack, 1, borrow="0")
+    claim(stack, "waits", BORROWER)
+    stack.until_waiting("waits")
+    more = spec(P5, quotas={GPU: "0"}, borrow="8")
+    stack.client.patch(CapacityReservation.KIND, "research", {"spec": more}, namespace="default")
+    stack.until_ready("waits")
+
+
 def test_reclaim_survives_restarts_and_evicts_no_second_claim(stack: Stack) -> None:
     odcr = lending(stack, 2)
     for number in range(2):
@@ -244,6 +261,38 @@ def test_do_not_disrupt_claim_is_passed_over_unless_a_grace_period_bounds_it(sta
     stack.until_gone(NodeClaim, "bounded")
     assert stack.reservation_of("stays") == odcr
     assert not terminating_claims(stack)
+
+
+@pytest.mark.parametrize("held_by", [Pod, Node])
+@pytest.mark.parametrize("by_cluster", [False, True])
+def test_claim_that_is_protected_while_the_watch_is_late_is_passed_over(
+    stack: Stack, held_by: type[Object], by_cluster: bool
+) -> None:
+    watch = stack.tap.slow(f"/api/v1/{held_by.KIND.plural}")
+    odcr = lending(stack, 1)
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    stack.until_shown("borrower")
+    node = stack.get(NodeClaim, "borrower").status.node_name
+    stack.pod("app", node=node)
+    stack.passes()
+    watch.clear()
+    protected = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+    name, namespace = ("app", "default") if held_by is Pod else (node, None)
+    stack.client.patch(held_by.KIND, name, protected, namespace=namespace)
+    stack.tap.forget()
+    if by_cluster:
+        cluster(stack, "mine", 1, OWNER)
+    else:
+        claim(stack, "owner", OWNER)
+    stack.until(lambda: ("GET", "/api/v1/nodes") in stack.tap.log, "its Node is read once more")
+    stack.passes()
+    assert not terminating_claims(stack)
+    assert stack.claim_condition("borrower", names.PREEMPTED) is None
+    watch.set()
+    stack.passes()
+    assert not terminating_claims(stack)
+    assert stack.reservation_of("borrower") == odcr
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")

@@ -13,8 +13,7 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.dry_run import DryRun
-from broker.commands.plan import claims as plan
-from broker.commands.plan import drafts
+from broker.commands.plan import claims, drafts
 from broker.kube.client import Client
 from tests.cluster import objects
 from tests.cluster.account import A
@@ -74,8 +73,8 @@ def dry_run(stack: Stack, documents: Sequence[Json]) -> Mapping[str, Mapping[str
     given = [decoded for document in documents if (decoded := manifests.decode(document))]
     provider = stack.provider()
     dry = DryRun(client, provider, stack.settings, stack.clock)
-    objects_ = [*given, *plan.classes(client, given, dry)]
-    rows, _, _ = plan.rows(objects_, provider, now=stack.clock.now(), dry_run=dry)
+    objects_ = [*given, *claims.classes(client, given, dry)]
+    rows, _, _ = claims.rows(objects_, provider, now=stack.clock.now(), dry_run=dry)
     return {row["claim"]: row for row in rows}
 
 

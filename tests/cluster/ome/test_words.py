@@ -20,11 +20,11 @@ from broker.commands import watch
 from broker.commands.dry_run import DryRun
 from broker.commands.errors import problems
 from broker.commands.errors.problems_by import GroupBy
-from broker.commands.explain import claim as explain
+from broker.commands.explain import claims
 from broker.commands.explain.explanation import OPTION_COLUMNS
 from broker.commands.explain.explanation import explain as explain_cluster
 from broker.commands.explain.present import rendered
-from broker.commands.explain.situation import read
+from broker.commands.explain.reading import read
 from broker.commands.output import table
 from tests.cluster.account import ACCOUNT
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -151,10 +151,10 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         pages.append(table("", [*problems.format_rows(rows)], columns=problems.COLUMNS))
     for name in ("second", *waiting):
         claim = stack.get(NodeClaim, name)
-        yield from explain.headline(claim, pods=(), usd_hour=explain.price(stack.client, claim))
-        attempts = explain.format_attempts(explain.attempts(claim))
-        pages.append(table("", attempts, columns=explain.ATTEMPT_COLUMNS))
-        forecast = explain.Forecaster(
+        yield from claims.headline(claim, pods=(), usd_hour=claims.price(stack.client, claim))
+        attempts = claims.format_attempts(claims.attempts(claim))
+        pages.append(table("", attempts, columns=claims.ATTEMPT_COLUMNS))
+        forecast = claims.Forecaster(
             client=stack.client,
             provider=stack.provider,
             now=now,
@@ -162,9 +162,9 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         ).of(claim)
         if forecast is not None:
             yield forecast.decision
-            pages.append(table("", explain.format_options(forecast.rows), columns=OPTION_COLUMNS))
-            short = explain.format_shortages(explain.shortages(forecast))
-            pages.append(table("", short, columns=explain.SHORTAGE_COLUMNS))
+            pages.append(table("", claims.format_options(forecast.rows), columns=OPTION_COLUMNS))
+            short = claims.format_shortages(claims.shortages(forecast))
+            pages.append(table("", short, columns=claims.SHORTAGE_COLUMNS))
     for page in pages:
         out = io.StringIO()
         Console(file=out, width=2000).print(page)

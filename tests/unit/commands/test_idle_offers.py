@@ -10,12 +10,15 @@ import pytest
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.successors import HOLD
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
 from broker.oncall import idle_matches as module
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.waiters import waiting_pods
+from broker.text import format_time
 from providers.model import Gpu, InstanceType
 
 from .test_idle_matches import NOW, P5, A, B, claim, commands, launched, lent, mirror, pod, pool, tainted
@@ -40,6 +43,24 @@ def of_deployment(name: str, **spec: Any) -> Pod:
 def do(**objects: Any) -> list[tuple[str, str]]:
     given = {"mirrors": [mirror()], "types": TYPES, **objects}
     return [(r["command"], r["why"]) for r in explain(Situation(now=NOW, **given)).parts["do"]]
+
+
+def successor() -> NodeClaim:
+    """It has a slot of `cr-1` by name."""
+    document = claim("next").wire()
+    hold = {names.REPLACES: "old/uid", names.TAKES_SLOT: f"cr-1/{format_time(NOW + HOLD)}"}
+    document["metadata"] |= {"uid": "next", "annotations": hold}
+    return NodeClaim.decode(document)
+
+
+def ended_for_another() -> NodeClaim:
+    """A claim of Karpenter that leaves its slot of `cr-1` to its replacement."""
+    document = claim("old", group=names.KARPENTER_AWS).wire()
+    labels = {names.NODEPOOL: "theirs", names.RESERVATION_ID: "cr-1"}
+    document["metadata"] |= {"uid": "old", "labels": labels, "deletionTimestamp": format_time(NOW)}
+    drifted = {"type": names.DISRUPTION_REASON, "status": "True", "reason": "Drifted"}
+    document["status"] = {"providerID": "aws:///z/i-9", "conditions": [drifted]}
+    return NodeClaim.decode(document)
 
 
 def texts(rows: list[tuple[str, str]], words: str) -> list[str]:
@@ -220,3 +241,34 @@ def test_pod_of_a_daemon_set_waits_for_no_slot() -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("status", "reason", "named"),
+    [
+        ("False", "ReservationNotFound", True),
+        ("False", "ReservationsPending", False),
+        ("True", "ReservationsFound", False),
+    ],
+)
+def test_class_that_names_no_usable_reservation_is_the_one_to_edit(
+    status: str, reason: str, named: bool
+) -> None:
+    resolved = {"type": names.RESERVATIONS_RESOLVED, "status": status, "reason": reason}
+    node_class = EC2NodeClass.decode(
+        {"metadata": {"name": "noid"}, "spec": {}, "status": {"conditions": [resolved]}}
+    )
+    remedy = ("kubectl edit ec2nodeclass noid", f"no reservation that it names can serve: {reason}")
+    assert (remedy in do(classes=[node_class])) is named
+
+
+@pytest.mark.covers("FUL-04", "FUL-06")
+@pytest.mark.parametrize("free", [1, 2])
+@pytest.mark.parametrize("keeper", [successor(), ended_for_another()])
+def test_slot_that_is_kept_for_a_node_is_offered_to_no_other(keeper: NodeClaim, free: int) -> None:
+    rows = do(claims=[keeper, claim()], mirrors=[mirror(free=free)])
+    offers = [text.partition(" could have a slot of ")[2] for text in texts(rows, "could have")]
+    assert (
+        offers == ["cr-1 (1 free slot, p5.48xlarge in us-east-1a): nothing known stands between"][: free - 1]
+    )

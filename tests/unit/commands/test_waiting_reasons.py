@@ -10,8 +10,10 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Inventory
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
+from broker.commands.explain.slot_rows import slot_rows
 from broker.oncall.pod_reports import PodReport
 from providers.model import Gpu, InstanceType
 from providers.names import MANAGER
@@ -161,3 +163,16 @@ def test_slot_that_a_claim_took_since_the_last_count_is_not_offered() -> None:
         return [match.slots.free for match in around.matches]
 
     assert offered(3) == [1] and offered(4) == []
+
+
+@pytest.mark.covers("FUL-04")
+def test_slot_that_is_kept_for_a_successor_is_not_called_free() -> None:
+    promises = Inventory(kept={"uid-next": "cr-1"})
+    around = Situation(now=NOW, pods=[pod()], pools=[pool()], mirrors=[mirror(free=1)], promises=promises)
+    use = around.slot_uses["cr-1"]
+    assert "): 0 of 4 free, 1 kept for certain claims, held by 3 instances of no claim" in use.summary
+    assert [row["holder"] for row in slot_rows(use, NOW)] == [
+        "1 unused slot kept for certain claims",
+        "3 instances of no claim of this cluster",
+    ]
+    assert not [row for row in explain(around).parts["do"] if row["command"] == "capacity-broker idle"]

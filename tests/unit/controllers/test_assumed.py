@@ -206,7 +206,7 @@ def test_the_slot_of_a_deleted_claim_is_free_for_a_while() -> None:
     clock = FakeClock()
     store, claims = AssumptionStore(clock), Cache(NodeClaim)
     no_calls: Any = None
-    Preemptor(no_calls, claims, store, recorder=no_calls, wake=lambda: None)
+    Preemptor(no_calls, claims, store, recorder=no_calls, non_preemptible=no_calls, wake=lambda: None)
     body = {
         "metadata": {
             "name": "a",
@@ -215,6 +215,7 @@ def test_the_slot_of_a_deleted_claim_is_free_for_a_while() -> None:
             "labels": {names.RESERVATION_ID: "cr-1"},
         },
         "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+        "status": {"providerID": "aws:///a/i-1"},
     }
     claims.apply("ADDED", body)
     store.deleted.assume("u", None)

@@ -153,6 +153,36 @@ def test_launch_during_a_description_takes_one_slot(world: World, counted: int) 
     assert world.free == 1
 
 
+@pytest.mark.covers("KRP-30")
+@pytest.mark.parametrize("counted", [0, 1, 2])
+def test_launch_answered_after_the_description_that_counts_it_takes_one_slot(
+    world: World, counted: int
+) -> None:
+    """Of the three instances of two calls, a description before the answers counts none, one or two."""
+    world.described(4)
+    with world.cache.calling(["cr-1", "cr-2"]):
+        with world.cache.calling(["cr-1"]):
+            world.described(4 - counted)
+            world.cache.launched(instance_id="i-1", odcr_id="cr-1")
+            world.cache.launched(instance_id="i-2", odcr_id="cr-1")
+        world.cache.launched(instance_id="i-3", odcr_id="cr-1")
+    assert world.free == 1
+    with world.cache.calling(["cr-1"]):
+        world.cache.launched(instance_id="i-4", odcr_id="cr-1")
+    assert world.free == 0
+
+
+@pytest.mark.covers("KRP-30")
+def test_slot_that_another_took_while_no_call_is_open_hides_no_launch(world: World) -> None:
+    world.described(4)
+    with world.cache.calling(["cr-1"]):
+        pass
+    world.described(3)
+    with world.cache.calling(["cr-1"]):
+        world.cache.launched(instance_id="i-1", odcr_id="cr-1")
+    assert world.free == 2
+
+
 @pytest.mark.covers("FLT-70")
 def test_a_resize_during_a_description_is_no_sign_of_a_launch(world: World) -> None:
     """A slot went, since a person gave it back: the launch of that moment takes another."""

@@ -12,13 +12,16 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.left_slots import LeftSlots
+from broker.controllers.left_slots import LeftSlots, promised_slots
 from broker.kube.cache import Cache
 from broker.kube.conditions import timestamp
-from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 
 pytestmark = pytest.mark.covers("FUL-06")
+
+
+def ours(claim: NodeClaim) -> bool:
+    return claim.spec.node_class_ref.group == names.BROKER
 
 
 class World:
@@ -30,8 +33,7 @@ class World:
         self.claims = Cache(NodeClaim)
         self.released = 0
         self._versions = count(1)
-        caches = claim_caches(self.claims, owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER)
-        self._slots = LeftSlots(caches, self.assumed, released=self._release)
+        self._slots = LeftSlots(self.claims.list, self.assumed, owns=ours, released=self._release)
         self.claims.on_change(self._slots.observe)
 
     def _release(self) -> None:
@@ -199,7 +201,5 @@ def test_new_process_finds_the_claims_that_still_end(world: World) -> None:
     world.put(world.body("new", "cr-1"))
     world.clock.advance(10)
     world.ending("old")
-    later = AssumptionStore(world.clock)
-    caches = claim_caches(world.claims, owns=lambda _: False)
-    world.claims.on_change(LeftSlots(caches, later, released=world._release).observe)
-    assert [slot.odcr_id for slot in later.left.values().values()] == ["cr-1"]
+    promises = promised_slots(world.claims.list(), world.clock.now(), owns=ours)
+    assert promises.left == {"cr-1": 1} and promises.promised("cr-1") == 1

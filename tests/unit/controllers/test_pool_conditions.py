@@ -67,7 +67,7 @@ def test_limit_of_reservations_keeps_the_conditions_of_others(*, atomic: bool, s
         client.create(NodeClaim.KIND, claim("c-0", node_class="gpu", types=(), capacity=(), pool="gpu"))
     )
     nodeclasses: Any = SimpleNamespace(limit=lambda *_: None)
-    reporter = Reporter(context, claim_caches(claims, pools=pools), nodeclasses)
+    reporter = Reporter(context, claim_caches(claims, pools=pools), nodeclasses, dict)
     if stale:
         pools.observe(client.get(NodePool.KIND, "gpu"))
     set_ready(client)

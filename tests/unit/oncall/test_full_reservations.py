@@ -60,7 +60,7 @@ def test_reservation_with_a_free_slot_is_not_listed() -> None:
 
 @pytest.mark.covers("ONC-01", "ONC-02")
 def test_overview_counts_and_links_full_reservations_with_pods_and_holders() -> None:
-    rows = slot_rows([use("cr-7")], kept={}, broken=(), price=lambda *_: None)
+    rows = slot_rows([use("cr-7")], broken=(), price=lambda *_: None)
     live = replace(LiveState(now=NOW), slots=rows, waiting_pods=[pod("cr-7")])
     with page(HistoryStore(), live) as url:
         text = get(url).data.decode()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
 from broker.apis.core import Taint
 from broker.placement.packing_model import MachineOption
 from tests.unit.placement.builders import node_affinity
@@ -52,6 +53,14 @@ def reason(options: list[MachineOption], **pod: Any) -> str:
 )
 def test_types_of_all_zones_count_once_and_no_node_is_named(pod: dict[str, Any], text: str) -> None:
     assert reason(TYPES, **pod) == text
+
+
+def test_types_of_another_architecture_are_those_of_the_images_of_the_class() -> None:
+    options = [option("m5.large", zone=A, labels={names.ARCH: "amd64"})]
+    assert reason(options, nodeSelector={names.ARCH: "arm64"}) == (
+        "1 instance type does not match the pod's node selector (kubernetes.io/arch In [arm64]); "
+        "they are amd64: see the architecture of the images of the NodePool's class"
+    )
 
 
 def test_a_type_counts_where_it_comes_nearest_to_the_pod() -> None:

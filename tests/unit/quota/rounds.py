@@ -20,6 +20,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind, condition
+from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
@@ -187,8 +188,10 @@ class Store(Client):
 
     now = ""
 
-    def list(self, kind: Kind, **_: Any) -> tuple[list[Json], str]:
-        return [*self.objects[kind.kind].values()], str(self.version)
+    def list(self, kind: Kind, *, field_selector: str = "", **_: Any) -> tuple[list[Json], str]:
+        name = field_selector.removeprefix("metadata.name=")
+        known = self.objects.get(kind.kind, {})
+        return [body for body in known.values() if name in ("", body["metadata"]["name"])], str(self.version)
 
     def apply(self, kind: Kind, body: Any, *, subresource: str | None = None, **_: Any) -> Json:
         known = self.objects[kind.kind].get(body["metadata"]["name"])
@@ -266,7 +269,11 @@ class World:
         self.reads.flavors.missing = True
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
-        self.reads.reservations.cache.replace([reservation.body for reservation in setting.reservations], 1)
+        bodies = [reservation.body for reservation in setting.reservations]
+        self.reads.reservations.cache.replace(bodies, 1)
+        self.store.objects[CapacityReservation.KIND.kind] = {
+            body["metadata"]["name"]: body for body in bodies
+        }
         self.owner = {
             id_: ReservationKey("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner
         }
@@ -289,10 +296,11 @@ class World:
             dependencies(
                 self.store,
                 self.clock,
-                provider=SimpleNamespace(instance_types=lambda: TYPES),
                 reads=self.reads,
                 caches=claim_caches(self.claims, self.nodes, self.pods),
-                inventory=SimpleNamespace(snapshot=self.inventory, assumed=self.assumed),
+                inventory=SimpleNamespace(
+                    snapshot=self.inventory, assumed=self.assumed, refresh=lambda: None
+                ),
                 settings=self.settings,
             )
         )

@@ -95,6 +95,7 @@ def planned(
     refusals: Refusals | None = None,
     caps: Caps = RICH,
     debits: Mapping[str, int] | None = None,
+    kept: Mapping[str, str] | None = None,
     now: datetime = NOW,
     types: Mapping[str, InstanceType] = TYPES,
     intents: Iterable[PurchaseIntent] = (),
@@ -109,7 +110,10 @@ def planned(
         for capacity in capacities
     ]
     inventory = Inventory(
-        odcrs={reservation.id: reservation for reservation in odcrs}, debits=debits or {}, described=now
+        odcrs={reservation.id: reservation for reservation in odcrs},
+        debits=debits or {},
+        kept=kept or {},
+        described=now,
     )
     return plan(
         capacities,
@@ -771,6 +775,12 @@ def test_excess_is_cancelled_never_below_usage(
 ) -> None:
     procurement = planned(desired(16), odcrs=odcrs, debits=debits)
     assert (changes(procurement), buys(procurement)) == (left, [])
+
+
+@pytest.mark.covers("CAP-04")
+def test_a_slot_that_is_kept_for_a_successor_is_not_given_back() -> None:
+    procurement = planned(desired(16), odcrs=(managed("cr-1", 8, used=5),), kept={"uid-next": "cr-1"})
+    assert changes(procurement) == {"cr-1": 6}
 
 
 @pytest.mark.covers("CAP-04")

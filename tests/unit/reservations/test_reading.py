@@ -304,14 +304,16 @@ def test_a_slot_is_idle_only_as_long_as_every_observation_has_it_idle() -> None:
     tags = {MANAGED_BY: "capacity-broker", TAG_CLUSTER: "blue"}
     idle = IdleTracker(ttl=timedelta(minutes=60), cluster="blue")
 
-    def at(minute: int, free: int) -> int:
+    def at(minute: int, free: int, kept: int = 0) -> int:
         now = NOW + minutes(minute)
         reservation = odcr("cr-1", total=8, free=free, tags=tags)
-        idle.observe(shown(reservation, odcr("cr-2", total=9, free=9)), now)
+        inventory = shown(reservation, odcr("cr-2", total=9, free=9))
+        idle.observe(replace(inventory, kept={f"next-{n}": "cr-1" for n in range(kept)}), now)
         return idle.expired([reservation, odcr("cr-2")], now)
 
     assert [at(0, 8), at(30, 5), at(59, 8), at(60, 8)] == [0, 0, 0, 5]
     assert [at(61, 0), at(62, 8), at(121, 8), at(122, 8)] == [0, 0, 0, 8]
+    assert [at(123, 8, kept=3), at(190, 8)] == [5, 5]
     never = IdleTracker(ttl=timedelta(0), cluster="blue")
     never.observe(shown(odcr("cr-1", tags=tags)), NOW)
     assert never.expired([odcr("cr-1")], NOW + timedelta(days=9)) == 0

@@ -17,7 +17,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.webpage.live import LiveState, live_state
-from providers.base import CapacityProvider
+from providers.base import AccountFacts
 from tests.unit.capacity.builders import NOW, odcr
 
 BEFORE, NOW_OWNER = ReservationKey("team", "before"), ReservationKey("team", "now")
@@ -52,7 +52,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim, listing: object = None) -> Liv
         outside_cost=lambda: {("m5.large", "us-east-1a"): 0.1, ("p5.48xlarge", "us-east-1b"): 55.0},
     )
     provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
-    return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
+    return live_state(cast(Broker, broker), cast(AccountFacts, provider), NOW)
 
 
 def test_every_view_has_the_owner_of_the_last_pass() -> None:

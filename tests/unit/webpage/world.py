@@ -109,14 +109,15 @@ def slots(odcrs: int) -> list[SlotRow]:
             zone="us-east-1a",
             state="active",
             total=8,
-            free=3,
+            free=2 if n == 1 else 3,
+            kept=int(n == 1),
             owner="team/gpus",
             node_classes=frozenset(),
             holders=tuple(users if n == 1 else [holder(f"batch-{n}")]),
         )
         for n in range(1, odcrs + 1)
     ]
-    return slot_rows(uses, kept={"cr-1": 1}, broken={"train-4"}, price=lambda _: 55.04)
+    return slot_rows(uses, broken={"train-4"}, price=lambda _: 55.04)
 
 
 def holder(claim: str, owner: str = "team/gpus", *, ends: str = "") -> SlotUser:

@@ -44,8 +44,8 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     slots = SimpleNamespace(
         snapshot=lambda: Snapshot(version=1, reservations={}, inventory=next(inventories))
     )
-    sources: Any = SimpleNamespace(slots=slots, ec2=SimpleNamespace(provider=None))
-    methods = DisruptionMethods(unused, caches, sources, unused, unused)
+    sources: Any = SimpleNamespace(slots=slots, health=None)
+    methods = DisruptionMethods(unused, caches, sources, unused, unused, unused)
     for seconds in (0, 30, 45):
         methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
     assert methods.returns.idle(NOW + timedelta(seconds=100)) == {}

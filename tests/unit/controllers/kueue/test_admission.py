@@ -257,6 +257,7 @@ def test_a_ready_workload_keeps_its_instances_in_the_next_pass() -> None:
         ("nothing", 30.0, "Ready"),
         ("node", 60.0, "Ready"),
         ("claim", 60.0, "Ready"),
+        ("node of a claim that EC2 does not show", 60.0, "Ready"),
     ],
 )
 def test_unattributed_instances_in_an_open_reservation_are_no_room(
@@ -269,6 +270,11 @@ def test_unattributed_instances_in_an_open_reservation_are_no_room(
         world.nodes.observe({"metadata": meta})
     if attributed_by == "claim":
         world.claims.observe({"metadata": meta, "status": {"providerID": "aws:///us-east-1a/i-1"}})
+    if attributed_by == "node of a claim that EC2 does not show":
+        undescribed = {**meta, "labels": {}, "annotations": {names.LAUNCHED_INTO: "cr-a0"}}
+        status = {"providerID": "aws:///us-east-1a/i-1", "nodeName": "n"}
+        world.nodes.observe({"metadata": {**meta, "labels": {}}})
+        world.claims.observe({"metadata": undescribed, "status": status})
     assert world.check_states() == []  # observed before any workload is submitted
     world.clock.advance(seconds)
     world.submit("one")

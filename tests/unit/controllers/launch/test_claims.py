@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,15 +29,19 @@ from broker.kube.context import ControllerContext
 from broker.kube.lease_holders import DURATION
 from broker.placement.claims import BadClaim, kept_slots, planned, priority_of
 from broker.placement.node_settings import template_key
+from broker.placement.pool_room import TypeRoom
 from broker.text import format_time
 from local.in_process import InProcessTransport
 from providers.errors import ErrorClass
+from providers.model import Image
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 from tests.support.definitions import defined
+from tests.unit.capacity.builders import TYPES, node_class
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
+ROOM = TypeRoom(lambda: TYPES)
 
 
 def claim(**more: Any) -> NodeClaim:
@@ -344,7 +349,31 @@ def test_a_pod_is_matched_to_a_claim_that_would_take_it(waiting: Pod, takes: boo
             "resources": {"requests": {"cpu": "4"}},
         },
     )
-    assert would_take(claim_, waiting) is takes
+    assert would_take(claim_, waiting, ROOM, None) is takes
+
+
+@pytest.mark.covers("KRP-24")
+@pytest.mark.parametrize(
+    ("waiting", "takes"),
+    [
+        (pod(), True),
+        (pod(nodeSelector={names.ZONE: "us-east-1a"}), True),
+        (pod(nodeSelector={names.ZONE: "us-east-1b"}), False),  # the class has no subnet there
+        (pod(nodeSelector={names.ARCH: "arm64"}), False),  # nor an image
+        (pod(nodeSelector={names.INSTANCE_TYPE: "m5.large"}), False),  # the claim takes no such type
+        (pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "900"}}}]), False),
+        (pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "100"}}}]), True),
+    ],
+)
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_claim_takes_only_pods_that_its_types_zones_and_images_can_have(
+    waiting: Pod, *, takes: bool, ready: bool
+) -> None:
+    """Also while the class is not ready, as far as the types of EC2 show it."""
+    known = node_class(zones=["us-east-1a"], images=(Image(id="ami-1"),))
+    claim_ = claim(spec={"requirements": [requirement(names.INSTANCE_TYPE, "In", "p5.48xlarge")]})
+    elsewhere = waiting.spec.node_selector.get(names.ZONE) == "us-east-1b"
+    assert would_take(claim_, waiting, ROOM, known if ready else None) is (takes or (elsewhere and not ready))
 
 
 @pytest.mark.parametrize(
@@ -359,9 +388,10 @@ def test_a_pod_is_matched_to_a_claim_that_would_take_it(waiting: Pod, takes: boo
 )
 def test_taints_of_the_claim_keep_pods_off(toleration: dict[str, str], takes: bool) -> None:
     claim_ = claim(spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
-    assert not would_take(claim_, pod())
-    assert would_take(claim_, pod(tolerations=[toleration])) is takes
-    assert would_take(claim(spec={"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}), pod())
+    preferred = claim(spec={"taints": [{"key": "old", "effect": "PreferNoSchedule"}]})
+    assert not would_take(claim_, pod(), ROOM, None)
+    assert would_take(claim_, pod(tolerations=[toleration]), ROOM, None) is takes
+    assert would_take(preferred, pod(), ROOM, None)
 
 
 class EventList:
@@ -379,11 +409,16 @@ class EventList:
 @pytest.mark.covers("KRP-24")
 def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id() -> None:
     pods, recorded = Cache(Pod), EventList()
-    pods.replace([{**pod().wire(), "metadata": {"name": n, "namespace": "default"}} for n in "pq"], 1)
+    large = pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "900"}}}])
+    waiting = {"p": pod(), "q": pod(), "too-large": large}
+    pods.replace(
+        [{**p.wire(), "metadata": {"name": n, "namespace": "default"}} for n, p in waiting.items()], 1
+    )
     recorder: Any = recorded
     unused: Any = None
     context = ControllerContext(client=unused, recorder=recorder, clock=FakeClock())
-    reporter = Reporter(context, claim_caches(pods=pods), unused)
+    nodeclasses: Any = SimpleNamespace(plan=lambda _: None)
+    reporter = Reporter(context, claim_caches(pods=pods), nodeclasses, lambda: TYPES)
     refused = Attempt(
         claim="train-0",
         node_class="n",
@@ -422,6 +457,5 @@ def test_slots_are_kept_for_all_of_a_gang_until_the_last_hold_ends() -> None:
 
     over, later = timedelta(minutes=-1), timedelta(minutes=1)
     claims = [successor("a", "g", over), successor("b", "g", later), successor("c", "", over)]
-    assert kept_slots(claims, (), now) == {"cr-1": 2}
-    assert kept_slots(claims, ("uid-b",), now) == {"cr-1": 1}
-    assert not kept_slots(claims, (), now + 2 * later)
+    assert kept_slots(claims, now) == {"uid-a": "cr-1", "uid-b": "cr-1"}
+    assert not kept_slots(claims, now + 2 * later)

@@ -28,7 +28,7 @@ from providers.launch import (
     Template,
     TemplateRef,
 )
-from providers.model import Image, InstanceType, SecurityGroup
+from providers.model import Image, SecurityGroup
 from tests.support.clock import FakeClock
 
 EFA = "vpc.amazonaws.com/efa"
@@ -64,9 +64,6 @@ class Ec2:
     def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
         self.received = family, bootstrap, custom
         return "the user data"
-
-    def instance_types(self) -> Mapping[str, InstanceType]:
-        return {"p5.48xlarge": InstanceType(name="p5.48xlarge", vcpus=192, memory_mib=1, efa_interfaces=3)}
 
 
 def ready(spec: Mapping[str, Any] = SPEC) -> LaunchClass:
@@ -113,6 +110,7 @@ def template_of(claim_: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
         image=Image(id="ami-7"),
         overrides=(Override(instance_type="p5.48xlarge", zone="us-east-1a", subnet_id="subnet-1"),),
         assignments=(Assignment(claim=planned(claim_), option=Option(pool=pool)),),
+        efa_interfaces=3,
     )
     provider: Any = ec2
     return template(of, group, claim_, provider=provider, cluster=CLUSTER)
@@ -237,3 +235,18 @@ def test_a_template_is_deleted_with_its_class_or_after_a_day_without_use() -> No
     assert left() == ["used", "new"]
     clock.advance(timedelta(hours=23).total_seconds())
     assert left() == []
+
+
+@pytest.mark.covers("KRP-13")
+def test_a_template_of_a_class_that_is_made_during_the_listing_stays() -> None:
+    classes: list[str] = []
+
+    class Meanwhile(Kept):
+        def templates(self) -> list[TemplateRef]:
+            classes.append("gpu")
+            return super().templates()
+
+    kept = Meanwhile(TemplateRef(name="new", owner="gpu"))
+    provider: Any = kept
+    TemplateSweeper(provider, clock=FakeClock(), classes=lambda: classes).sweep()
+    assert kept.refs

@@ -80,7 +80,11 @@ def test_a_node_is_initialized_when_ready_and_without_startup_taints() -> None:
         raise AssertionError(f"{node} was registered before, and nominated for the pods of {claim.name} then")
 
     context = ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock)
-    joining = Registration(context, claim_caches(claims, nodes), nominate=nominate)
+
+    def lost(claim: NodeClaim, why: str) -> None:
+        raise AssertionError(f"{claim.name} is not lost: {why}")
+
+    joining = Registration(context, claim_caches(claims, nodes), nominate=nominate, lost=lost)
 
     reasons = {}
     for name, more, _ in ROWS:

@@ -10,7 +10,7 @@ from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY
 from providers.model import Odcr
 from tests.unit.capacity.builders import minutes, odcr
-from tests.unit.controllers.odcr.world import World, inside
+from tests.unit.controllers.odcr.world import OUTSIDE, World, inside
 
 
 def ending(world: World, left: float, id_: str = "cr-1", **more: Any) -> Odcr:
@@ -43,6 +43,18 @@ def test_the_claims_of_a_block_are_deleted_in_time(world: World, ultraserver: bo
     assert world.recorded.of("CapacityBlockEnding") == ["in"]
     after(world, 5)
     assert world.api.writes == [("delete", "nodeclaims", "in")]
+
+
+@pytest.mark.covers("KRP-29")
+def test_claims_that_ec2_does_not_show_are_drained_and_warned_with_their_reservation(world: World) -> None:
+    world.claim("in", launched_into="cr-1")
+    world.claim("shown-elsewhere", labels=OUTSIDE, launched_into="cr-1")
+    world.claim("warned", launched_into="cr-2")
+    world.described(block(world, 30), ending(world, 30, "cr-2"))
+    after(world, 0)
+    assert world.api.writes == [("delete", "nodeclaims", "in")]
+    assert "warned" in world.recorded.of("ReservationEnding")
+    assert "shown-elsewhere" not in world.recorded.of("ReservationEnding")
 
 
 @pytest.mark.covers("KRP-29")

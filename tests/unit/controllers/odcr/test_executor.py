@@ -44,7 +44,7 @@ def bought(
     if loses_lease:
         lost = NotLeading(0, "NotLeading", "the Lease is not held")
         ledger.flush.side_effect = lambda: setattr(client.check, "side_effect", lost)
-    client.get.return_value = {"metadata": fresh, "spec": {}}
+    client.list.return_value = [{"metadata": fresh, "spec": {}}], ""
     odcr = Odcr(
         id="cr-1", instance_type="p5.48xlarge", zone="us-east-1a", total=1, available=1, state="active"
     )
@@ -53,8 +53,10 @@ def bought(
         client, provider, MagicMock(), ledger, AssumptionStore(FakeClock()), recorder=MagicMock()
     )
     reserved = ReservationKey("default", "team")
+    reservation = CapacityReservation.decode({"metadata": READ, "spec": {}})
     reading: Any = SimpleNamespace(
-        reservation=CapacityReservation.decode({"metadata": READ, "spec": {}}),
+        reservation=reservation,
+        rules=(reservation,),
         desired=SimpleNamespace(terms=PurchaseSpec()),
         reserved=reserved,
     )

@@ -257,11 +257,12 @@ class Purchases(RuleBasedStateMachine):
                 self.client,
                 cast("Any", self),
                 recorder=SimpleNamespace(event=lambda *_, **__: None),
-                provider=self.ec2,
                 reads=Reads(self.client, self.publish, self.ec2, self.snapshot),
                 inventory=self,
                 settings=self.settings,
-            )
+            ),
+            cast("Any", self.ec2),
+            lambda: None,
         )
 
     def publish(self, odcrs: OdcrSnapshot) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from broker.apis import names
@@ -156,13 +157,25 @@ class World:
     # ---- the objects
 
     def claim(
-        self, name: str, *, labels: Mapping[str, str], node: bool = True, group: str = names.BROKER
+        self,
+        name: str,
+        *,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        launched_into: str = "",
+        node: bool = True,
+        group: str = names.BROKER,
     ) -> None:
+        annotations = {names.LAUNCHED_INTO: launched_into} if launched_into else {}
         provider_id = f"aws:///us-east-1a/i-{name}"
         self.api.put(
             NodeClaim.KIND,
             {
-                "metadata": {"name": name, "uid": f"uid-{name}", "labels": dict(labels)},
+                "metadata": {
+                    "name": name,
+                    "uid": f"uid-{name}",
+                    "labels": dict(labels),
+                    "annotations": annotations,
+                },
                 "spec": {"nodeClassRef": {"group": group, "kind": "EC2NodeClass", "name": "gpu"}},
                 "status": {"providerID": provider_id},
             },

@@ -21,10 +21,15 @@ NOS = "nos-scheduler"
 
 
 def pod(
-    name: str, requests: dict[str, str] | None = None, scheduler: str = NOS, node: str = "", gang: str = ""
+    name: str,
+    requests: dict[str, str] | None = None,
+    scheduler: str = NOS,
+    node: str = "",
+    gang: str = "",
+    size: str = "0",
 ) -> Pod:
     container = {"name": "c", "resources": {"requests": requests or {GPU: "1"}}}
-    annotations = {names.GANG: gang} if gang else {}
+    annotations = {names.GANG: gang, names.GANG_SIZE: size} if gang else {}
     meta = {"name": name, "namespace": "a", "uid": name, "annotations": annotations}
     spec = {"schedulerName": scheduler, "nodeName": node, "containers": [container]}
     return Pod.decode({"metadata": meta, "spec": spec})
@@ -45,7 +50,14 @@ def bounds(
     amounts = max_ or {GPU_MEMORY: "100"}
     spec: dict[str, Any] = {"min": amounts, "max": amounts}
     quota = ElasticQuota.decode({"metadata": {"name": "q", "namespace": "a"}, "spec": spec})
-    rules = ElasticRules(nodes=nodes, quotas=[quota], served={NOS}, gpu_gb=32, absent_is_zero=False)
+    rules = ElasticRules(
+        nodes=nodes,
+        quotas=[quota],
+        served={NOS},
+        gpu_gb=32,
+        absent_is_zero=False,
+        group_size=unknown_sizes,
+    )
     pending = [pending_pod(item, lambda *_: NO_DRAWING, unknown_sizes) for item in pods]
     within, reasons = rules.within(pending, {item.key: item for item in pods}, bound, claims, sizes)
     limited = {
@@ -84,6 +96,16 @@ def test_a_gang_is_limited_so_that_all_its_pods_get_a_gpu() -> None:
     assert bounds(gang, max_={GPU_MEMORY: "95"}) == {"p": 48, "q": 48}
     assert bounds(gang, max_={GPU_MEMORY: "31"}) == {"p": 16, "q": 16}
     assert bounds([*gang, pod("z")], max_={GPU_MEMORY: "31"}) == {"p": 16, "q": 16, "z": 32}
+
+
+@pytest.mark.covers("FLT-68", "FLT-42")
+def test_a_gang_needs_gpus_for_its_size_alone() -> None:
+    gang = [pod(name, gang="g", size="2") for name in ("p", "q", "r")]
+    assert bounds(gang, max_={GPU_MEMORY: "32"}) == {"p": 33, "q": 17, "r": 1}
+    assert bounds(gang, max_={GPU_MEMORY: "90"}, sizes=(40, 80)) == {"p": 46, "q": 46, "r": 11}
+    assert bounds(gang, max_={GPU_MEMORY: "31"}) == {"p": 16, "q": 16, "r": 16}
+    runs = pod("s", gang="g", size="2", node="big")
+    assert bounds(gang, bound=(runs,)) == {"p": 21, "q": 5, "r": 5}
 
 
 @pytest.mark.covers("FLT-68")

@@ -41,7 +41,10 @@ class Guarded(Client):
 
 def preemptor(client: Client, clock: FakeClock, claims: Cache[NodeClaim]) -> Preemptor:
     recorder = Recorder(client, "test", clock)
-    return Preemptor(client, claims, AssumptionStore(clock), recorder=recorder, wake=lambda: None)
+    store = AssumptionStore(clock)
+    return Preemptor(
+        client, claims, store, recorder=recorder, non_preemptible=lambda _: False, wake=lambda: None
+    )
 
 
 def test_a_claim_that_cannot_be_deleted_does_not_block_other_evictions() -> None:

@@ -25,11 +25,11 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.attempts import Outcome
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
-from broker.commands.dry_run import Entitle, current_odds
+from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import because
 from broker.commands.explain.event_facts import KARPENTER, concerned, happened, written_by
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
-from broker.commands.explain.permitted import listed, published_shortages
+from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price, shown_price
 from broker.commands.output import shortage_name, shortage_row
@@ -38,9 +38,9 @@ from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
 from broker.oncall.slot_holders import workloads_on
-from broker.oncall.waiters import is_brokers
+from broker.oncall.state import is_brokers
+from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, counted, format_time, plain
-from providers.base import CapacityProvider
 from providers.errors import ProviderError
 from providers.names import MANAGER
 
@@ -132,10 +132,10 @@ class Forecaster:
     """Plans a claim with present data. `provider` connects to EC2 when it is needed."""
 
     client: Client
-    provider: Callable[[], CapacityProvider]
+    provider: Callable[[], AccountReads]
     now: datetime
     defaults: LaunchDefaults = LAUNCH_DEFAULTS
-    entitle: Callable[[CapacityProvider], Entitle] | None = None
+    entitle: Callable[[AccountReads], Entitle] | None = None
 
     def of(self, claim: NodeClaim) -> ClaimForecast | None:
         """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
@@ -146,7 +146,8 @@ class Forecaster:
     def among(self, claim: NodeClaim, claims: Sequence[NodeClaim]) -> ClaimForecast:
         """The options of a claim that waits among these, or that would."""
         classes, _ = self.client.list(EC2NodeClass.KIND)
-        published, unread = published_shortages(self.client)
+        unread: list[str] = []
+        current = published(self.client, SHORTAGES, unread)
         try:
             connected = self.provider()
             forecast = forecast_claim(
@@ -157,18 +158,18 @@ class Forecaster:
                 now=self.now,
                 defaults=self.defaults,
                 entitle=self.entitle(connected) if self.entitle is not None else None,
-                published=published,
-                odds=current_odds(self.client),
+                published=current,
+                odds=published(self.client, ODDS),
                 pods=lambda: listed(self.client, Pod),
             )
-            return replace(forecast, decision="; ".join(filter(None, (forecast.decision, unread))))
+            return replace(forecast, decision="; ".join(filter(None, (forecast.decision, *unread))))
         except ProviderError as error:
             node_class = claim.spec.node_class_ref.name
             pools = (pool for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
             tried = (Option(pool=pool) for pool in pools)
             return ClaimForecast(
                 decision=f"unknown, because EC2 cannot be read: {error}",
-                shortages=blocking(published, tried, now=self.now, node_class=node_class),
+                shortages=blocking(current, tried, now=self.now, node_class=node_class),
             )
 
 
@@ -239,7 +240,7 @@ def document(
         "provider_id": claim.status.provider_id,
         "node": claim.status.node_name,
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
-        "reservation": claim.labels.get(names.RESERVATION_ID, ""),
+        "reservation": occupied_odcr(claim),
         "usd_hour": usd_hour,
         "pods": shown_pods(claim, pods),
         "requirements": [requirement.wire() for requirement in claim.spec.requirements],
@@ -280,8 +281,8 @@ def headline(claim: NodeClaim, *, pods: Iterable[Pod], usd_hour: float | None) -
             f"  instance {instance_id(claim)} ({claim.status.provider_id}), "
             f"node {claim.status.node_name or '(none yet)'}"
         )
-    if kind := claim.labels.get(names.CAPACITY_TYPE):
-        slot = claim.labels.get(names.RESERVATION_ID)
+    kind, slot = claim.labels.get(names.CAPACITY_TYPE), occupied_odcr(claim)
+    if kind or slot:
         price = "price unknown" if usd_hour is None else f"{usd_hour:.2f} $/h"
         shown = (kind, slot and f"in {slot}", price)
         lines.append(f"  {', '.join(filter(None, shown))}")
@@ -314,12 +315,21 @@ def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         lines_.append(
             {
                 "step": step,
-                "when": times + row["at"].replace("T", " "),
+                "when": times + _when(row),
                 "outcome": row["outcome"],
                 "what": "\n".join(filter(None, lines)),
             }
         )
     return lines_
+
+
+def format_events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Formats events for a person: their times as those of attempts."""
+    return [{**row, "at": _when(row)} for row in rows]
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    return str(row["at"]).replace("T", " ")
 
 
 def format_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,95 @@
+"""Reads the cluster's records for an explanation, as far as the caller may."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Event, Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.commands.explain.event_facts import KARPENTER, happened, of_scheduler, written_by
+from broker.commands.explain.permitted import REPORTS, SHORTAGES, TYPES, listed, published
+from broker.commands.explain.situation import Situation
+from broker.kube.client import Client
+from broker.kube.errors import Forbidden
+from broker.oncall.waiters import gang_members, waiting_pods
+from providers.names import MANAGER
+
+
+def read(client: Client, now: datetime) -> Situation:
+    """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
+    collecting = gc.isenabled()
+    gc.disable()  # all that is read stays, and a collection would walk it again and again
+    try:
+        return _read(client, now)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read(client: Client, now: datetime) -> Situation:
+    unread: list[str] = []
+    shortages = published(client, SHORTAGES, unread)
+    events = listed(client, Event, unread)
+    claims = listed(client, NodeClaim, unread, required=True)
+    pods = listed(client, Pod, unread)
+    waiting = waiting_pods(pods, claims, now)
+    types = published(client, TYPES, unread) if waiting else {}
+    reports = published(client, REPORTS, unread) if waiting else {}
+    situation = Situation(
+        now=now,
+        claims=claims,
+        pods=waiting,
+        types=types,
+        reports=reports,
+        every_pod=pods,
+        members=gang_members(pods),
+        pools=listed(client, NodePool),
+        nodes=listed(client, Node, unread),
+        classes=listed(client, EC2NodeClass, unread),
+        reservations=[
+            *listed(client, CapacityReservation, unread),
+            *listed(client, ClusterCapacityReservation, unread),
+        ],
+        namespaces=listed(client, Namespace),
+        mirrors=listed(client, OnDemandCapacityReservation, unread),
+        shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
+        unread=tuple(unread),
+    )
+    return with_events(situation, events)
+
+
+def with_events(situation: Situation, events: Iterable[Event]) -> Situation:
+    """The situation with these events, each beside those of its writer."""
+    ordered = sorted(events, key=lambda event: happened(event) or situation.now)
+    return replace(
+        situation,
+        events=[event for event in ordered if written_by(event, MANAGER)],
+        karpenter_events=[event for event in ordered if written_by(event, KARPENTER)],
+        scheduler_events=[event for event in ordered if of_scheduler(event)],
+    )
+
+
+def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
+    """Reads the cluster; of a caller that may not list all pods, those of the namespace. Raises ApiError."""
+    situation = read(client, now)
+    if situation.every_pod:
+        return situation
+    try:
+        pods = [Pod.decode(raw) for raw in client.list(Pod.KIND, namespace=namespace)[0]]
+    except Forbidden:
+        return situation
+    return replace(
+        situation,
+        every_pod=pods,
+        pods=waiting_pods(pods, situation.claims, now),
+        members=gang_members(pods),
+        types=published(client, TYPES),
+        reports=published(client, REPORTS),
+    )

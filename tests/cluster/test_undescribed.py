@@ -1,0 +1,29 @@
+"""A reservation whose counts lack the newest instances, as EC2 may show it for a time."""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import is_true
+from tests.cluster.stack import Stack
+from tests.cluster.test_static_pools import FOLLOWS, own, quiet, static_pool
+
+
+def test_a_pool_of_all_slots_makes_no_node_beyond_them_while_ec2_shows_them_free(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class("web", id_=odcr)
+    stack.start()
+    stack.until(lambda: is_true(stack.get(EC2NodeClass, "web"), "Launchable"), "the class launches")
+    stack.advance(4000)
+    stack.control.lag(3600)
+    stack.passes(1)
+    static_pool(stack, annotations=FOLLOWS)
+    stack.until(lambda: sum(bool(claim.status.provider_id) for claim in own(stack)) == 2, "two nodes launch")
+    claims = sorted(claim.name for claim in own(stack))
+    assert not any(names.CAPACITY_TYPE in claim.labels for claim in own(stack))
+    quiet(stack, 100)
+    assert sorted(claim.name for claim in stack.all(NodeClaim)) == claims
+    stack.control.lag(0)
+    quiet(stack, 60)
+    assert sorted(claim.name for claim in stack.all(NodeClaim)) == claims
