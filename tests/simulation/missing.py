@@ -82,7 +82,12 @@ def misbought(world: World) -> str:
 
 
 def in_progress(claim: Json) -> bool:
-    """It is deleted, its node is not ready yet, or EC2's answer is unknown or a refusal that is not over."""
+    """It is deleted, its node is not ready yet, or EC2's answer is unknown or a refusal that is not over.
+
+    Nor does it rest while its replacement failed: another is tried minutes later.
+    """
+    if condition(claim, names.DISRUPTION_REASON).get("status") == "False":
+        return True
     launched = condition(claim, names.LAUNCHED)
     if claim["metadata"].get("deletionTimestamp") or launched.get("reason") == "LaunchNotConfirmed":
         return True
