@@ -32,7 +32,6 @@ from broker.quota.model import (
     Possibility,
     PreemptionTarget,
     Queue,
-    QuotaCohort,
     Reason,
 )
 from broker.quota.order import Head
@@ -116,7 +115,6 @@ class Entitled:
 
 def entitle(
     queues: Sequence[Queue],
-    cohorts: Sequence[QuotaCohort],
     *,
     holders: Iterable[AdmittedWorkload],
     requests: Iterable[ClusterRequest],
@@ -137,7 +135,7 @@ def entitle(
     held, claims, request_list = [*holders], [*claimed], [*requests]
     last: frozenset[str] = frozenset()
     for _ in range(PASSES):
-        decision = _AdmissionRound(queues, cohorts, held, flavors)
+        decision = _AdmissionRound(queues, held, flavors)
         entitled = decision.decide(request_list, claims, nominated=frozenset(nominated), last=last)
         if decision.outbid <= last:
             break
@@ -149,16 +147,15 @@ class _AdmissionRound:
     def __init__(
         self,
         queues: Sequence[Queue],
-        cohorts: Sequence[QuotaCohort],
         holders: Iterable[AdmittedWorkload],
         flavors: Mapping[str, Flavor],
     ) -> None:
         self._flavors = {
             name: replace(flavor, labels={**flavor.labels, _PIN: name}) for name, flavor in flavors.items()
         }
-        self._empty = Tree(queues, cohorts)
-        self._before, self._now = Tree(queues, cohorts), Tree(queues, cohorts)
-        self._later = QuotaLedger(Tree(queues, cohorts))
+        self._empty = Tree(queues)
+        self._before, self._now = Tree(queues), Tree(queues)
+        self._later = QuotaLedger(Tree(queues))
         self._held: dict[str, AdmittedWorkload] = {}
         for holder in holders:
             self._hold(holder)

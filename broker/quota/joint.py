@@ -42,7 +42,6 @@ class QuotaState:
     request it."""
 
     queues: Sequence[Queue]
-    cohorts: Sequence[QuotaCohort]
     flavors: Mapping[str, Flavor]
     holders: Sequence[AdmittedWorkload]
     requests: Sequence[ClusterRequest]
@@ -190,7 +189,6 @@ def _by_quota(
         ]
         entitled = entitle(
             quota.queues,
-            quota.cohorts,
             holders=quota.holders,
             requests=quota.requests,
             flavors=quota.flavors,

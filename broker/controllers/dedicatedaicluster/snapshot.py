@@ -98,7 +98,7 @@ class ClusterSnapshot:
         """The refusal of a request that would not fit empty queues; None if it would fit."""
         if (request := state.request) is None:
             return None
-        result = entitle(queues(self.specs), (), holders=(), requests=(request,), flavors=self._flavors)
+        result = entitle(queues(self.specs), holders=(), requests=(request,), flavors=self._flavors)
         decision = result.decisions[request.name]
         return decision if decision.phase is AdmissionPhase.NEVER else None
 
@@ -134,7 +134,6 @@ class ClusterSnapshot:
         ]
         return QuotaState(
             queues=queues(self.specs),
-            cohorts=(),
             flavors=self._flavors,
             holders=[*clusters, *self.other_holders, *launching],
             requests=[request for state in self.clusters if (request := state.request) is not None],

@@ -37,7 +37,7 @@ def without_room(
     """The uids of claims that would take quota for which clusters are nominated. `nominated_quota`: the total
     future quota of each nominated cluster, by name; `claims`: the waiting claims with their queues;
     `machines`: the queues of machines that may be opened, by uid, after all claims."""
-    tree = Tree(quota.queues, quota.cohorts)
+    tree = Tree(quota.queues)
     for holder in quota.holders:
         # The future quota of a nominated cluster includes its present quota.
         if holder.queue in tree.queues and not holder.evicted and holder.name not in nominated_quota:

@@ -41,7 +41,6 @@ def decided(
 ) -> Entitled:
     return entitle(
         [item for item in given if isinstance(item, Queue)],
-        [],
         holders=[item for item in given if isinstance(item, AdmittedWorkload)],
         requests=[item for item in given if isinstance(item, ClusterRequest)],
         flavors=flavors,
@@ -226,10 +225,10 @@ def test_claim_covered_by_its_queues_quota_counts_even_if_others_hold_it() -> No
     queues = [queue("a", 2, "c", preemption=RECLAIM), queue("b", 2, "c")]
     held = [workload("borrows", "b", 4)]
     requests = [cluster_request("cluster", "a", 1)]
-    alone = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS)
+    alone = entitle(queues, holders=held, requests=requests, flavors=FLAVORS)
     assert (phases(alone), list(alone.evictions)) == ({"cluster": "Preempting"}, ["borrows"])
     claim = workload("claim", "a", 2)
-    beside = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS, claimed=[claim])
+    beside = entitle(queues, holders=held, requests=requests, flavors=FLAVORS, claimed=[claim])
     assert (phases(beside), list(beside.evictions)) == ({"cluster": "Waiting"}, [])
 
 
@@ -353,7 +352,7 @@ def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
 ) -> None:
     queues, holders, requests = world
-    result = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
+    result = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
     admitted = {
         name: decision.usage
         for name, decision in result.decisions.items()
@@ -386,10 +385,10 @@ def test_input_order_changes_no_admission(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]], random: object
 ) -> None:
     queues, holders, requests = world
-    first = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
+    first = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
     for items in (queues, holders, requests):
         random.shuffle(items)  # type: ignore[attr-defined]
-    second = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
+    second = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
     assert (first.decisions, first.evictions) == (second.decisions, second.evictions)
 
 
@@ -401,7 +400,7 @@ def test_second_decision_evicts_nothing_that_the_first_admitted(
     queues, holders, requests = world
     held = {holder.name for holder in holders}
     requests = [request for request in requests if request.name not in held]
-    first = entitle(queues, [], holders=holders, requests=requests, flavors=FLAVORS)
+    first = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
     given = {
         n: decision for n, decision in first.decisions.items() if decision.phase is AdmissionPhase.ADMITTED
     }
@@ -419,5 +418,5 @@ def test_second_decision_evicts_nothing_that_the_first_admitted(
         if request.name in given
     ]
     rest = [request for request in requests if request.name not in given]
-    second = entitle(queues, [], holders=after, requests=rest, flavors=FLAVORS)
+    second = entitle(queues, holders=after, requests=rest, flavors=FLAVORS)
     assert not second.evictions.keys() & given.keys()

@@ -165,7 +165,6 @@ class State:
                 )
                 for name, count in self.quota.items()
             ],
-            cohorts=(),
             flavors={"f": Flavor(name="f")},
             holders=holders,
             requests=[

@@ -99,7 +99,7 @@ def test_request_is_admitted_if_its_only_victims_got_quota_in_the_same_decision(
         cluster_request("b0", "b", 8, priority=1),
         cluster_request("b1", "b", 8),
     ]
-    result = entitle(queues, [], holders=(), requests=requests, flavors=FLAVORS)
+    result = entitle(queues, holders=(), requests=requests, flavors=FLAVORS)
     assert {name: decision.phase for name, decision in result.decisions.items()} == {
         "a0": AdmissionPhase.WAITING,
         "b0": AdmissionPhase.ADMITTED,
@@ -123,7 +123,7 @@ def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decis
         cluster_request("b0", "b", 8, priority=1),
         cluster_request("b1", "b", 8),
     ]
-    result = entitle(queues, [], holders=held, requests=requests, flavors=FLAVORS)
+    result = entitle(queues, holders=held, requests=requests, flavors=FLAVORS)
     phases = {name: decision.phase for name, decision in result.decisions.items()}
     assert phases["b0"] is AdmissionPhase.ADMITTED
     assert {eviction.preemptor for eviction in result.evictions.values()} <= {
@@ -287,9 +287,7 @@ def test_nominated_request_comes_before_one_of_higher_priority() -> None:
 
     def phases(flavors: Mapping[str, Flavor], nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
         for held in ([terminating], []):
-            result = entitle(
-                queues, [], holders=held, requests=requests, flavors=flavors, nominated=nominated
-            )
+            result = entitle(queues, holders=held, requests=requests, flavors=flavors, nominated=nominated)
             assert result.evictions == {}
         return {name: decision.phase for name, decision in result.decisions.items()}
 
