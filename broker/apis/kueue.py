@@ -105,26 +105,9 @@ class ClusterQueueSpec(Model):
     stop_policy: StopPolicy = "None"
 
 
-class QueueUsage(Model):
-    name: Annotated[str, crd(required=True)]
-    total: Quantity = "0"
-    borrowed: Quantity = "0"
-
-
-class FlavorQueueUsage(Model):
-    name: Annotated[str, crd(required=True)]
-    resources: Annotated[tuple[QueueUsage, ...], crd(map_key="name")] = ()
-
-
 class ClusterQueueStatus(Model):
-    """`flavors_reservation` is the reserved quota, `flavors_usage` the admitted part of it."""
-
     conditions: Conditions = ()
-    flavors_reservation: Annotated[tuple[FlavorQueueUsage, ...], crd(map_key="name")] = ()
-    flavors_usage: Annotated[tuple[FlavorQueueUsage, ...], crd(map_key="name")] = ()
-    pending_workloads: int = 0
     reserving_workloads: int = 0
-    admitted_workloads: int = 0
 
 
 class ClusterQueue(Object):
