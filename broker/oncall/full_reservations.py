@@ -9,31 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from broker.oncall.equal_rows import zone_names
 from broker.oncall.short_pools import ShortageRow
+from broker.oncall.slot_holders import SlotUse
+from broker.oncall.slot_marks import SlotRow
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.text import abridged, counted
 
 MOST_NAMED: Final = 3
 
 
-class Held(Protocol):
-    """An EC2 reservation with the users of its slots."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def zone(self) -> str: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def free(self) -> int: ...
-    @property
-    def held_by(self) -> str: ...
+Held = SlotUse | SlotRow  # an EC2 reservation with the users of its slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
