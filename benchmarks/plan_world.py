@@ -166,8 +166,7 @@ def _inventory(random: Random, types: Sequence[InstanceType], count: int) -> Inv
 def _classes() -> list[NodeClass]:
     selections = {f"team-{place}": Selection(group_arn=arn) for place, arn in enumerate(GROUPS)}
     subnets = tuple(
-        Subnet(id=f"subnet-{zone[-1]}", zone=zone, zone_id="", vpc_id="vpc-1", available_addresses=4000)
-        for zone in ZONES
+        Subnet(id=f"subnet-{zone[-1]}", zone=zone, zone_id="", available_addresses=4000) for zone in ZONES
     )
     return [
         NodeClass(name=name, selection=selection, subnets=subnets, images=(Image(id="ami-1"),))

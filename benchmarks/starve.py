@@ -85,7 +85,7 @@ class PlayedSlots:
         node_class = NodeClass(
             name="gpu",
             selection=Selection(reservation_id=odcr.id),
-            subnets=(Subnet(id="subnet-a", zone=ZONE, zone_id="", vpc_id="vpc-1", available_addresses=99),),
+            subnets=(Subnet(id="subnet-a", zone=ZONE, zone_id="", available_addresses=99),),
             images=(Image(id="ami-1"),),
             defaults=LaunchDefaults(gang_hold_seconds=self.hold.total_seconds()),
         )

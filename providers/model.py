@@ -250,7 +250,6 @@ class InstanceType:
     neurons: int = 0
     neuron_cores: int = 0
     efa_interfaces: int = 0
-    network_cards: int = 1
     interfaces_per_card: tuple[int, ...] = ()  # by the card's index; empty: unknown
     ena: bool = True
     max_pods: int = 110
@@ -310,7 +309,6 @@ class Subnet:
     id: str
     zone: str
     zone_id: str = ""
-    vpc_id: str = ""
     available_addresses: int = 0
     outpost_arn: str = ""
 

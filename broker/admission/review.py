@@ -41,7 +41,6 @@ class ReviewRequest:
     """A requested operation. `old` is None for a create, `new` for a delete."""
 
     uid: str
-    operation: str
     kind: str
     namespace: str = ""
     name: str = ""
@@ -92,7 +91,6 @@ def read(body: Any) -> ReviewRequest:
     kind = request.get("kind")
     return ReviewRequest(
         uid=str(request["uid"]),
-        operation=str(request.get("operation", "")),
         kind=str(kind.get("kind", "")) if isinstance(kind, dict) else "",
         namespace=str(request.get("namespace") or ""),
         name=str(request.get("name") or ""),

@@ -180,7 +180,6 @@ class ClassCatalogs:
             dedicated=Resolved(),
             subnets=(),
             placement_group_arn="",
-            labels={},
             not_ready="",
         )
         known = next((nodes for nodes in self._node_types if nodes.settings == settings), None)

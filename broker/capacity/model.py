@@ -108,7 +108,6 @@ class NodeClass:
     images: tuple[Image, ...] = ()
     tenancy: str = "default"
     placement_group_arn: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
     family: str = "AL2023"
     block_devices: tuple[BlockDevice, ...] = ()
     instance_store_raid0: bool = False

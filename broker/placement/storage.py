@@ -54,7 +54,6 @@ class StoredVolume:
 class VolumeClass:
     """A StorageClass. `topologies` empty: any node will do."""
 
-    name: str
     provisioner: str = ""
     waits: bool = False
     topologies: tuple[tuple[tuple[str, frozenset[str]], ...], ...] = ()
@@ -126,7 +125,6 @@ def _volume(volume: api.PersistentVolume) -> StoredVolume:
 
 def _class(item: api.StorageClass) -> VolumeClass:
     return VolumeClass(
-        name=item.name,
         provisioner=item.provisioner,
         waits=item.volume_binding_mode == api.WAIT_FOR_FIRST_CONSUMER,
         topologies=tuple(

@@ -75,7 +75,6 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         neurons=_neurons(item),
         neuron_cores=_neuron_cores(item),
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
-        network_cards=network.get("MaximumNetworkCards", 1),
         interfaces_per_card=_per_card(network),
         ena=network.get("EnaSupport") != "unsupported",
         max_pods=_max_pods(network),

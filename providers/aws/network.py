@@ -30,7 +30,6 @@ class Network(AwsAccount):
                         id=item["SubnetId"],
                         zone=item.get("AvailabilityZone", ""),
                         zone_id=item.get("AvailabilityZoneId", ""),
-                        vpc_id=item.get("VpcId", ""),
                         available_addresses=item.get("AvailableIpAddressCount", 0),
                         outpost_arn=item.get("OutpostArn", ""),
                     )

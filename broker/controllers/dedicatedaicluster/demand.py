@@ -35,7 +35,6 @@ class ClusterDemand:
     """`requests` is the total, in whole units (cpu in milli)."""
 
     requests: Mapping[str, int]
-    count: int | None = None
     tolerations: tuple[Toleration, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity: ClusterAffinity = field(default_factory=ClusterAffinity)
@@ -89,7 +88,6 @@ def cluster_demand(
         return requests
     return ClusterDemand(
         requests=requests,
-        count=count,
         tolerations=spec.tolerations or (unit.tolerations if unit else ()),
         node_selector=spec.node_selector or (unit.node_selector if unit else {}),
         affinity=spec.affinity or (unit.affinity if unit else None) or ClusterAffinity(),

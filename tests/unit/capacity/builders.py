@@ -115,7 +115,6 @@ def subnets(zones: Iterable[str] = ZONES) -> tuple[Subnet, ...]:
             id=f"subnet-{zone[-1]}",
             zone=zone,
             zone_id=f"use1-az{zone[-1]}",
-            vpc_id="vpc-1",
             available_addresses=100,
         )
         for zone in zones
