@@ -85,6 +85,7 @@ class Cache(Generic[T]):
         self._sizes = [OBJECTS.labels(model.KIND.resource, state) for state in ("decoded", "broken")]
         self._own_versions: set[int] = set()  # versions of answers, not shown by the watch yet
         self._progress = 0  # every change up to here has been seen
+        self.revision = 0  # grows after each change of an object
         self._handlers: list[Handler[T]] = []
 
     def get(self, name: str, namespace: str | None = None) -> T | None:
@@ -284,6 +285,7 @@ class Cache(Generic[T]):
                 for name, values in (entries or {}).items():
                     for value in values:
                         self._indexed[name].setdefault(value, {})[key] = new
+            self.revision += 1
         self._measure()
         if partial is not None:
             why = "a pass failed on it" if partial.decoded else "it cannot be decoded"
@@ -300,6 +302,7 @@ class Cache(Generic[T]):
             self._unindex(key, old)
             self._versions.pop(key, None)
             self._out.pop(key, None)
+            self.revision += 1
         self._measure()
         if old is not None:
             self._notify(self._handlers, key, old, None)

@@ -109,6 +109,9 @@ class DisruptionMethods:
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
+        if not snapshot.pools:  # as where Karpenter launches the claims of all pools
+            self.unsettled.clear()
+            return
         ledger = snapshot.ledger()
         finder = MachineFinder(
             caches=self._caches,

@@ -134,12 +134,11 @@ class DisruptionSnapshotBuilder:
         self._caches = caches
         self._budgets = budgets
         self._disrupts = disrupts
-        self._changes = 0
-        for cache in (caches.claims, caches.nodes, caches.pods, caches.pools):
-            cache.on_change(self._changed)
 
-    def _changed(self, _old: object, _new: object) -> None:
-        self._changes += 1
+    @property
+    def _changes(self) -> int:
+        caches = self._caches
+        return sum(cache.revision for cache in (caches.claims, caches.nodes, caches.pods, caches.pools))
 
     def current(self, snapshot: DisruptionSnapshot) -> DisruptionSnapshot:
         """The snapshot as the caches have it now; a pass reads it again after its writes."""

@@ -103,7 +103,7 @@ class InstanceLabelController:
             self._sizes = sizes
         doubtful = False
         for claim in self._claims.list():
-            if claim.deleting or not self._owns(claim):
+            if claim.deleting or not claim.status.provider_id or not self._owns(claim):
                 continue
             with self._claims.guard(claim):
                 instance = listing.instances.get(instance_id(claim))

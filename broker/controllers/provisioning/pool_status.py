@@ -64,11 +64,11 @@ class PoolStatusController:
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._classes, self._rights, self._counts = caches, classes, rights, counts
+        self._used: tuple[tuple[int, int], Mapping[str, Mapping[str, int]]] | None = None  # by revisions
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Writes the changes. A pool that cannot be written does not stop the others."""
-        claims = self._caches.claims.list()
-        used = pool_usage(claims, self._caches.nodes.list())
+        used, claims = self._usage(), self._caches.claims.list()
         by_pool: dict[str, list[NodeClaim]] = {}
         for claim in claims:
             by_pool.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
@@ -82,6 +82,13 @@ class PoolStatusController:
                 written = self._written(pool, used.get(pool.name, {}), by_pool.get(pool.name, ()))
             refused = refused or not written
         return Result(requeue_after=AGAIN) if refused else None
+
+    def _usage(self) -> Mapping[str, Mapping[str, int]]:
+        """`pool_usage`, as long as no claim and no node changes."""
+        revisions = self._caches.claims.revision, self._caches.nodes.revision
+        if self._used is None or self._used[0] != revisions:
+            self._used = revisions, pool_usage(self._caches.claims.list(), self._caches.nodes.list())
+        return self._used[1]
 
     def _written(self, pool: NodePool, used: Mapping[str, int], claims: Sequence[NodeClaim]) -> bool:
         try:

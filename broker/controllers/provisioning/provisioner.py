@@ -109,6 +109,7 @@ class Provisioner:
         self._client, self._clock = context.client, context.clock
         self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
         self._reads, self._slots = reads, slots
+        self._claims: tuple[int, list[NodeClaim]] | None = None  # those that can be read, by revision
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
@@ -131,7 +132,7 @@ class Provisioner:
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
             return Result(requeue_after=SOON)  # its pool may have more weight than the others
-        pods, claims = self._caches.pods.list(), self._caches.claims.readable(read_in_flight)
+        pods, claims = self._caches.pods.list(), self._readable_claims()
         waiting = waiting_pods(pods, claims, self._caches, partial(self._pods.failed, held=True))
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
@@ -149,6 +150,13 @@ class Provisioner:
         self._release(used)
         self._report()
         return Result(requeue_after=self._wait)
+
+    def _readable_claims(self) -> list[NodeClaim]:
+        cache = self._caches.claims
+        revision = cache.revision
+        if self._claims is None or self._claims[0] != revision:
+            self._claims = revision, cache.readable(read_in_flight)
+        return self._claims[1]
 
     def _report(self) -> None:
         """Publishes the reports of a run that looked at all pods: a new leader's first runs may not."""
