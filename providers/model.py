@@ -316,7 +316,6 @@ class Subnet:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityGroup:
     id: str
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +327,6 @@ class Image:
     """
 
     id: str
-    name: str = ""
     architecture: Literal["amd64", "arm64"] = "amd64"
     platform: str = "Linux/UNIX"
     created: datetime | None = None
@@ -390,7 +388,6 @@ class Instance:
     placement_group: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
     tenancy: str = "default"
-    architecture: Literal["amd64", "arm64"] = "amd64"
     private_dns_name: str = ""
     launched: datetime | None = None
     end_reason: str = ""  # EC2's StateReason

@@ -220,7 +220,6 @@ def _image(item: ImageTypeDef, *, now: datetime, accelerator: Accelerator | None
     deprecated = _time(item.get("DeprecationTime", ""))
     return Image(
         id=item["ImageId"],
-        name=item.get("Name", ""),
         architecture="arm64" if item.get("Architecture") == "arm64" else "amd64",
         platform=platform(item.get("PlatformDetails", "")),
         created=_time(item.get("CreationDate", "")),

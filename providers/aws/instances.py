@@ -183,7 +183,6 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         placement_group=placement.get("GroupName", ""),
         lifecycle=item.get("InstanceLifecycle", ""),
         tenancy=placement.get("Tenancy") or "default",
-        architecture="arm64" if item.get("Architecture", "").startswith("arm64") else "amd64",
         private_dns_name=item.get("PrivateDnsName", ""),
         launched=utc(item.get("LaunchTime")),
         end_reason=item.get("StateReason", {}).get("Message", ""),

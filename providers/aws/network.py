@@ -47,9 +47,7 @@ class Network(AwsAccount):
                 self._aws.ec2.describe_security_groups, Filters=chosen, MaxResults=PAGE
             ):
                 for item in page["SecurityGroups"]:
-                    groups[item["GroupId"]] = SecurityGroup(
-                        id=item["GroupId"], name=item.get("GroupName", "")
-                    )
+                    groups[item["GroupId"]] = SecurityGroup(id=item["GroupId"])
         return sorted(groups.values(), key=lambda group: group.id)
 
     def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:

@@ -60,7 +60,8 @@ def test_subnets_by_id_and_by_tag(world: World) -> None:
 
 def test_security_groups_by_name(world: World) -> None:
     (group,) = world.aws.security_groups([Selector(name="default")])
-    assert group.name == "default"
+    (described,) = world.ec2.describe_security_groups(GroupIds=[group.id])["SecurityGroups"]
+    assert described["GroupName"] == "default"
     assert world.aws.security_groups([Selector(id=group.id)]) == [group]
 
 
