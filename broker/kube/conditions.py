@@ -12,15 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from broker.apis.meta import LONGEST_MESSAGE, Condition, ConditionUpdate, Object
-from broker.text import format_micros, format_time
+from broker.text import format_time
 
 Json = dict[str, Any]
 timestamp = format_time
-
-
-def micro_timestamp(time: datetime) -> str:
-    """metav1.MicroTime, which Leases and Events use."""
-    return format_micros(time)
 
 
 def set_conditions(

@@ -14,8 +14,8 @@ from typing import Any
 from broker.apis.coordination import Lease
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.text import format_micros
 
 LEASE = Lease.KIND
 
@@ -143,4 +143,4 @@ class Candidate:
         }
 
     def _now(self) -> str:
-        return micro_timestamp(self._clock.now())
+        return format_micros(self._clock.now())

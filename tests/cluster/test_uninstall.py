@@ -27,9 +27,9 @@ from broker.controllers.lifecycle.registration import MARK
 from broker.kube import identity
 from broker.kube.client import Client, Request
 from broker.kube.clock import SystemClock
-from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import Forbidden, Unavailable
 from broker.scheduler import SCHEDULER_LEASE
+from broker.text import format_micros
 from local.kube import Cluster
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
@@ -308,7 +308,7 @@ def test_uninstall_refuses_while_a_broker_leads_and_in_another_account(installed
         assert finalizers(installed)
         assert installed.run("uninstall", "--yes", "--force").exit_code == 0
     assert finalizers(installed) == []
-    renewed = micro_timestamp(SystemClock().now())
+    renewed = format_micros(SystemClock().now())
     spec = {"holderIdentity": "scheduler-0", "leaseDurationSeconds": 15, "renewTime": renewed}
     body = {"metadata": {"name": SCHEDULER_LEASE, "namespace": identity.NAMESPACE}, "spec": spec}
     stack.client.create(Lease.KIND, body)
