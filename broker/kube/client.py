@@ -216,8 +216,6 @@ class Client:
         kind: Kind,
         *,
         resource_version: str,
-        namespace: str | None = None,
-        label_selector: str = "",
         field_selector: str = "",
         seconds: int = 290,
         known: Callable[[int], bool] | None = None,
@@ -227,7 +225,7 @@ class Client:
         If no byte comes for 30 seconds more, it raises Unavailable: the connection is half open. `known`: see
         `Watch`.
         """
-        query = _selectors(label_selector, field_selector) | {
+        query = _selectors("", field_selector) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
@@ -235,7 +233,7 @@ class Client:
         }
         request = Request(
             method="GET",
-            path=_path(kind, namespace),
+            path=_path(kind),
             query=query,
             headers={"Accept": "application/json"},
         )
@@ -278,9 +276,9 @@ class Client:
         path = _path(kind, namespace, name, subresource)
         return self.raw("PATCH", path, self._manager(), body, content_type=CONTENT_TYPES[type])
 
-    def update(self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None) -> Json:
+    def update(self, kind: Kind, body: Mapping[str, Any]) -> Json:
         """Replaces the whole object: only for objects that the broker alone writes."""
-        path = _path(kind, _namespace(body), _name(body), subresource)
+        path = _path(kind, _namespace(body), _name(body))
         return self.raw("PUT", path, self._manager(), _typed(kind, body))
 
     def delete(
