@@ -50,7 +50,6 @@ ZONE_ID: Final = "topology.k8s.aws/zone-id"
 NODECLASS_LABEL: Final = "karpenter.k8s.aws/ec2nodeclass"
 NODECLASS_HASH: Final = "karpenter.k8s.aws/ec2nodeclass-hash"
 NODECLASS_HASH_VERSION: Final = "karpenter.k8s.aws/ec2nodeclass-hash-version"
-NODECLASS_FINALIZER: Final = "karpenter.k8s.aws/termination"
 RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
 RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
 RESERVATION_INTERRUPTIBLE: Final = "karpenter.k8s.aws/capacity-reservation-interruptible"
@@ -118,9 +117,6 @@ KARPENTER_AWS_REQUIREMENT_KEYS: Final = (
 # Of these, the keys of labels that no node of the broker gets: it chooses no partition of a placement group.
 UNLABELED_KEYS: Final = (PLACEMENT_GROUP_ID, PLACEMENT_GROUP_PARTITION)
 
-# EC2 tags with which Karpenter marks its resources. All three on one instance give it to Karpenter's garbage
-# collection, so the broker never sets them together.
-KARPENTER_OWNERSHIP_TAGS: Final = (NODEPOOL, NODECLASS_LABEL, TAG_EKS_CLUSTER)
 # EC2NodeClass.spec.tags may not hold these, nor any key that begins with TAG_KUBERNETES_CLUSTER.
 TAG_NODECLAIM: Final = "karpenter.sh/nodeclaim"
 TAG_KUBERNETES_CLUSTER: Final = "kubernetes.io/cluster"

@@ -21,6 +21,7 @@ from tests.cluster import objects
 from tests.cluster.stack import Stack
 
 LIST = "capacityReservationSelectorTerms"
+NODECLASS_FINALIZER = "karpenter.k8s.aws/termination"
 
 
 @lru_cache
@@ -95,8 +96,8 @@ class Karpenter:
 
     def _reconcile(self, name: str, listed: tuple[Json, ...], reason: str) -> None:
         node_class = self.client.get(EC2NodeClass.KIND, name)
-        if names.NODECLASS_FINALIZER not in node_class["metadata"].get("finalizers", ()):
-            node_class = self._patch(node_class, {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
+        if NODECLASS_FINALIZER not in node_class["metadata"].get("finalizers", ()):
+            node_class = self._patch(node_class, {"metadata": {"finalizers": [NODECLASS_FINALIZER]}})
         others = [
             condition
             for condition in node_class.get("status", {}).get("conditions", ())

@@ -13,7 +13,17 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.advisor.terms import PATIENCE, load, tag_key
 from broker.kube.client import Client, Json
 from tests.cluster.account import CLUSTER, B, tags
-from tests.cluster.karpenter import LIST, Karpenter, conditions, ids, pool, requirements, terms, until_terms
+from tests.cluster.karpenter import (
+    LIST,
+    NODECLASS_FINALIZER,
+    Karpenter,
+    conditions,
+    ids,
+    pool,
+    requirements,
+    terms,
+    until_terms,
+)
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.taps import writes_of
@@ -170,7 +180,7 @@ def test_terms_never_overwrite_a_concurrent_write(stack: Stack) -> None:
     stack.tap.on(writes_of("ec2nodeclasses", "gpu"), meanwhile)
     pool(stack)
     until_terms(stack, user_term, {"id": odcr})
-    assert stack.get(EC2NodeClass, "gpu").metadata.finalizers == (names.NODECLASS_FINALIZER,)
+    assert stack.get(EC2NodeClass, "gpu").metadata.finalizers == (NODECLASS_FINALIZER,)
     assert {*Karpenter.CONDITIONS} <= {*conditions(stack)}
 
 

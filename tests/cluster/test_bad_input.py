@@ -12,6 +12,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.kube.errors import Invalid
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, REGION, A, B, C
+from tests.cluster.karpenter import NODECLASS_FINALIZER
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json
 from tests.cluster.stack import Stack
 
@@ -293,7 +294,7 @@ def test_a_class_that_is_being_deleted_launches_nothing_more(stack: Stack) -> No
     """Karpenter's finalizer keeps the class; running instances stay."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
-    stack.edit(EC2NodeClass, "gpu", {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
+    stack.edit(EC2NodeClass, "gpu", {"metadata": {"finalizers": [NODECLASS_FINALIZER]}})
     stack.start()
     stack.claim("c-0")
     stack.until_ready("c-0")

@@ -9,8 +9,8 @@ import pytest
 from broker.apis import names
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
-from broker.kube.conditions import micro_timestamp
 from broker.kube.lease_holders import DURATION
+from broker.text import format_micros
 from broker.webpage.live import live_state
 from providers.names import TAG_CLUSTER, TAG_EKS_CLUSTER, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, tags
@@ -23,7 +23,7 @@ LASTS = 300  # seconds of a Lease: more than a test needs between two reads
 
 
 def lease(stack: Stack, *, age: float = 0.0, holder: str = "karpenter-0") -> None:
-    renewed = micro_timestamp(datetime.now(UTC) - timedelta(seconds=age))
+    renewed = format_micros(datetime.now(UTC) - timedelta(seconds=age))
     stack.client.apply(
         Lease.KIND,
         {
@@ -59,12 +59,13 @@ def test_a_claim_of_karpenter_is_left_alone(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-26")
 def test_instances_never_carry_karpenter_s_three_marks(stack: Stack) -> None:
+    """All three EC2 tags on one instance give it to Karpenter's garbage collection."""
     stack.node_class(preference="none")
     stack.start()
     stack.claim(capacity=(ON_DEMAND,), pool="gpu")
     stack.until_launched("c-0")
     shown = tags(stack.instance("c-0"))
-    assert not {*names.KARPENTER_OWNERSHIP_TAGS} <= {*shown}
+    assert not {names.NODEPOOL, names.NODECLASS_LABEL, TAG_EKS_CLUSTER} <= {*shown}
     assert TAG_EKS_CLUSTER not in shown
     assert (shown[TAG_CLUSTER], shown[TAG_NODECLASS]) == (CLUSTER, "gpu")
     [template] = stack.aws.templates()

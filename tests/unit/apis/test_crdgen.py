@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from broker.apis import crds
-from broker.apis.names import KARPENTER_OWNERSHIP_TAGS, LAUNCHABLE, RESERVATIONS_RESOLVED
+from broker.apis.names import LAUNCHABLE, RESERVATIONS_RESOLVED
 from broker.apis.ome import CapacityReservation
 from local.generators import crdgen
 from tests.unit.apis.cases import Json
@@ -152,14 +152,6 @@ def test_a_type_without_a_schema_is_refused() -> None:
 
     with pytest.raises(TypeError, match="complex"):
         crdgen.structural(Odd)
-
-
-def test_ownership_has_three_tags() -> None:
-    assert set(KARPENTER_OWNERSHIP_TAGS) == {
-        "karpenter.sh/nodepool",
-        "karpenter.k8s.aws/ec2nodeclass",
-        "eks:eks-cluster-name",
-    }
 
 
 def test_files_are_plain_yaml() -> None:
