@@ -161,8 +161,3 @@ class ProcurementPlan:
     regroups: tuple[GroupChange, ...] = ()
     statuses: Mapping[ReservationKey, FulfilmentStatus] = field(default_factory=dict)
     retry_at: datetime | None = None
-
-    @property
-    def steps(self) -> bool:
-        """Whether any step is due."""
-        return bool(self.purchases or self.changes or self.regroups)
