@@ -34,10 +34,8 @@ def measure(*, small: bool) -> Sequence[Figure]:
     claims = 40 if small else 10_000
     with resting(small=small) as cluster:
         with broker(cluster) as first:
-            if small:  # its passes are minutes apart, and its events soon written
-                first.wait_until_idle(cluster)
-            else:
-                first.wait_until_reconciled(cluster, passes=1)
+            # Passes over a small cluster are minutes apart.
+            first.wait_until_idle(cluster, passes=0 if small else 1)
         client = cluster.client()
         client.create(NodeClaim.KIND, _late())
         before = cluster.counts()
