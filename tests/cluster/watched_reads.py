@@ -1,8 +1,8 @@
-"""Records the kinds that each loop reads in its passes, and the kinds that wake it."""
+"""Records the kinds that each loop reads, how often it lists them, and the kinds that wake it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
@@ -36,11 +36,16 @@ FIELDS: Final[Mapping[str, tuple[type[Object], ...]]] = {
 
 
 class WatchedReads:
-    """`reads`: the kinds that a pass of each loop has read; `watches`: those that wake it."""
+    """`reads`: the kinds that a pass of each loop has read; `watches`: those that wake it.
+
+    `passes` of each loop, and how often it `listed` all objects of a kind.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reads: dict[str, set[str]] = defaultdict(set)
         self.watches: dict[str, set[str]] = defaultdict(set)
+        self.passes: Counter[str] = Counter()
+        self.listed: Counter[tuple[str, str]] = Counter()
         self._loop: ContextVar[str] = ContextVar("loop", default="")
         # The kinds behind the values that a snapshot computes once, for whichever loop is first.
         self._computed: dict[str, set[str]] = {
@@ -77,6 +82,7 @@ class WatchedReads:
         attempt, submit, notify = controller.attempt, ThreadPoolExecutor.submit, Cache._notify
 
         def attempted(name: str, work: Callable[[], Any], **more: Any) -> Any:
+            self.passes[name] += 1
             return attempt(name, self._within(name, work), **more)
 
         def submitted(pool: ThreadPoolExecutor, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -88,9 +94,11 @@ class WatchedReads:
         patch.setattr(Cache, "_notify", self._within("", notify))
 
     def _record_reads(self, patch: pytest.MonkeyPatch) -> None:
-        def recorded(read: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
             def reading(cache: Cache[Any], *args: Any) -> Any:
                 self._read({_kind(cache)})
+                if name == "list" and (loop := self._loop.get()):
+                    self.listed[loop, _kind(cache)] += 1
                 return read(cache, *args)
 
             return reading
@@ -99,9 +107,9 @@ class WatchedReads:
             read = vars(Cache)[name]
             if isinstance(read, property):
                 assert read.fget is not None
-                patch.setattr(Cache, name, property(recorded(read.fget)))
+                patch.setattr(Cache, name, property(recorded(name, read.fget)))
             else:
-                patch.setattr(Cache, name, recorded(read))
+                patch.setattr(Cache, name, recorded(name, read))
 
         def attribute(snapshot: Snapshot, name: str) -> Any:
             if name.startswith("__"):
