@@ -109,9 +109,6 @@ class DisruptionMethods:
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
-        if not snapshot.pools:  # as where Karpenter launches the claims of all pools
-            self.unsettled.clear()
-            return
         ledger = snapshot.ledger()
         finder = MachineFinder(
             caches=self._caches,
@@ -121,7 +118,8 @@ class DisruptionMethods:
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         closed = closed_nodes(snapshot, self._caches)
-        usable = usable_nodes(self._caches.nodes.list(), closed)
+        # None are needed where Karpenter launches the claims of all pools.
+        usable = usable_nodes(self._caches.nodes.list(), closed) if snapshot.nodes else ()
         settled = after_endings(snapshot, usable)
         self._succeed(snapshot, finder, usable)
         in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
