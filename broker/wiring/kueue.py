@@ -127,14 +127,10 @@ def _watch_admissions(term: Term) -> None:
             return True
         return old is not None and _frees(old, new) and waits()
 
-    def cluster_frees(old: DedicatedAICluster | None, new: DedicatedAICluster | None) -> bool:
-        return old is not None and (new is None or old.status.admission != new.status.admission) and waits()
-
     loop: Singleton[str] = manager.singleton(
         "admissions", admissions.run, synced=lambda: reads.synced() and reads.snapshot().odcrs.known
     )
     loop.watches(reads.workloads, predicate=requests_or_frees)
-    loop.watches(reads.clusters, predicate=cluster_frees)
     watch_slot_rules(loop, reads, when=waits)
 
 

@@ -21,6 +21,7 @@ from broker.controllers.capacityreservation.facts import JointFactsBuilder
 from broker.controllers.capacityreservation.related_objects import status_inputs
 from broker.controllers.capacityreservation.unattributed import UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.snapshot import drawn_by_default
 from broker.kube.cache import Cache
 from broker.kube.singleton import Singleton
 from broker.reservations.machines import visible_state
@@ -74,6 +75,7 @@ def add_reservations(term: Term) -> Singleton[str]:
         .watches(reads.workloads, predicate=use_changed)
         .watches(read.nodes, predicate=differ(visible_state))
         .watches(read.claims, predicate=differ(_launched))
+        .watches(reads.namespaces, predicate=differ(drawn_by_default))
         .on(inventory.on_change)
         .on(unattributed.on_change)
         .on(reads.snapshots.on_odcrs)

@@ -8,6 +8,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
@@ -68,6 +69,7 @@ def watch_slot_rules(
         loop.watches(kind, predicate=changed(without_status))
     loop.watches(reads.quotas, predicate=changed(spec))
     loop.watches(reads.namespaces, predicate=changed(drawn_by_default))
+    loop.watches(reads.clusters, predicate=lambda old, new: _frees_quota(old, new) and when())
     loop.on(reads.snapshots.on_odcrs)
 
 
@@ -78,6 +80,12 @@ def _any_version(holds: Callable[[Any], bool]) -> Callable[[Any, Any], bool]:
 
 def _draws(claim: NodeClaim) -> bool:
     return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
+
+
+def _frees_quota(old: DedicatedAICluster | None, new: DedicatedAICluster | None) -> bool:
+    """Whether a cluster may hold less quota than before. Its claims may have had no slot yet."""
+    held = old.status.admission if old is not None else None
+    return held is not None and (new is None or new.status.admission != held)
 
 
 def _ready_in_cluster(node: Node | None) -> bool | None:

@@ -52,7 +52,6 @@ UNWATCHED: Mapping[str, Mapping[str, str]] = {
     "instance-labels": {CLAIMS: "an instance is labelled by EC2's listing", "nodes": "as claims"},
     "inventory": {CLASSES: "the groups of classes are described by a timer", CLAIMS: KEPT},
     "launch": {
-        CLUSTERS: "their claims free slots by their own end",
         PROFILES: "only for the priority of a claim that has its cluster",
         "nodepools.karpenter.sh": "only to report a shortage on the pool",
         PODS: "only for the priority and the reports of a claim",
@@ -70,7 +69,6 @@ UNWATCHED: Mapping[str, Mapping[str, str]] = {
             "compositeelasticquotas.nos.nebuly.com",
             "csinodes.storage.k8s.io",
             "daemonsets.apps",
-            CLUSTERS,
             PROFILES,
             CLASSES,
             "elasticquotas.nos.nebuly.com",
@@ -88,11 +86,10 @@ UNWATCHED: Mapping[str, Mapping[str, str]] = {
     ),
     "quota": {
         "clusterqueues.kueue.x-k8s.io": "made by the broker from a reservation, which is watched",
-        "namespaces": "through the launch loop, which nominates the slots that its claims need",
+        "namespaces": "through the reservation's status, and the launch loop, which nominates slots",
     },
-    "reservation": {"namespaces": "its status counts the claims of a changed namespace by its timer"},
     "scheduler": {"namespaces": "by its timer of fifteen seconds", "resourcequotas": "as namespaces"},
-    "staticpools": dict.fromkeys(("daemonsets.apps", CLUSTERS, PROFILES, CLASSES, "limitranges"), SOON),
+    "staticpools": dict.fromkeys(("daemonsets.apps", PROFILES, CLASSES, "limitranges"), SOON),
     "trial": {
         CLASSES: RESOLVED,
         CLAIMS: "only to skip a trial that a launch has made",

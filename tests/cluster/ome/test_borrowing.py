@@ -75,10 +75,10 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     return forecast.rows
 
 
-def cluster(stack: Stack, name: str, instances: int, draws: str) -> None:
+def cluster(stack: Stack, name: str, instances: int, draws: str, *, node_class: str = "gpu") -> None:
     """A dedicated cluster, of whole instances."""
     spec = {"capacityReservationId": draws, "resources": {"requests": {GPU: 8 * instances}}}
-    metadata = {"name": name, "annotations": {names.NODE_CLASS: "gpu"}}
+    metadata = {"name": name, "annotations": {names.NODE_CLASS: node_class}}
     stack.client.create(DedicatedAICluster.KIND, {"metadata": metadata, "spec": spec})
 
 
