@@ -26,7 +26,7 @@ from broker.controllers.assumed import AssumptionStore, LeftSlot
 from broker.controllers.claim_status import instance_id, replaces, since
 from broker.kube.clock import StoppedClock
 from broker.placement.claims import kept_slots
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 
 # For other reasons Karpenter's pods go to existing nodes, or to a new one that is there before.
 REPLACING: Final = frozenset({"Drifted", "Unhealthy"})
@@ -62,7 +62,7 @@ class LeftSlots:
 
     def _observe_own(self, claim: NodeClaim, *, gone: bool) -> None:
         """Leaves the slot of a node to its successor outside, until EC2 counts that one there."""
-        old, slot = replaces(claim)[1], held_odcr(claim)
+        old, slot = replaces(claim)[1], occupied_odcr(claim)
         counted = bool(slot) and claim.annotations.get(names.JOINS_SLOT) == slot
         if counted and old is not None and self._assumed.joining.forget((old,)):
             # The last description may still show the slot without it, and the old instance as ended.
@@ -89,7 +89,7 @@ class LeftSlots:
         for uid, slot in self._assumed.left.values().items():
             if claim.uid not in self._replaced and self._replaces(claim, slot, before=False):
                 self._replaced[claim.uid] = uid
-                if slot.odcr_id == held_odcr(claim):  # the last description may not show the launch
+                if slot.odcr_id == occupied_odcr(claim):  # the last description may not show the launch
                     self._assumed.debits.assume(instance_id(claim), slot.odcr_id)
                 self._assumed.left.forget((uid,))
                 self._released()
@@ -102,7 +102,7 @@ class LeftSlots:
         if claim.labels.get(names.NODEPOOL) != slot.pool:
             return False
         earlier = created <= slot.deleted if before else created < slot.deleted
-        return earlier or held_odcr(claim) == slot.odcr_id
+        return earlier or occupied_odcr(claim) == slot.odcr_id
 
 
 def promised_slots(
@@ -120,14 +120,14 @@ def promised_slots(
 def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:
     """Whether EC2 is to count the successor in the slot, and does not yet."""
     wanted = successor.annotations.get(names.JOINS_SLOT) == slot and replaces(successor)[1] == old.uid
-    return wanted and _placed(successor) and held_odcr(successor) != slot
+    return wanted and _placed(successor) and occupied_odcr(successor) != slot
 
 
 def _leaves(claim: NodeClaim) -> bool:
     """Whether the claim ends in a reservation, to be replaced."""
     disrupted = condition(claim.status.conditions, names.DISRUPTION_REASON)
     replaced = disrupted is not None and disrupted.status == "True" and disrupted.reason in REPLACING
-    return replaced and claim.deleting and bool(held_odcr(claim))
+    return replaced and claim.deleting and bool(occupied_odcr(claim))
 
 
 def _placed(claim: NodeClaim) -> bool:
@@ -139,7 +139,7 @@ def _slot(claim: NodeClaim) -> LeftSlot:
     begun = since(claim, names.DISRUPTION_REASON)
     assert deleted is not None
     return LeftSlot(
-        odcr_id=held_odcr(claim),
+        odcr_id=occupied_odcr(claim),
         pool=claim.labels.get(names.NODEPOOL, ""),
         since=min(begun or deleted, deleted),
         deleted=deleted,

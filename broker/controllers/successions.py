@@ -21,7 +21,7 @@ from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound
 from broker.kube.watches import Signal
 from broker.placement.claims import taken_over
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.text import format_time
 
 # A disruption pass that cannot run does not keep instances alive for longer.
@@ -68,7 +68,7 @@ class Successions:
 
     def undecided(self, claim: NodeClaim, now: datetime) -> bool:
         """Whether the end of a claim in a reservation has to wait for the decision."""
-        if not claim.deleting or not held_odcr(claim):
+        if not claim.deleting or not occupied_odcr(claim):
             return False
         if any(claim.uid in uids for uids in (*self._decided.values(),)):
             return False

@@ -34,15 +34,13 @@ def nominated(claim: NodeClaim) -> bool:
     return is_true(claim, names.RECLAIMING)
 
 
-def held_odcr(claim: NodeClaim) -> str:
-    """The ODCR in which EC2 shows the claim's instance."""
-    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
-
-
 def occupied_odcr(claim: NodeClaim) -> str:
     """The ODCR that the claim's instance counts in: until EC2 shows it, the one that it was launched into."""
-    unshown = claim.status.provider_id and names.CAPACITY_TYPE not in claim.labels
-    return held_odcr(claim) or (claim.annotations.get(names.LAUNCHED_INTO, "") if unshown else "")
+    if not claim.status.provider_id:
+        return ""
+    unshown = names.CAPACITY_TYPE not in claim.labels
+    launched_into = claim.annotations.get(names.LAUNCHED_INTO, "") if unshown else ""
+    return claim.labels.get(names.RESERVATION_ID, "") or launched_into
 
 
 def node_odcr(node: Node, claim: NodeClaim | None) -> str:

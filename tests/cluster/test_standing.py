@@ -286,3 +286,15 @@ def test_some_pods_of_a_node_move_to_a_reserved_node_and_others_to_a_cheaper_one
     assert scale(stack, 2, ("r-0",), 400)[0] == 1
     types = {claim.name: claim.labels[names.INSTANCE_TYPE] for claim in stack.all(NodeClaim)}
     assert "r-0" in types and [*types.values()] == ["m5.large"] * 2
+
+
+def test_pods_on_a_slot_that_ec2_does_not_show_yet_stay(stack: Stack) -> None:
+    cluster(stack, slots=2, pools=("web", "idle"))
+    stack.start()
+    nodes(stack, RESERVED, "r-0", pool="idle")
+    stack.advance(4000)
+    stack.control.lag(3600)
+    nodes(stack, RESERVED, "r-1")
+    assert names.CAPACITY_TYPE not in stack.get(NodeClaim, "r-1").labels
+    scale(stack, 1, ("r-0",), 180)
+    assert [pod.name for pod in live(stack)] == ["app-r-1"] and "r-1" in left(stack)

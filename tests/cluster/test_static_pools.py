@@ -501,3 +501,23 @@ def test_a_following_pool_shows_why_its_slots_are_idle(stack: Stack) -> None:
         return shown is not None and "not Ready" in shown.message
 
     stack.until(not_ready, "the pool is not Ready", step=STEP)
+
+
+def test_nodes_that_ec2_does_not_show_yet_keep_their_slots_when_a_pool_shrinks(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    static_pool(stack, kinds=(RESERVED, ON_DEMAND), id_=odcr, count=0)
+    stack.start()
+    stack.until_class("Launchable", "True", name="web")
+    stack.advance(4000)
+    stack.control.lag(3600)
+    scale(stack, 6)
+    stack.until(
+        lambda: len(own(stack)) == 6 and all(stack.is_true(claim.name, names.READY) for claim in own(stack)),
+        "six nodes",
+        step=STEP,
+    )
+    assert not any(names.CAPACITY_TYPE in claim.labels for claim in own(stack))
+    scale(stack, 3)
+    stack.until(lambda: len(own(stack)) == 3, "three end", step=STEP)
+    stack.control.lag(0)
+    assert settled(stack, 3) == [odcr] * 3

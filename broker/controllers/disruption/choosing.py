@@ -17,7 +17,7 @@ from broker.controllers.disruption.replacements import Demand
 from broker.controllers.disruption.rollouts import ReplaceWay
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.placement.packing_model import MachineOption
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 
 MOST_NAMED: Final = 3  # causes in a message
 
@@ -95,7 +95,7 @@ def _free_together(fitting: Iterable[Fitting], claim: NodeClaim) -> int:
 
 def own_slot(node: ManagedNode, fitting: Iterable[Fitting]) -> Fitting | None:
     """The machine in the slot that the node leaves, if its pods fit there."""
-    slot = held_odcr(node.claim)
+    slot = occupied_odcr(node.claim)
     return next((item for item in fitting if item.way.odcr_id == slot), None) if slot else None
 
 

@@ -41,6 +41,7 @@ from broker.placement.moving import place_on_others
 from broker.placement.packing_model import MachineOption
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import occupied_odcr
 from providers.errors import ProviderError
 
 # Karpenter: commandValidationDelay in consolidation.go.
@@ -319,7 +320,7 @@ class StepFinder:
                 if name not in owned:
                     staying.append((name, ...))
                 continue
-            reserved = host.claim.labels.get(names.CAPACITY_TYPE) == "reserved"
+            reserved = bool(occupied_odcr(host.claim))
             if (
                 (reserved or host.moving)
                 and host.claim.uid not in self._promised

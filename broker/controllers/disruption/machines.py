@@ -60,7 +60,7 @@ from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply, node_of
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import PlacementSnapshot
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import draw_request
 from providers.errors import ProviderError
 
@@ -168,7 +168,7 @@ class MachineFinder:
     def _vacancy(self, node: ManagedNode, unit: int) -> Vacancy | None:
         """The slot that the node leaves, if a successor may run beside it for a time."""
         room = node_room(node.pool, self.caches.claims.list()) if node.static else None
-        slot = held_odcr(node.claim)
+        slot = occupied_odcr(node.claim)
         if not slot or (room is not None and room < unit):
             return None
         return Vacancy(odcr_id=slot, closed=self._closed, supply=self.supply)

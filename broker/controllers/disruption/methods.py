@@ -59,6 +59,7 @@ from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.snapshot import PlacementSnapshot
+from broker.reservations.claims import occupied_odcr
 from providers.errors import ProviderError
 
 # Seconds of a pass for drifted nodes: each that cannot be replaced is compared with all nodes.
@@ -350,7 +351,7 @@ class DisruptionMethods:
             and returns(node)
             and node.moving
             and is_true(node.claim, names.CONSOLIDATABLE)
-            and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
+            and not occupied_odcr(node.claim)
             and self._permission.may(node, snapshot)
             and self._may_grow(node, finder)
         ]

@@ -30,7 +30,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.placement.moving import place_on_others
 from broker.placement.snapshot import PlacementSnapshot
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText
 
 
@@ -190,7 +190,7 @@ def leaves_slot(node: ManagedNode) -> bool:
     claim = node.claim
     return (
         claim.deleting
-        and bool(held_odcr(claim))
+        and bool(occupied_odcr(claim))
         and not node.static  # the loop of static pools makes their successors
         and node.node is not None
         and node.replacement is None
@@ -207,7 +207,7 @@ def _shown(pair: Pair) -> str:
         return f"it ends first, and its successor takes over its slot of {needed.slot}"
     if needed.joins:
         return f"its successor is launched first, beside {needed.joins}, and is counted there afterwards"
-    first, slot = machines[0], held_odcr(needed.node.claim)
+    first, slot = machines[0], occupied_odcr(needed.node.claim)
     place = f"a free slot of {first.source}" if first.source else f"{first.capacity_type} {first.zone}"
     place += f"; {slot} is full" if slot and not first.source else ""
     return f"its successor is launched first ({place})"

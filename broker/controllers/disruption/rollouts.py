@@ -23,7 +23,7 @@ from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
 from broker.oncall.metrics import GaugeTable
 from broker.placement.claims import taken_over
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText, decode_whole, shortened
 
 ReplaceWay = Literal["auto", "launch-first", "terminate-first"]
@@ -122,7 +122,7 @@ def halted(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> str:
     ready = (
         since(claim, names.INITIALIZED_CONDITION)
         for claim in claims
-        if claim.labels.get(names.NODEPOOL) == pool.name and held_odcr(claim)
+        if claim.labels.get(names.NODEPOOL) == pool.name and occupied_odcr(claim)
     )
     over = now - began >= STOPPED or any(at is not None and at > began for at in ready)
     return "" if over else known.message
@@ -131,10 +131,10 @@ def halted(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> str:
 def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now: datetime) -> str:
     """Why nodes of one unit may not leave their reservations now; empty if they may. Raises InvalidText."""
     pool, known = nodes[0].pool, claims.list()
-    odcrs = {held_odcr(node.claim) for node in nodes} - {""}
+    odcrs = {occupied_odcr(node.claim) for node in nodes} - {""}
     if odcrs and (reason := _ending(pool, known) or halted(pool, known, now)):
         return reason
-    held = {claim.uid: held_odcr(claim) for claim in known}
+    held = {claim.uid: occupied_odcr(claim) for claim in known}
     away = [
         claim
         for claim in known

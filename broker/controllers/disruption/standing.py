@@ -37,12 +37,12 @@ from broker.placement.moving import place_on_others
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights
 
 # How long an empty reserved node waits while other nodes drain, or become quiet: budgets start moves one
 # after another.
 DRAINED_WITHIN: Final = timedelta(minutes=30)
-_RESERVED: Final = "reserved"
 _SUMMED: Final = (CPU, MEMORY)
 
 
@@ -81,11 +81,11 @@ class StandingNodes:
         to a drifted node would move again.
         """
         self._snapshot, self._caches, self._rights = snapshot, caches, rights
-        self._outside = {node.claim.uid: node for node in free if not _reserved(node)}
+        self._outside = {node.claim.uid: node for node in free if not occupied_odcr(node.claim)}
         self.reserved = [
             node
             for node in free
-            if _reserved(node)
+            if occupied_odcr(node.claim)
             and node.node is not None
             and node.node.ready
             and since(node.claim, names.DRIFTED) is None
@@ -207,10 +207,6 @@ def _all_placed(
 
 def _goes(node: ManagedNode) -> bool:
     return consolidates(node.pool) or (not node.static and since(node.claim, names.DRIFTED) is not None)
-
-
-def _reserved(node: ManagedNode) -> bool:
-    return node.claim.labels.get(names.CAPACITY_TYPE, "") == _RESERVED
 
 
 def _name(node: ManagedNode) -> str:

@@ -35,7 +35,7 @@ from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import EPHEMERAL
 from broker.placement.together import units_of
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def existing(
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
             continue
-        if claim is not None and node.rebooting and held_odcr(claim):
+        if claim is not None and node.rebooting and occupied_odcr(claim):
             infos.append(_coming_back(node))
         elif claim is None or node.labels.get(names.INITIALIZED) == "true":
             infos.append(node_info(node))

@@ -19,7 +19,7 @@ from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo
 from broker.placement.reading import node_taints
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def new_claims(
     pool = served.pool
     requirements = _requirements(served, avoided)
     for old in successors_of:
-        annotations = {names.REPLACES: f"{old.name}/{old.uid}", names.TAKES_SLOT: held_odcr(old)}
+        annotations = {names.REPLACES: f"{old.name}/{old.uid}", names.TAKES_SLOT: occupied_odcr(old)}
         name = claim_name(pool.name, (old.uid, "successor"))
         yield pool_claim(pool, name, requirements=requirements, requests=requests, annotations=annotations)
     known = sorted(claim.uid for claim in present)

@@ -17,7 +17,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
 from broker.controllers.claim_status import replaces
 from broker.controllers.provisioning.usage import counted
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 from providers.model import Odcr
 
 
@@ -52,7 +52,7 @@ class PoolCensus:
 
     def left_by(self, odcr_ids: Collection[str]) -> list[NodeClaim]:
         """The ending claims in slots of these reservations, by name."""
-        return [claim for claim in self.vacating if held_odcr(claim) in odcr_ids]
+        return [claim for claim in self.vacating if occupied_odcr(claim) in odcr_ids]
 
 
 def census(pool: NodePool, claims: Iterable[NodeClaim], *, owns: Callable[[NodeClaim], bool]) -> PoolCensus:
@@ -79,7 +79,7 @@ def outside(
 
     One that EC2 has not shown yet is not among them, nor one in a reservation that EC2 does not describe.
     """
-    return [claim for claim in claims if _shown(claim, odcrs) and held_odcr(claim) not in odcr_ids]
+    return [claim for claim in claims if _shown(claim, odcrs) and occupied_odcr(claim) not in odcr_ids]
 
 
 class OutsideClaims:
@@ -105,4 +105,4 @@ def _shown(claim: NodeClaim, odcrs: Mapping[str, Odcr]) -> bool:
 
 def _vacates(claim: NodeClaim) -> bool:
     """Whether the claim ends and leaves its slot to the pool. A borrowed slot goes to its owner."""
-    return claim.deleting and bool(held_odcr(claim)) and not is_true(claim, names.PREEMPTED)
+    return claim.deleting and bool(occupied_odcr(claim)) and not is_true(claim, names.PREEMPTED)

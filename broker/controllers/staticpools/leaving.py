@@ -24,7 +24,7 @@ from broker.kube.client import Client
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_cost import lifetime_remaining, rescheduling_cost
 from broker.placement.disruption_pods import protected, reschedulable
-from broker.reservations.claims import held_odcr
+from broker.reservations.claims import occupied_odcr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ScaleInCandidate:
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float, str]:
         """The least one ends first."""
-        claim, paid = self.claim, bool(held_odcr(self.claim))
+        claim, paid = self.claim, bool(occupied_odcr(self.claim))
         started = bool(claim.status.provider_id)
         held_up = self.protected and not self.empty
         return not self.ending, started, held_up, paid, not self.empty, self.cost, claim.name

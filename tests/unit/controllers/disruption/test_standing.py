@@ -70,9 +70,11 @@ def managed(
     of: NodePool | None = None,
 ) -> ManagedNode:
     ended = {"deletionTimestamp": format_time(NOW), "finalizers": ["example.com/kept"]} if deleting else {}
-    meta = {"name": name, "uid": name, "labels": {names.CAPACITY_TYPE: kind}, **ended}
+    labels = {names.CAPACITY_TYPE: kind} | ({names.RESERVATION_ID: "cr-1"} if kind == "reserved" else {})
+    meta = {"name": name, "uid": name, "labels": labels, **ended}
     initialized = [true(names.INITIALIZED_CONDITION), *map(true, conditions)]
-    claim = {"metadata": {**meta, "annotations": annotations or {}}, "status": {"conditions": initialized}}
+    of_claim = {"conditions": initialized, "providerID": f"aws:///us-east-1a/i-{name}"}
+    claim = {"metadata": {**meta, "annotations": annotations or {}}, "status": of_claim}
     room = {"cpu": "2", "memory": "8Gi", "pods": "10"}
     status = {"allocatable": room, "conditions": [true(names.READY)] if ready else []}
     node = Node.decode({"metadata": {"name": name}, "status": status})
