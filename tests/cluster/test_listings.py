@@ -34,13 +34,13 @@ def test_a_pass_at_rest_goes_over_all_objects_a_few_times(
     recorded.listed.clear()
     for _ in range(POLLS):
         tick(stack)
-    each = {
+    averages = {
         (loop, kind): round(listed / recorded.passes[loop])  # a pass may be under way as the count begins
         for (loop, kind), listed in recorded.listed.items()
         if kind in BIG
     }
-    assert {loop for loop, _ in each} >= {*MOST}
-    assert {pair: n for pair, n in each.items() if n > MOST.get(pair[0], 2)} == {}
+    assert {loop for loop, _ in averages} >= {*MOST}
+    assert {pair: n for pair, n in averages.items() if n > MOST.get(pair[0], 2)} == {}
     minutes = POLLS * SECONDS / 60
-    big = {loop: recorded.passes[loop] / minutes for loop, _ in each}
+    big = {loop: recorded.passes[loop] / minutes for loop, _ in averages}
     assert {loop: n for loop, n in big.items() if n > OFTEN.get(loop, 3.0)} == {}
