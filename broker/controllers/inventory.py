@@ -138,6 +138,8 @@ class InventoryCache:
                 groups[arn] = known
         assumed = self.assumed
         with assumed.lock:
+            if self._inventory.described is not None and began < self._inventory.described:
+                return  # another loop has a newer description
             debits = assumed.debits.values().keys()
             self._update_assumptions(odcrs, began, until)
             confirmed = debits != assumed.debits.values().keys()

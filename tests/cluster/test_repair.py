@@ -435,3 +435,22 @@ def test_budget_for_unhealthy_paces_repairs(stack: Stack) -> None:
     stack.until_event("web", "DisruptionBlocked", kind="NodePool", text="disruption reason Unhealthy")
     later(stack, 60)
     assert replacement(stack, "r-0") is None
+
+
+def gauges() -> list[float | None]:
+    return [
+        REGISTRY.get_sample_value("capacity_broker_repair_stopped", {"nodepool": "web"}),
+        REGISTRY.get_sample_value("capacity_broker_nodes_broken", {"nodepool": "web", "sign": GPU}),
+    ]
+
+
+def test_metrics_of_broken_nodes_end_with_the_last_pool(stack: Stack) -> None:
+    full(stack, "r-0", "r-1")
+    stack.advance(3600)
+    for name in ("r-0", "r-1"):
+        sign(stack, name, GPU, reason=XID79, age=3000)
+    stack.until_event("web", "NodeRepairBlocked", kind="NodePool", text="2 of 2 nodes")
+    stack.until(lambda: gauges() == [2, 2], "the metrics show it", step=STEP)
+    stack.delete(NodePool, "web")
+    later(stack, 60)
+    assert gauges() == [None, None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -10,9 +12,12 @@ from tests.cluster.stack import Stack
 from tests.cluster.test_static_pools import FOLLOWS, own, quiet, static_pool
 
 
-def test_a_pool_of_all_slots_makes_no_node_beyond_them_while_ec2_shows_them_free(stack: Stack) -> None:
-    odcr = stack.aws.odcr(count=2)
-    stack.node_class("web", id_=odcr)
+@pytest.mark.parametrize("sizes", [(2,), (1, 1)])
+def test_a_pool_of_all_slots_makes_no_node_beyond_them_while_ec2_shows_them_free(
+    stack: Stack, sizes: tuple[int, ...]
+) -> None:
+    odcrs = [stack.aws.odcr(count=size) for size in sizes]
+    stack.node_class("web", group=stack.aws.group(*odcrs))
     stack.start()
     stack.until(lambda: is_true(stack.get(EC2NodeClass, "web"), "Launchable"), "the class launches")
     stack.advance(4000)
@@ -22,6 +27,7 @@ def test_a_pool_of_all_slots_makes_no_node_beyond_them_while_ec2_shows_them_free
     stack.until(lambda: sum(bool(claim.status.provider_id) for claim in own(stack)) == 2, "two nodes launch")
     claims = sorted(claim.name for claim in own(stack))
     assert not any(names.CAPACITY_TYPE in claim.labels for claim in own(stack))
+    assert {claim.annotations[names.LAUNCHED_INTO] for claim in own(stack)} == {*odcrs}
     quiet(stack, 100)
     assert sorted(claim.name for claim in stack.all(NodeClaim)) == claims
     stack.control.lag(0)

@@ -221,7 +221,7 @@ class Binder:
             return metadata | {
                 "annotations": self._reporter.remembered(current, attempts)
                 | _class_stamp(instance, ready)
-                | _launched_into(instance, current, attempts)
+                | self._launched_into(instance, current, attempts)
             }
 
         changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
@@ -268,20 +268,20 @@ class Binder:
         )
         return True
 
+    def _launched_into(
+        self, instance: Instance, claim: NodeClaim, attempts: Sequence[Attempt]
+    ) -> dict[str, str | None]:
+        """The annotation with the ODCR whose slot an instance without a description is taken to have."""
+        named = attempts[-1].odcr_ids if attempts else ()
+        taken = self._inventory.assumed.debits.values().get(instance.id)
+        if not instance.described and (into := taken or next(iter(named), "")):
+            return {names.LAUNCHED_INTO: into}
+        return {names.LAUNCHED_INTO: None} if names.LAUNCHED_INTO in claim.annotations else {}
+
 
 def _taken(claim: NodeClaim, new: str) -> bool:
     """Whether the claim has another instance."""
     return claim.status.provider_id not in ("", new)
-
-
-def _launched_into(
-    instance: Instance, claim: NodeClaim, attempts: Sequence[Attempt]
-) -> dict[str, str | None]:
-    """The annotation with the ODCR that an instance without a description was launched into."""
-    odcr_ids = () if instance.described or not attempts else attempts[-1].odcr_ids
-    if odcr_ids:
-        return {names.LAUNCHED_INTO: odcr_ids[0]}
-    return {names.LAUNCHED_INTO: None} if names.LAUNCHED_INTO in claim.annotations else {}
 
 
 def _class_stamp(instance: Instance, ready: LaunchClass) -> dict[str, str]:

@@ -338,3 +338,39 @@ def test_size_that_an_earlier_process_recorded_shows_a_shrunk_reservation(
     assert world.cache.resized == resized
     world.described(0)
     assert world.cache.resized == resized
+
+
+def _during(world: World, inner: Callable[[], None]) -> None:
+    """A description whose answer EC2 made before `inner`, and that arrives after it."""
+    answer = world.ec2.available, world.ec2.total
+
+    def meanwhile() -> None:
+        world.ec2.meanwhile = lambda: None
+        world.clock.advance(1)
+        inner()
+        world.ec2.available, world.ec2.total = answer
+
+    world.ec2.meanwhile = meanwhile
+    world.cache.refresh()
+
+
+def test_a_description_that_arrives_after_a_newer_one_frees_no_slot_again(world: World) -> None:
+    world.described(4)
+
+    def launch() -> None:
+        world.cache.launched(instance_id="i-1", odcr_id="cr-1")
+        world.described(3)
+
+    _during(world, launch)
+    assert world.cache.snapshot().free("cr-1") == 3
+
+
+def test_a_description_that_arrives_after_a_newer_one_shows_no_shrunk_reservation(world: World) -> None:
+    world.described(4)
+
+    def grow() -> None:
+        world.ec2.total = 6
+        world.described(6)
+
+    _during(world, grow)
+    assert not world.cache.resized

@@ -50,3 +50,22 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
         methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
     assert methods.returns.idle(NOW + timedelta(seconds=100)) == {}
     assert methods.returns.idle(NOW + timedelta(seconds=105)) == {"cr-1": 1}
+
+
+def test_slot_taken_while_the_broker_has_no_pool_is_not_idle_from_before() -> None:
+    """As while Karpenter launches the claims of all pools."""
+    free = [1]
+    recorder = SimpleNamespace(ended=lambda *_: None)
+    unused: Any = SimpleNamespace(client=None, clock=FakeClock(), recorder=recorder)
+    caches: Any = SimpleNamespace(
+        pods=Cache(Pod), claims=Cache(NodeClaim), nodes=Cache(Node), pools=Cache(NodePool)
+    )
+    slots = SimpleNamespace(
+        snapshot=lambda: Snapshot(version=1, reservations={}, inventory=described(free[0]))
+    )
+    sources: Any = SimpleNamespace(slots=slots, health=None)
+    methods = DisruptionMethods(unused, caches, sources, unused, unused, unused)
+    for seconds, count, pools in ((0, 1, {"any": POOL}), (30, 0, {}), (3600, 1, {"any": POOL})):
+        free[0] = count
+        methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools=pools))
+    assert methods.returns.idle(NOW + timedelta(seconds=3600)) == {}
