@@ -62,7 +62,8 @@ class CandidateOptions:
     `borrowable`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue,
     with or without room. `lenders`: reservations that it may borrow from; `withheld`: those that it may not
     use. `soon`: reservations that are not launchable yet, with the latest time until they are.
-    `last_resort`: the usable options that are short.
+    `last_resort`: the usable options that are short. `valued`: slots with accelerators, for claims alone that
+    no plain option outside reservations serves.
     """
 
     options: tuple[Option, ...]
@@ -78,6 +79,7 @@ class CandidateOptions:
     withheld: tuple[Skipped, ...] = ()
     soon: tuple[tuple[Odcr, datetime], ...] = ()
     last_resort: tuple[Option, ...] = ()
+    valued: frozenset[Option] = frozenset()
 
     def drawing(self, odcr_id: str) -> Option:
         """The option that uses a reservation."""
@@ -87,10 +89,12 @@ class CandidateOptions:
 class OptionCatalog:
     """The options of all claims of one plan, each part computed once."""
 
-    def __init__(self, supply: LaunchSupply, *, all_last_resorts: bool = False) -> None:
-        """`all_last_resorts`: list them also if an option outside reservations is not short."""
+    def __init__(self, supply: LaunchSupply, *, of_pools: bool = False) -> None:
+        """`of_pools`: the claims stand for NodePools. Options are not left out beside better ones, which may
+        not have what a pod requests: last resorts, dear ones, and slots with accelerators.
+        """
         self._supply = supply
-        self._all_last_resorts = all_last_resorts
+        self._of_pools = of_pools
         self._catalogs = ClassCatalogs(supply.types, supply.inventory, supply.now)
         self._entitlements = supply.entitlements
         self._owned = supply.entitlements.owned
@@ -133,7 +137,9 @@ class OptionCatalog:
         )
         if need not in self._by_need:
             owner_of = self._owner_of(queue) if self._owned else None
-            chosen = choose(claim.requirements, suitable_types, known, owner_of=owner_of)
+            chosen = choose(
+                claim.requirements, suitable_types, known, owner_of=owner_of, compared=not self._of_pools
+            )
             candidates = self._candidates(chosen, suitable_types, known, queue)
             if self._owned:
                 withheld = self._withheld(claim, suitable_types, known, queue)
@@ -186,7 +192,7 @@ class OptionCatalog:
                 ends[option] = state.until
         unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)
         last_resort: list[Option] = []
-        if unreserved is None or self._all_last_resorts:
+        if unreserved is None or self._of_pools:
             for option in [refused_option for refused_option in refused if not refused_option.pool.reserved]:
                 state = self._option_state(option, known, last_resort=True)
                 if state.refused is None:
@@ -198,10 +204,11 @@ class OptionCatalog:
             unreserved = next((option for option in usable if not option.pool.reserved), None)
         named = known.node_class.selection.reservation_id
         generic = unreserved and unreserved.pool.instance_type not in self._accelerators
+        valued: frozenset[Option] = frozenset()
         if accelerated and not named and unreserved and generic:
             owned = frozenset(own)
-            valued = {option for option in accelerated if owned.isdisjoint(option.odcr_ids)}
-            if valued:
+            valued = frozenset(option for option in accelerated if owned.isdisjoint(option.odcr_ids))
+            if valued and not self._of_pools:
                 usable = [option for option in usable if option not in valued]
                 slots = {odcr_id: option for odcr_id, option in slots.items() if option not in valued}
                 borrowable = {
@@ -220,6 +227,7 @@ class OptionCatalog:
             own=tuple(own),
             lenders=tuple(lenders),
             last_resort=tuple(last_resort),
+            valued=valued,
         )
 
     def _owner_of(self, queue: str) -> Callable[[Odcr], str | None]:

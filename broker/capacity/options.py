@@ -128,8 +128,12 @@ def choose(
     known: ClassCatalog,
     *,
     owner_of: OwnerOf | None = None,
+    compared: bool = True,
 ) -> tuple[Option, ...]:
-    """Options in order, of the given types. With `owner_of`, no option spans two owners."""
+    """Options in order, of the given types. With `owner_of`, no option spans two owners.
+
+    `compared`: without those outside reservations that are too dear beside the others.
+    """
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
     if "reserved" in kinds:
@@ -137,7 +141,7 @@ def choose(
             requirements, (candidate.type.name for candidate in suitable_types), known, owner_of
         )
     matched = known.absorbing.intersection(map(_place, chosen)) if _any_odcr(requirements) else ()
-    return (*chosen, *_unreserved(requirements, suitable_types, known, matched))
+    return (*chosen, *_unreserved(requirements, suitable_types, known, matched, compared))
 
 
 def too_dear(
@@ -157,6 +161,7 @@ def _unreserved(
     suitable_types: Sequence[CandidateType],
     known: ClassCatalog,
     matched: Collection[tuple[str, str]],
+    compared: bool,
 ) -> list[Option]:
     """Options outside reservations: generic ones by kind, then the exotic ones by kind.
 
@@ -164,7 +169,7 @@ def _unreserved(
     """
     offered = _offered(requirements, suitable_types, known)
     ceiling = _ceiling(offered, known)
-    for kind, mask in offered.items():
+    for kind, mask in offered.items() if compared else ():
         unreserved = known.unreserved[kind]
         limit = ceiling
         if kind == "spot" and "on-demand" in offered:

@@ -27,8 +27,9 @@ class Way:
     `free`: its slots without an instance. `lent`: those that their owner, the need's queue, gets back from
     borrowers. `borrows`: the slots belong to another owner. `joins`: the reservation in which EC2 counts an
     instance outside once the node that it succeeds has left its slot there; empty without one.
-    `last_resort`: EC2 refused it lately, and it may be tried all the same. `out`: why the way leads to no
-    machine now.
+    `last_resort`: EC2 refused it lately, and it may be tried all the same. `valued`: a slot with
+    accelerators, for needs alone that no plain machine outside reservations serves. `out`: why the way leads
+    to no machine now.
     """
 
     option: Option
@@ -38,6 +39,7 @@ class Way:
     borrows: bool = False
     joins: str = ""
     last_resort: bool = False
+    valued: bool = False
     out: Skipped | None = None
 
 
@@ -71,7 +73,15 @@ def ways(
             free = supply.inventory.free(odcr_id) if open_ else 0
             back = lent[odcr_id] if reclaims else 0
             out = None if free or back else refused or _closed(option, odcr_id, supply.inventory)
-            yield Way(option=option, odcr_id=odcr_id, free=free, lent=back, borrows=borrows, out=out)
+            yield Way(
+                option=option,
+                odcr_id=odcr_id,
+                free=free,
+                lent=back,
+                borrows=borrows,
+                valued=option in candidates.valued,
+                out=out,
+            )
 
 
 def _closed(option: Option, odcr_id: str, inventory: Inventory) -> Skipped:

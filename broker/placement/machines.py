@@ -72,6 +72,7 @@ class MachineTable:
         numbers = {value: number for number, value in enumerate(self._examples)}
         self.kind = np.array([numbers[value] for value in self.signatures], dtype=np.int64)
         self._kinds = [*self._examples.values()]
+        self._valued = [place for place, option in enumerate(options) if option.valued]
 
     def requests(self, pod: PodInfo) -> Ints:
         """The pod's requests in the order of `resources`."""
@@ -91,7 +92,18 @@ class MachineTable:
 
     def fits(self, shape: PodShape) -> Mask:
         """The options that could host one pod of the shape."""
-        return self.accepts(shape) & (self.requests(shape.example) <= self.room).all(axis=1)
+        return self.host([shape], self.requests(shape.example))
+
+    def host(self, shapes: Iterable[PodShape], requests: Ints) -> Mask:
+        """The options that could host pods of the shapes, with these requests together."""
+        mask: Mask = np.all(requests <= self.room, axis=1)
+        for shape in shapes:
+            mask &= self.accepts(shape)
+        if self._valued:
+            hosting = [self.options[place] for place in places_of(mask)]
+            plain = {option.pool for option in hosting if not option.source and not option.accelerated}
+            mask[[place for place in self._valued if self.options[place].pool in plain]] = False
+        return mask
 
     def rejection(self, shape: PodShape) -> str:
         """Why no machine at all can host a pod of the shape, for a reason of the pod's own."""

@@ -56,6 +56,9 @@ class MachineOption:
     pods for which it may be opened. `source`: the EC2 reservation that bounds the number of such machines;
     empty for none. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against
     the pool's limits. `daemons`: the requests of DaemonSets' pods.
+
+    `valued`: a slot with accelerators, for pods alone that no plain machine of the pool outside reservations
+    can have.
     """
 
     pool: str
@@ -67,6 +70,8 @@ class MachineOption:
     source: str = ""
     drawing: Drawing = NO_DRAWING
     weight: int = 0
+    accelerated: bool = False
+    valued: bool = False
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)
 

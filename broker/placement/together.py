@@ -294,9 +294,7 @@ def _on_one(pods: Sequence[PendingPod], table: MachineTable, state: PackingState
     if any(_all_on(pods, item, state) for item in open_bins(state, shapes[0].group, domain)):
         return True
     need = np.sum([table.requests(pod.info) for pod in pods], axis=0)
-    mask = (need <= table.room).all(axis=1)
-    for shape in shapes:
-        mask &= table.accepts(shape)
+    mask = table.host(shapes, need)
     options = table.options
     rejected: set[int] = set()
     for place in sorted(places_of(mask), key=lambda place: (-options[place].weight, options[place].cost)):

@@ -23,7 +23,7 @@ from broker.capacity.model import Claim, Inventory, Option
 from broker.capacity.option_catalog import RESERVATION_FULL, OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.supply import LaunchSupply
-from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
+from broker.capacity.types import WELL_KNOWN, capacity, has_accelerator, reservation_labels
 from broker.capacity.ways import Way, ways
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
@@ -115,7 +115,7 @@ def offers(
     `taken`: the slots that waiting claims will take; `reclaimed`: the lent slots that they wait for.
     """
     inventory, entitlements = supply.inventory, supply.entitlements
-    catalog = OptionCatalog(supply, all_last_resorts=True)
+    catalog = OptionCatalog(supply, of_pools=True)
     smaller: dict[MachineSort, SmallerMachine] = {}
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
@@ -248,7 +248,8 @@ class MachineMaker:
             return self._machine(way.option, candidate, labels, _price(way.option.price, candidate.type))
         labels |= reservation_labels(self._inventory.odcrs[way.odcr_id])
         cost = SLOT_SHARE * _price(None, candidate.type)
-        return self._machine(way.option, candidate, labels, cost, way.odcr_id)
+        machine = self._machine(way.option, candidate, labels, cost, way.odcr_id)
+        return replace(machine, valued=True) if way.valued else machine
 
     def _machine(
         self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""
@@ -276,6 +277,7 @@ class MachineMaker:
             source=source,
             drawing=self._drawing,
             weight=self._pool.spec.weight or 0,
+            accelerated=has_accelerator(candidate.type),
             capacity=self._capacity[name],
             daemons=overhead,
         )

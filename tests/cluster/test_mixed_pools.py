@@ -1,0 +1,89 @@
+"""A NodePool of unlike types: a pod gets the machine that it needs, beside cheaper types of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from tests.cluster import objects
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
+from tests.cluster.stack import Provider, Stack
+from tests.cluster.test_provisioning import bound, pods, pool, start
+
+GPU = {"nvidia.com/gpu": "1"}
+
+
+def mixed(stack: Stack, types: Sequence[str], capacity: Sequence[str], **spec: Any) -> None:
+    listed = {names.INSTANCE_TYPE: types, names.CAPACITY_TYPE: capacity}
+    required = [{"key": key, "operator": "In", "values": [*values]} for key, values in listed.items()]
+    pool(stack, template={"requirements": required}, **spec)
+
+
+def gpu_pod(stack: Stack) -> str:
+    container = {"name": "main", "image": "pause", "resources": {"requests": GPU, "limits": GPU}}
+    stack.client.create(Pod.KIND, objects.pod("gpu", containers=[container]))
+    return "gpu"
+
+
+@pytest.mark.covers("KRP-35", "FLT-35")
+@pytest.mark.parametrize("how", ["on-demand", "group", "open"])
+def test_pod_with_gpus_gets_one_from_a_pool_of_plain_types_too(stack: Stack, how: str) -> None:
+    if how == "on-demand":
+        odcr = ""
+        stack.node_class(preference="none")
+    else:
+        odcr = stack.aws.odcr("g5.12xlarge", criteria="open" if how == "open" else "targeted")
+        stack.node_class(group=stack.aws.group(odcr)) if how == "group" else stack.node_class(
+            preference="open"
+        )
+    mixed(stack, ["m5.large", "g5.12xlarge"], [RESERVED, ON_DEMAND])
+    gpu_pod(stack)
+    plain = pods(stack, 2 if odcr else 0, cpu="1500m")  # on demand they would share the machine
+    stack.start(kubelets=False, pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    stack.until(lambda: len(stack.aws.instances()) == 1 + len(plain), "each pod gets a machine", step=0.2)
+    launched = [
+        (item["InstanceType"], item.get("CapacityReservationId", "")) for item in stack.aws.instances()
+    ]
+    assert sorted(launched) == [("g5.12xlarge", odcr), *(("m5.large", "") for _ in plain)]
+
+
+@pytest.mark.covers("KRP-16", "KRP-37")
+@pytest.mark.parametrize("capacity", [[SPOT, ON_DEMAND], [ON_DEMAND]])
+def test_large_pod_gets_a_machine_that_is_dear_beside_the_smallest(
+    stack: Stack, capacity: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = stack.provider().instance_types()
+    priced = {
+        name: replace(type_, spot_prices={A: 0.4 * (type_.on_demand_price or 0)})
+        for name, type_ in types.items()
+    }
+    monkeypatch.setattr(Provider, "known", priced)
+    stack.node_class(preference="none")
+    mixed(stack, ["m5.large", "m5.2xlarge"], capacity)
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0, price_ceiling=2.0)
+    waiting = pods(stack, 1, cpu="6")
+    stack.until(lambda: bound(stack, waiting), "the pod runs", step=0.2)
+    (instance,) = stack.aws.instances()
+    assert instance["InstanceType"] == "m5.2xlarge"
+    assert instance.get("InstanceLifecycle", ON_DEMAND) == capacity[0]
+
+
+@pytest.mark.covers("FLT-35")
+def test_limit_of_gpus_is_the_reason_in_a_pool_of_plain_types_too(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    mixed(stack, ["m5.large", "g5.12xlarge"], [ON_DEMAND], limits={"nvidia.com/gpu": "2"})
+    gpu_pod(stack)
+    start(stack)
+    pods(stack, 0)
+    stack.until_event(
+        "gpu",
+        "FailedScheduling",
+        kind="Pod",
+        text="its limit of nvidia.com/gpu is 2, its nodes and claims use 0",
+    )
