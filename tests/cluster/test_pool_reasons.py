@@ -196,3 +196,14 @@ def test_pod_that_draws_from_none_reads_nothing_of_the_machines_for_others(stack
         assert "the pod requests 900 CPU" in message and DRAWS_ELSEWHERE not in message
     lost = stack.until_event("lost-0", FAILED, kind="Pod").message
     assert lost.endswith("NodePool tema does not exist; the nearest name is team")
+
+
+@pytest.mark.covers("FLT-35")
+def test_pool_that_is_being_deleted_is_the_reason_of_its_pods(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.edit(NodePool, "team", {"metadata": {"finalizers": ["example.com/kept"]}})
+    stack.delete(NodePool, "team")
+    start(stack)
+    pods(stack, 1)
+    stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team: it is being deleted")

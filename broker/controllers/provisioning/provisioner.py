@@ -72,7 +72,7 @@ from broker.oncall.metrics import REGISTRY
 from broker.oncall.pod_reports import PodReport
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
-from broker.placement.pool_choice import of_broker, static_pool
+from broker.placement.pool_choice import not_serving, of_broker, static_pool
 from broker.quota.resolve import UnresolvedName
 from providers.errors import ProviderError
 
@@ -215,6 +215,8 @@ class Provisioner:
         for pool in sorted(self._caches.pools.list(), key=lambda pool: pool.name):
             with self._caches.pools.guard(pool):
                 if pool.deleting:
+                    if of_broker(pool):
+                        self._faults[pool.name] = PoolFault(pool=pool, message=not_serving(pool))
                     continue
                 if not of_broker(pool):
                     absent = without_controller(pool, karpenter_alive=alive) if known else None
