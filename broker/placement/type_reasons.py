@@ -84,15 +84,16 @@ def _unmatched(pod: PodInfo, rejections: Sequence[TypeRejection]) -> str:
     parts = [name for name, items in (("selector", of_selector), ("affinity", of_affinity)) if items]
     text = _types(rejections, "does not match", "do not match")
     named = _named((*of_selector, *of_affinity))
-    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{named}{_images(tests, rejections)}"
+    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{named}{_cause(tests, rejections)}"
 
 
-def _images(tests: Iterable[SelectorRequirement], rejections: Sequence[TypeRejection]) -> str:
-    """The likely cause of a wrong architecture: machines are offered for those of the class's images."""
-    if all(item.key != names.ARCH for item in tests):
-        return ""
+def _cause(tests: Iterable[SelectorRequirement], rejections: Sequence[TypeRejection]) -> str:
+    """The likely cause of a label that follows from the NodePool or its class: tenancy, or architecture."""
+    keys = {item.key for item in tests}
+    if names.INSTANCE_TENANCY in keys:
+        return f": a NodePool has it if its requirement {names.INSTANCE_TENANCY} leaves only that value"
     offered = {rejection.node.labels.get(names.ARCH, "") for rejection in rejections} - {""}
-    if not offered:
+    if names.ARCH not in keys or not offered:
         return ""
     return (
         f"; they are {', '.join(sorted(offered))}: see the architecture of the images of the NodePool's class"

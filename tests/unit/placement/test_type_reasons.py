@@ -55,6 +55,15 @@ def test_types_of_all_zones_count_once_and_no_node_is_named(pod: dict[str, Any],
     assert reason(TYPES, **pod) == text
 
 
+@pytest.mark.covers("FLT-35")
+def test_tenancy_that_no_machine_has_names_the_requirement_of_a_pool() -> None:
+    options = [option("m5.large", zone=A, labels={names.INSTANCE_TENANCY: "default"})]
+    assert reason(options, nodeSelector={names.INSTANCE_TENANCY: "dedicated"}) == (
+        f"1 instance type does not match the pod's node selector ({names.INSTANCE_TENANCY} In [dedicated]): "
+        f"a NodePool has it if its requirement {names.INSTANCE_TENANCY} leaves only that value"
+    )
+
+
 def test_types_of_another_architecture_are_those_of_the_images_of_the_class() -> None:
     options = [option("m5.large", zone=A, labels={names.ARCH: "amd64"})]
     assert reason(options, nodeSelector={names.ARCH: "arm64"}) == (
