@@ -30,7 +30,7 @@ from broker.placement.packing_state import OpenBin, PackingState, Supply, node_o
 from broker.placement.program import packed_together
 from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
-from broker.placement.sequential import close_blocking, place_in_order, take_rejected
+from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
@@ -122,16 +122,24 @@ def _pack_tier(
     attempt = partial(_attempt, options=options, upto=upto, state=state, whole=whole)
     before, taken = {item.name for item in state.bins}, {*state.taken}
     unplaced = attempt(pods, seconds=seconds, timer=timer)
-    if not unplaced or len({pod.priority for pod in pods}) == 1:
+    if not _fitting(unplaced, options, state) or len({pod.priority for pod in pods}) == 1:
         return unplaced
-    # Not all have a machine: so each priority by itself, the highest first.
+    # Not all that could have a machine: so each priority by itself, the highest first.
     state.close([item for item in state.bins if item.name not in before])
     state.leave(state.taken.keys() - taken)
     unplaced = []
     for priority in sorted({pod.priority for pod in pods}, reverse=True):
-        of_priority = [pod for pod in pods if pod.priority == priority]
+        kept = state.placed
+        of_priority = [pod for pod in pods if pod.priority == priority and pod.key not in kept]
         unplaced += attempt(of_priority, seconds=seconds, timer=timer)
     return unplaced
+
+
+def _fitting(pods: Sequence[PendingPod], options: Sequence[MachineOption], state: PackingState) -> bool:
+    """Whether a machine could host one of the pods, if no other pod took it."""
+    shapes = shapes_of(pods, state.snapshot)
+    table = MachineTable(options, shapes, state.snapshot.storage)
+    return any(table.fits(shape).any() for shape in shapes)
 
 
 def _of_units(pods: Sequence[PendingPod], state: PackingState) -> set[str]:
@@ -225,7 +233,7 @@ def _in_steps(
     """One program for all pods that it can take; those that affinity keeps together, before or after it; then
     the others in order. Returns pods without a machine.
     """
-    shapes = shapes_of(pods, state.snapshot)
+    shapes = shapes_of(place_on_open(pods, state), state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     together: list[PodShape] = []
     for shape in shapes:

@@ -56,6 +56,22 @@ def place_in_order(
     return [pod for pod in pods if pod.key not in placed_keys]
 
 
+def place_on_open(pods: Sequence[PendingPod], state: PackingState) -> Sequence[PendingPod]:
+    """Places pods without rules or a gang in the rest of open machines; returns the others."""
+    if not state.bins:
+        return pods
+    left: list[PendingPod] = []
+    for shape in shapes_of(pods, state.snapshot):
+        waiting = deque(shape.pods)
+        free = not (shape.ordered or shape.coupled or shape.pods[0].gang)
+        prepared = prepare(shape.example, state.snapshot)
+        for target in open_bins(state, shape.group, ANYWHERE) if free else ():
+            while waiting and not prepared.reasons(state.snapshot.states[target.name]):
+                state.put(waiting.popleft(), target)
+        left += waiting
+    return left
+
+
 def _place_shape(
     shape: PodShape, table: MachineTable, state: PackingState, domain: Mapping[str, str]
 ) -> list[PendingPod]:

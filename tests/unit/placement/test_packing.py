@@ -18,11 +18,12 @@ from broker.placement.sequential import place_on_existing
 from tests.support.examples import examples
 from tests.unit.placement import builders
 from tests.unit.placement.builders import HOST, ZONE, node_affinity, required
-from tests.unit.placement.packing import bins, many, option, pack, pending, problems
+from tests.unit.placement.packing import CAPACITY, bins, many, option, pack, pending, problems
 
 A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
 LARGE, XLARGE = option(), option("m5.xlarge", cpu="4", memory="16Gi", cost=2.0)
 APP = {"app": "web"}
+RESERVED: dict[str, Any] = {"nodeSelector": {CAPACITY: "reserved"}}
 
 
 def spread(key: str, skew: int = 1) -> dict[str, Any]:
@@ -69,6 +70,21 @@ def test_pods_are_packed_together_and_not_one_after_another() -> None:
 def test_the_cheapest_machines_are_opened() -> None:
     dear = option("c5.large", memory="4Gi", cost=3.0)
     assert bins(packed(many(2), [dear, LARGE], room={})) == [("m5.large", A, 2)]
+
+
+@pytest.mark.covers("FLT-05")
+@pytest.mark.parametrize("lost", [{"cpu": "64"}, {"cpu": "2", **RESERVED}])
+def test_no_second_machine_is_opened_for_pods_of_lower_priority_that_fit_the_first(lost: Any) -> None:
+    """Also if a pod gets none, since no type holds it, or another has the slot."""
+    slot, plain = option("m5.large", source="cr-1"), option("m5.large")
+    pods = [
+        pending("high", cpu="1", priority=9, **RESERVED),
+        pending("low", cpu="1"),
+        pending("lost", **lost),
+    ]
+    packing = packed(pods, [slot, plain], room={"cr-1": 1})
+    assert [[pod.info.name for pod in item.pods] for item in packing.bins] == [["high", "low"]]
+    assert packing.reasons.keys() == {"default/lost"}
 
 
 @pytest.mark.covers("KRP-35")
