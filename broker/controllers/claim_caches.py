@@ -27,13 +27,17 @@ REPLACEMENTS: Final = "replacements"  # one value for all
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimCaches:
-    """NodeClaims with the nodes, pods and pools around them. `owns`: the broker launches the claim."""
+    """NodeClaims with the nodes, pods and pools around them.
+
+    `owns`: the broker launches the claim. `taken`: whether Karpenter's are among those now.
+    """
 
     claims: Cache[NodeClaim]
     nodes: Cache[Node]
     pods: Cache[Pod]
     pools: Cache[NodePool]
     owns: Callable[[NodeClaim], bool]
+    taken: Callable[[], bool] = lambda: False
 
     def first_of(self, claim: NodeClaim) -> NodeClaim:
         """The oldest claim with the providerID, if a user gave it to two."""

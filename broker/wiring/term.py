@@ -130,6 +130,7 @@ def _caches(read: Informers, takeover: TakeOver) -> ClaimCaches:
         pods=read.pods.cache,
         pools=read.pools.cache,
         owns=takeover.owns,
+        taken=takeover.taken,
     )
 
 

@@ -33,7 +33,7 @@ from broker.controllers.disruption.replacements import Demand, Pair, demand, pla
 from broker.controllers.disruption.replacing import Replacer
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import consolidates, returns
-from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.disruption.snapshot import Changes, ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
@@ -83,7 +83,7 @@ class Consolidator:
         self._timer = timer
         self._found: dict[tuple[object, ...], datetime] = {}  # steps by key: since when each pass finds them
         self._tried: dict[str, float] = {}  # claims by uid: when a replacement was looked for last
-        self._settled: tuple[int, datetime] | None = None  # the cluster in which nothing was found
+        self._settled: tuple[Changes, datetime] | None = None  # the cluster in which nothing was found
 
     def run(
         self,

@@ -6,6 +6,7 @@ starts no more than the budgets allow.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -31,6 +32,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.derived import Derived
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.removal import remove
 from broker.reservations.instance_labels import instance_facts
@@ -50,6 +52,10 @@ class DisruptionController:
         self._caches, self._sources = caches, sources
         self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
         self._reporter = DisruptionReporter(context.recorder)
+        self._expiries = Derived(lambda: _expiries(caches.claims.list()), caches.claims)
+        self._ending = Derived(
+            lambda: [claim for claim in caches.claims.list() if claim.deleting], caches.claims
+        )
         self.events = conditions.PodEvents()
         confirmation = Confirmation(context, caches, self._quiet)
         self._moves = MoveController(context, caches, self._reporter, confirmation)
@@ -57,11 +63,11 @@ class DisruptionController:
 
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()
-        wakes = [*self._expire(now)]
+        expiry = self._expire(now)
         occupancy = self._sources.reads.occupancy.read(now)
         snapshot = self._reader.read(now, occupancy)
         self.events.keep({node.node.name for node in snapshot.nodes if node.node is not None})
-        wakes += self._write_conditions(snapshot)
+        wakes = self._write_conditions(snapshot)
         snapshot = self._reader.current(snapshot)
         wakes += self._moves.advance(snapshot)
         inventory = self._sources.slots.snapshot().inventory
@@ -69,13 +75,13 @@ class DisruptionController:
         snapshot = self._reader.current(snapshot)
         if snapshot.nodes and not self._sources.described:
             return Result(requeue_after=1.0)  # what runs outside may be counted in a slot that a node leaves
-        ending = [claim for claim in self._caches.claims.list() if claim.deleting]
+        ending = self._ending()
         self._methods.run(snapshot)
         self._report_rollouts(snapshot)
         self._sources.successions.decide(
             "pods", [c for c in ending if _looked_at(c, snapshot) and c.uid not in self._methods.unsettled]
         )
-        soonest = conditions.soonest(at for at in wakes if at > now)
+        soonest = conditions.soonest(at for at in (expiry, *wakes) if at is not None and at > now)
         wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, wait))
 
@@ -110,31 +116,27 @@ class DisruptionController:
 
     # ---- expiry and conditions
 
-    def _expire(self, now: datetime) -> Iterable[datetime]:
-        """Ends claims at their expireAfter. As in Karpenter, no budget holds that up.
+    def _expire(self, now: datetime) -> datetime | None:
+        """Ends claims at their expireAfter. As in Karpenter, no budget holds that up. Returns when the next
+        one expires.
 
         The other claims of a gang that expire later end with the first one: its pods cannot go on alone.
         Those made after that time are for its next pods.
         """
-        claims, owns = self._caches.claims.list(), self._caches.owns
-        due = [(claim, at) for claim in claims if (at := conditions.expires(claim)) and owns(claim)]
-        ending = {c.uid: at for c, at in due if at <= now and (c.deleting or self._end_expired(c))}
-        dependents = (
-            self._dependents(ending, [claim for claim in claims if owns(claim)], now) if ending else {}
-        )
-        for claim, at in due:
-            if claim.deleting or at <= now:
-                continue
-            created = claim.metadata.creation_timestamp
-            if claim.uid in dependents and created is not None and created < dependents[claim.uid]:
+        expiries, owns = self._expiries(), self._caches.owns
+        past = bisect_right(expiries, now, key=lambda expiry: expiry[0])
+        due, later = expiries[:past], expiries[past:]
+        ending = {c.uid: at for at, c in due if owns(c) and (c.deleting or self._end_expired(c))}
+        dependents = self._dependents(ending, now) if ending else {}
+        for _, claim in later if dependents else ():
+            created, ends = claim.metadata.creation_timestamp, dependents.get(claim.uid)
+            if ends is not None and created is not None and created < ends and not claim.deleting:
                 self._end_expired(claim)
-            else:
-                yield at
+        return next((at for at, claim in later if owns(claim) and not claim.deleting), None)
 
-    def _dependents(
-        self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime
-    ) -> Mapping[str, datetime]:
+    def _dependents(self, ending: Mapping[str, datetime], now: datetime) -> Mapping[str, datetime]:
         """The claims that cannot go on without those that end, with the last time of an expiry."""
+        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         gangs = running_gangs(self._reader.read(now, self._sources.reads.occupancy.read(now)), claims)
         pairs = sorted((at, host) for uid, at in ending.items() for host in gangs.exclusive_hosts(uid))
         return {host: at for at, host in pairs}
@@ -210,6 +212,12 @@ class DisruptionController:
         new = [item for item in updates if (item.type, item.status, item.reason) not in known]
         if new or clear or fields:
             write(self._client, claims, claim, *updates, now=now, fields=fields, clear=clear)
+
+
+def _expiries(claims: Iterable[NodeClaim]) -> Sequence[tuple[datetime, NodeClaim]]:
+    """The claims that expire, the first one first."""
+    expiries = ((conditions.expires(claim), claim) for claim in claims)
+    return sorted(((at, claim) for at, claim in expiries if at is not None), key=lambda expiry: expiry[0])
 
 
 def _looked_at(claim: NodeClaim, snapshot: DisruptionSnapshot) -> bool:

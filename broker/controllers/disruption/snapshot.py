@@ -7,8 +7,8 @@ clusters and claims without a pool are never disrupted here, except when they ex
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from broker.apis import names
@@ -24,6 +24,8 @@ from broker.kube.cache import Cache
 from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
+
+Changes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class DisruptionSnapshot:
     pools: Mapping[str, NodePool] = field(default_factory=dict)
     budgets: Sequence[PodDisruptionBudget] = ()
     occupancy: NodeOccupancy = field(default_factory=NodeOccupancy)
-    changes: int = 0  # of the caches, before they were read
+    changes: Changes = ()  # the revisions of the caches, before they were read
 
     def by_uid(self, uid: str) -> ManagedNode | None:
         return next((node for node in self.nodes if node.claim.uid == uid), None)
@@ -134,18 +136,25 @@ class DisruptionSnapshotBuilder:
         self._caches = caches
         self._budgets = budgets
         self._disrupts = disrupts
+        self._last = DisruptionSnapshot(now=datetime.min.replace(tzinfo=UTC))
 
-    @property
-    def _changes(self) -> int:
+    def _changes(self) -> Changes:
         caches = self._caches
-        return sum(cache.revision for cache in (caches.claims, caches.nodes, caches.pods, caches.pools))
+        revisions = (cache.revision for cache in (caches.claims, caches.nodes, caches.pods, caches.pools))
+        return (*revisions, caches.taken())
 
     def current(self, snapshot: DisruptionSnapshot) -> DisruptionSnapshot:
         """The snapshot as the caches have it now; a pass reads it again after its writes."""
-        return snapshot if snapshot.changes == self._changes else self.read(snapshot.now, snapshot.occupancy)
+        return self.read(snapshot.now, snapshot.occupancy)
 
     def read(self, now: datetime, occupancy: NodeOccupancy) -> DisruptionSnapshot:
-        changes = self._changes
+        changes, last = self._changes(), self._last
+        if last.changes != changes or last.occupancy is not occupancy:
+            last = self._read(now, occupancy, changes)
+        self._last = replace(last, now=now, budgets=self._budgets.list())
+        return self._last
+
+    def _read(self, now: datetime, occupancy: NodeOccupancy, changes: Changes) -> DisruptionSnapshot:
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
         claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         successors = (claim for claim in replacements(self._caches.claims) if self._caches.owns(claim))
@@ -159,7 +168,6 @@ class DisruptionSnapshotBuilder:
                 and names.DEDICATED not in claim.labels
             ),
             pools=pools,
-            budgets=self._budgets.list(),
             occupancy=occupancy,
             changes=changes,
         )

@@ -24,7 +24,7 @@ _log = structlog.get_logger("takeover")
 
 
 class TakeOver:
-    """Decides the owner of a claim. `refresh` is for one thread, `owns` for any."""
+    """Decides the owner of a claim. `refresh` is for one thread, the others for any."""
 
     def __init__(self, client: Client, leases: Cache[Lease], *, enabled: bool, clock: Clock) -> None:
         self._client = client
@@ -36,10 +36,12 @@ class TakeOver:
 
     def owns(self, claim: NodeClaim) -> bool:
         group = claim.spec.node_class_ref.group
-        if group != names.KARPENTER_AWS or not self._enabled:
-            return group == names.BROKER
+        return group == names.BROKER or (group == names.KARPENTER_AWS and self.taken())
+
+    def taken(self) -> bool:
+        """Whether Karpenter's claims are the broker's now."""
         # Newer events in the cache can only give claims back.
-        return bool(self._gone) and not self._lessees.moved(self._leases.list())
+        return self._enabled and bool(self._gone) and not self._lessees.moved(self._leases.list())
 
     def refresh(self) -> bool:
         """Reads Karpenter's Lease. True if claims changed owner.

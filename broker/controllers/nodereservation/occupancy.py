@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -28,6 +28,7 @@ from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.kube.cache import Cache, Guard
 from broker.kube.client import Client
+from broker.kube.derived import Derived
 from broker.kube.informer import Informer
 from broker.kube.panics import guarded
 from broker.placement.holds_bounds import RoomBounds
@@ -108,6 +109,7 @@ class OccupancyReader:
         # By uid, with the version. Several loops read; each replaces the whole.
         self._known: Mapping[str, tuple[str, PodInfo]] = {}
         self._known_nodes: Mapping[str, tuple[str, NodeInfo]] = {}
+        self._without_holds = Derived(lambda: self._read(pods.list()), pods, nodes, namespaces.cache)
 
     @property
     def reservations(self) -> Informer[koord.KoordinatorReservation] | None:
@@ -129,7 +131,11 @@ class OccupancyReader:
 
     def read(self, now: datetime, pods: Sequence[Pod] | None = None) -> NodeOccupancy:
         """`pods`: all pods, if the caller has listed them."""
-        listed = self._pods.list() if pods is None else pods
+        room = self._without_holds() if pods is None else self._read(pods)
+        ledger, unplaced = self.ledger(now, room.pods), self.unplaced()
+        return replace(room, ledger=ledger, unplaced=unplaced) if ledger.states or unplaced else room
+
+    def _read(self, listed: Sequence[Pod]) -> NodeOccupancy:
         infos, self._known = _read_once(self._pods, listed, pod_info, self._known)
         nodes = self._nodes.list()
         node_infos, self._known_nodes = _read_once(self._nodes, nodes, node_info, self._known_nodes)
@@ -140,9 +146,7 @@ class OccupancyReader:
             infos=infos,
             pods=taking,
             bound=[infos[pod.key] for pod in taking],
-            ledger=self.ledger(now, taking),
             namespaces=namespace_labels(self._namespaces.cache.list()),
-            unplaced=self.unplaced(),
         )
 
     def ledger(self, now: datetime, taking: Collection[Pod] | None = None) -> HoldLedger:

@@ -72,7 +72,7 @@ class EndingController:
         now = self._clock.now()
         ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
         _measure(ending, self._clock)
-        claims_by_odcr = self._claims_by_odcr()
+        claims_by_odcr = self._claims_by_odcr() if ending else {}
         self._publish_notices(
             [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], claims_by_odcr
         )

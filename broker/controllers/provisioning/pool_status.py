@@ -35,6 +35,7 @@ from broker.controllers.provisioning.usage import (
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.derived import Derived
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
 from broker.quota.resolve import UnresolvedName
@@ -64,7 +65,9 @@ class PoolStatusController:
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._classes, self._rights, self._counts = caches, classes, rights, counts
-        self._used: tuple[tuple[int, int], Mapping[str, Mapping[str, int]]] | None = None  # by revisions
+        self._usage = Derived(
+            lambda: pool_usage(caches.claims.list(), caches.nodes.list()), caches.claims, caches.nodes
+        )
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Writes the changes. A pool that cannot be written does not stop the others."""
@@ -82,13 +85,6 @@ class PoolStatusController:
                 written = self._written(pool, used.get(pool.name, {}), by_pool.get(pool.name, ()))
             refused = refused or not written
         return Result(requeue_after=AGAIN) if refused else None
-
-    def _usage(self) -> Mapping[str, Mapping[str, int]]:
-        """`pool_usage`, as long as no claim and no node changes."""
-        revisions = self._caches.claims.revision, self._caches.nodes.revision
-        if self._used is None or self._used[0] != revisions:
-            self._used = revisions, pool_usage(self._caches.claims.list(), self._caches.nodes.list())
-        return self._used[1]
 
     def _written(self, pool: NodePool, used: Mapping[str, int], claims: Sequence[NodeClaim]) -> bool:
         try:

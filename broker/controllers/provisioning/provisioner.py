@@ -64,6 +64,7 @@ from broker.controllers.slots.policy import SlotPolicy
 from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.derived import Derived
 from broker.kube.errors import ApiError, Unavailable
 from broker.kube.lease_holders import LeaseHolders
 from broker.kube.removal import remove
@@ -109,7 +110,7 @@ class Provisioner:
         self._client, self._clock = context.client, context.clock
         self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
         self._reads, self._slots = reads, slots
-        self._claims: tuple[int, list[NodeClaim]] | None = None  # those that can be read, by revision
+        self._readable_claims = Derived(lambda: caches.claims.readable(read_in_flight), caches.claims)
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
@@ -150,13 +151,6 @@ class Provisioner:
         self._release(used)
         self._report()
         return Result(requeue_after=self._wait)
-
-    def _readable_claims(self) -> list[NodeClaim]:
-        cache = self._caches.claims
-        revision = cache.revision
-        if self._claims is None or self._claims[0] != revision:
-            self._claims = revision, cache.readable(read_in_flight)
-        return self._claims[1]
 
     def _report(self) -> None:
         """Publishes the reports of a run that looked at all pods: a new leader's first runs may not."""
