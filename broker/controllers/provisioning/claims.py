@@ -65,7 +65,7 @@ def manifest(
     own = packed.option.node.labels
     chosen = {key: own[key] for key in pool.requirements if key in own and key not in WELL_KNOWN}
     annotations = {names.PODS: ",".join(sorted(pod.key for pod in packed.pods))}
-    first = packed.pods[0]
+    first, offered = packed.pods[0], alike(options, packed.option)
     priority = max(pod.priority for pod in packed.pods)
     if priority and names.PRIORITY not in template.metadata.annotations:
         annotations[names.PRIORITY] = str(priority)
@@ -80,11 +80,11 @@ def manifest(
         name,
         requirements=narrowed(
             pool.pool,
-            sorted(alternatives(packed, options), key=lambda item: (item.cost, item.instance_type)),
+            sorted(alternatives(packed, offered), key=lambda item: (item.cost, item.instance_type)),
             chosen,
             [pod.info for pod in packed.pods],
             capacity_types(pool.requirements),
-            offered=[option for option in options if _alike(option, packed.option)],
+            offered=offered,
         ),
         requests=total_requests((pod.info for pod in packed.pods), packed.option.daemons),
         labels=chosen,
@@ -161,8 +161,9 @@ def _unfit_kinds(fitting: Sequence[MachineOption], offered: Iterable[MachineOpti
     } - {machine.capacity_type for machine in fitting}
 
 
-def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> list[MachineOption]:
-    """Options such that the pods fit every offered option of these types in these zones.
+def alternatives(packed: PackedBin, offered: Iterable[MachineOption]) -> list[MachineOption]:
+    """Options such that the pods fit every offered option of these types in these zones. `offered`: those of
+    the same claims.
 
     Reservations that the pods do not fit do not count: the claim leaves them out.
     """
@@ -172,25 +173,24 @@ def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> list[Ma
     zones = {o.zone for o in packed.also if o.instance_type == own.instance_type} | {own.zone}
     bad = {
         o.instance_type
-        for o in options
-        if o.zone in zones and id(o) not in good and (not o.source or o.source in sources) and _alike(o, own)
+        for o in offered
+        if o.zone in zones and id(o) not in good and (not o.source or o.source in sources)
     }
     if own.instance_type in bad:  # some zone or capacity type of the own type does not fit: the own one only
         return [o for o in packed.also if o.instance_type == own.instance_type and o.zone == own.zone]
     return [o for o in packed.also if o.zone in zones and o.instance_type not in bad]
 
 
-def _alike(option: MachineOption, own: MachineOption) -> bool:
-    """Whether claims of the same labels and the same reservation's owner get both."""
-    return (
-        option.pool == own.pool
+def alike(options: Iterable[MachineOption], own: MachineOption) -> list[MachineOption]:
+    """The options that claims of the same labels and the same reservation's owner get."""
+    labels = {key: value for key, value in own.node.labels.items() if stable(key) not in WELL_KNOWN}
+    return [
+        option
+        for option in options
+        if option.pool == own.pool
         and option.drawing == own.drawing
-        and all(
-            option.node.labels.get(key) == value
-            for key, value in own.node.labels.items()
-            if stable(key) not in WELL_KNOWN
-        )
-    )
+        and labels.items() <= option.node.labels.items()
+    ]
 
 
 def total_requests(pods: Iterable[PodInfo], daemons: Mapping[str, int]) -> dict[str, int]:
