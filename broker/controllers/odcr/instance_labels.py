@@ -10,7 +10,7 @@ one poll. A full reservation that lost one instance and took another one in has 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -35,6 +35,7 @@ from broker.controllers.instances import InstanceListing, InstanceView
 from broker.controllers.inventory import InventoryCache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
+from broker.kube.derived import Derived
 from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.reservations.instance_labels import RESERVED, Change, InstanceLabels, instance_labels
@@ -77,6 +78,7 @@ class InstanceLabelController:
         self._inventory = inventory
         self._view = view
         self._relist = relist
+        self._launched = Derived(self._read, caches.claims, caches.nodes)
         self._sizes: Mapping[str, Size] = {}  # of each reservation, when the instances were last listed
 
     def run(self) -> Result | None:
@@ -102,18 +104,18 @@ class InstanceLabelController:
         if not older:
             self._sizes = sizes
         doubtful = False
-        for claim in self._claims.list():
-            if claim.deleting or not claim.status.provider_id or not self._owns(claim):
+        for claim, id_, nodes in self._launched():
+            if not self._owns(claim):
                 continue
             with self._claims.guard(claim):
-                instance = listing.instances.get(instance_id(claim))
+                instance = listing.instances.get(id_)
                 if instance is None:  # launched after the listing
                     doubtful |= older and _ended(claim, inventory)
                     doubtful = doubtful or (changes is not None and changes.reach(claim))
                     continue
                 wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
                 doubtful = doubtful or (changes is not None and changes.concern(instance))
-                if wanted is None or not self._differs(claim, wanted):
+                if wanted is None or not any(wanted.lacking(item.labels) for item in (claim, *nodes)):
                     continue
                 if wanted.contradicted and older:
                     doubtful = True  # the reservation ended since: a new listing shows its instances
@@ -123,9 +125,14 @@ class InstanceLabelController:
                 due.append((claim, instance, wanted, inventory))
         return due, doubtful
 
-    def _differs(self, claim: NodeClaim, wanted: InstanceLabels) -> bool:
-        nodes = self._registered(claim)
-        return bool(wanted.lacking(claim.labels)) or any(wanted.lacking(node.labels) for node in nodes)
+    def _read(self) -> Sequence[tuple[NodeClaim, str, Sequence[Node]]]:
+        """The claims with an instance, its id and their Nodes."""
+        launched: list[tuple[NodeClaim, str, Sequence[Node]]] = []
+        for claim in self._claims.list():
+            with self._claims.guard(claim):
+                if claim.status.provider_id and not claim.deleting:
+                    launched.append((claim, instance_id(claim), self._registered(claim)))
+        return launched
 
     def _reconcile(
         self, claim: NodeClaim, instance: Instance, wanted: InstanceLabels, inventory: Inventory
