@@ -22,7 +22,7 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.slots.builder import SlotSnapshotBuilder
 from broker.controllers.slots.entitlements import EntitlementReader
 from broker.controllers.slots.headroom import without_room
-from broker.controllers.slots.overtaken import begun, evicts_anew, overtaken
+from broker.controllers.slots.overtaken import overtaken, parted
 from broker.controllers.slots.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
@@ -88,11 +88,12 @@ class PreemptionController:
                 snapshot = self.snapshot()
                 observed = self.clusters.observe(snapshot)
                 decided = self._decide(snapshot, observed, waiting_claims)
-                if asked or not evicts_anew(snapshot, decided):
-                    decided = begun(snapshot, decided) if late else decided
+                begun, new = parted(snapshot, decided)
+                if asked or not (new.evictions or new.victims):
+                    decided = begun if late else decided
                     self._assume(snapshot, observed, decided)
                     break
-            late = overtaken(self._shared, snapshot, decided)  # beside launches: EC2 may be slow
+            late = overtaken(self._shared, snapshot, new)  # beside launches: EC2 may be slow
         waits = [RECHECK_SECONDS] if late or waiting_claims else []
         if self.clusters.waits_for_kueue:
             waits.append(RETRY_SECONDS)

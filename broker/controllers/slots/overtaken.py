@@ -32,15 +32,11 @@ def overtaken(shared: ReservationDependencies, snapshot: Snapshot, decided: Join
     """Whether a slot has become free for whom anybody is evicted, or an object by which this was decided has
     changed, or neither can be read. Asked of evictions that have not begun.
     """
-    new = {name: eviction for name, eviction in decided.evictions.items() if not _begun(snapshot, name)}
-    victims = [v for v in decided.victims if not _begun(snapshot, f"{CLAIM}{v.holder.name}")]
-    if not new and not victims:
-        return False
-    parties = _parties(snapshot, [*new.values(), *victims])
-    wanted = {id_ for victim in victims for id_ in victim.request.odcr_ids}
+    parties = _parties(snapshot, [*decided.evictions.values(), *decided.victims])
+    wanted = {id_ for victim in decided.victims for id_ in victim.request.odcr_ids}
     wanted |= {id_ for id_, owner in snapshot.odcrs.owned.owner.items() if owner in parties}
-    preemptors = {f"{CLAIM}{victim.request.name}" for victim in victims}
-    preemptors |= {eviction.preemptor for eviction in new.values()}
+    preemptors = {f"{CLAIM}{victim.request.name}" for victim in decided.victims}
+    preemptors |= {eviction.preemptor for eviction in decided.evictions.values()}
     # A cluster that shrank meanwhile leaves quota to the others of its reservation.
     beside = {holder.name for key in parties for holder in snapshot.cluster_holders.get(key, ())}
     rules = [snapshot.reservations[key] for key in parties]
@@ -55,21 +51,18 @@ def overtaken(shared: ReservationDependencies, snapshot: Snapshot, decided: Join
         return True
 
 
-def evicts_anew(snapshot: Snapshot, decided: JointDecision) -> bool:
-    """Whether an eviction is among them that has not begun."""
-    named = (*decided.evictions, *(f"{CLAIM}{victim.holder.name}" for victim in decided.victims))
-    return not all(_begun(snapshot, name) for name in named)
+def parted(snapshot: Snapshot, decided: JointDecision) -> tuple[JointDecision, JointDecision]:
+    """The decision with the evictions that have begun only, and with the others only."""
+    known = snapshot.assumed.evicted_for
 
+    def part(begun: bool) -> JointDecision:
+        return replace(
+            decided,
+            evictions={name: item for name, item in decided.evictions.items() if (name in known) is begun},
+            victims=[v for v in decided.victims if (f"{CLAIM}{v.holder.name}" in known) is begun],
+        )
 
-def begun(snapshot: Snapshot, decided: JointDecision) -> JointDecision:
-    """The decision with those evictions only that have begun."""
-    evictions = {name: eviction for name, eviction in decided.evictions.items() if _begun(snapshot, name)}
-    victims = [v for v in decided.victims if _begun(snapshot, f"{CLAIM}{v.holder.name}")]
-    return replace(decided, evictions=evictions, victims=victims)
-
-
-def _begun(snapshot: Snapshot, name: str) -> bool:
-    return name in snapshot.assumed.evicted_for
+    return part(True), part(False)
 
 
 def _parties(snapshot: Snapshot, causes: Iterable[Eviction | Victim]) -> list[ReservationKey]:

@@ -14,7 +14,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumedSlots
-from broker.controllers.slots.overtaken import begun, overtaken
+from broker.controllers.slots.overtaken import overtaken, parted
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.errors import Unavailable
@@ -118,10 +118,9 @@ def test_slot_that_is_kept_for_a_successor_is_no_new_one() -> None:
     assert not judged(Now(), inventory=replace(inventory(1), kept={"successor": "cr-1"}))
 
 
-def test_eviction_that_has_begun_is_not_asked_again_and_stays() -> None:
-    now = Now(available=2)
+def test_eviction_that_has_begun_is_apart_from_new_ones() -> None:
     evicted_for = {f"{CLAIM}borrower": f"{CLAIM}owner"}
-    assert not judged(now, assumed=AssumedSlots(evicted_for=evicted_for)) and not now.described
     snapshot = Snapshot(version=1, reservations={}, assumed=AssumedSlots(evicted_for=evicted_for))
-    assert begun(snapshot, DECIDED) == DECIDED
-    assert begun(replace(snapshot, assumed=AssumedSlots()), DECIDED) == JointDecision(victims=[])
+    none = JointDecision(victims=[])
+    assert parted(snapshot, DECIDED) == (DECIDED, none)
+    assert parted(replace(snapshot, assumed=AssumedSlots()), DECIDED) == (none, DECIDED)
