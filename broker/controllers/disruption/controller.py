@@ -126,17 +126,21 @@ class DisruptionController:
         expiries, owns = self._expiries(), self._caches.owns
         past = bisect_right(expiries, now, key=lambda expiry: expiry[0])
         due, later = expiries[:past], expiries[past:]
+        claims = (
+            [*filter(owns, self._caches.claims.list())] if due else []
+        )  # before they end: a gang is whole
         ending = {c.uid: at for at, c in due if owns(c) and (c.deleting or self._end_expired(c))}
-        dependents = self._dependents(ending, now) if ending else {}
+        dependents = self._dependents(ending, claims, now) if ending else {}
         for _, claim in later if dependents else ():
             created, ends = claim.metadata.creation_timestamp, dependents.get(claim.uid)
             if ends is not None and created is not None and created < ends and not claim.deleting:
                 self._end_expired(claim)
         return next((at for at, claim in later if owns(claim) and not claim.deleting), None)
 
-    def _dependents(self, ending: Mapping[str, datetime], now: datetime) -> Mapping[str, datetime]:
+    def _dependents(
+        self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime
+    ) -> Mapping[str, datetime]:
         """The claims that cannot go on without those that end, with the last time of an expiry."""
-        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         gangs = running_gangs(self._reader.read(now, self._sources.reads.occupancy.read(now)), claims)
         pairs = sorted((at, host) for uid, at in ending.items() for host in gangs.exclusive_hosts(uid))
         return {host: at for at, host in pairs}
