@@ -126,9 +126,8 @@ class DisruptionController:
         expiries, owns = self._expiries(), self._caches.owns
         past = bisect_right(expiries, now, key=lambda expiry: expiry[0])
         due, later = expiries[:past], expiries[past:]
-        claims = (
-            [*filter(owns, self._caches.claims.list())] if due else []
-        )  # before they end: a gang is whole
+        # Before the first one ends: its mark counts.
+        claims = [*filter(owns, self._caches.claims.list())] if due else []
         ending = {c.uid: at for at, c in due if owns(c) and (c.deleting or self._end_expired(c))}
         dependents = self._dependents(ending, claims, now) if ending else {}
         for _, claim in later if dependents else ():
