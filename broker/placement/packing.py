@@ -122,7 +122,8 @@ def _pack_tier(
     attempt = partial(_attempt, options=options, upto=upto, state=state, whole=whole)
     before, taken = {item.name for item in state.bins}, {*state.taken}
     unplaced = attempt(pods, seconds=seconds, timer=timer)
-    if not _fitting(unplaced, options, state) or len({pod.priority for pod in pods}) == 1:
+    same = len({pod.priority for pod in pods}) == 1
+    if not unplaced or same or not _fitting(unplaced, options, state):
         return unplaced
     # Not all that could have a machine: so each priority by itself, the highest first.
     state.close([item for item in state.bins if item.name not in before])
