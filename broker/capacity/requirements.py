@@ -103,6 +103,13 @@ class _Allowed:
             return _Allowed(absent, frozenset())
         return _Allowed(absent, None, except_, low, high)
 
+    def or_(self, other: _Allowed) -> _Allowed:
+        """The values of both; any value if these cannot be listed."""
+        absent = self.absent or other.absent
+        if self.among is None or other.among is None:
+            return _Allowed(absent, None)
+        return _Allowed(absent, self.among | other.among)
+
     @property
     def impossible(self) -> bool:
         return not self.absent and self.among is not None and not self.among
@@ -195,6 +202,16 @@ class Requirements:
         both._by_key = dict(sorted(both._by_key.items()))
         both._hash = hash(frozenset(both._by_key.items()))
         return both
+
+    def __or__(self, other: Requirements) -> Requirements:
+        """What labels of either satisfy, key by key: a combination of values may satisfy neither."""
+        either = Requirements()
+        either._by_key = {
+            key: allowed.or_(other._by_key[key]) for key, allowed in self._by_key.items() if key in other
+        }
+        either._written = {key: (*self._written[key], *other._written[key]) for key in either._by_key}
+        either._hash = hash(frozenset(either._by_key.items()))
+        return either
 
     def allows(self, key: str, value: str | None) -> bool:
         """Whether the label may have this value; with None, whether it may be absent."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from broker.apis.karpenter import NodeClaimTemplateSpec
@@ -36,6 +38,17 @@ class FutureNode:
             required = self._with((*pod.node_selector, *expressions))
             if required is not None:
                 yield required
+
+    def selected_by(self, pods: Iterable[PodInfo]) -> Requirements:
+        """The node's requirements and what the pods select; of several terms of a pod, what any allows.
+
+        A pod that the node cannot satisfy counts for nothing.
+        """
+        node = self
+        for pod in pods:
+            if (pod.node_selector or pod.node_terms) and (selections := [*node.selections(pod)]):
+                node = replace(node, requirements=reduce(or_, selections))
+        return node.requirements
 
     def rejection(self, pod: PodInfo) -> str:
         """Why the node cannot satisfy the pod, by its first term; empty if it can."""

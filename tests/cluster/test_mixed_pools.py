@@ -11,18 +11,23 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from tests.cluster import objects
+from tests.cluster import test_disruption as disruption
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Provider, Stack
+from tests.cluster.test_drift import drift
 from tests.cluster.test_provisioning import bound, pods, pool, start
 
 GPU = {"nvidia.com/gpu": "1"}
 
 
-def mixed(stack: Stack, types: Sequence[str], capacity: Sequence[str], **spec: Any) -> None:
+def required(types: Sequence[str], capacity: Sequence[str]) -> list[dict[str, Any]]:
     listed = {names.INSTANCE_TYPE: types, names.CAPACITY_TYPE: capacity}
-    required = [{"key": key, "operator": "In", "values": [*values]} for key, values in listed.items()]
-    pool(stack, template={"requirements": required}, **spec)
+    return [{"key": key, "operator": "In", "values": [*values]} for key, values in listed.items()]
+
+
+def mixed(stack: Stack, types: Sequence[str], capacity: Sequence[str], **spec: Any) -> None:
+    pool(stack, template={"requirements": required(types, capacity)}, **spec)
 
 
 def gpu_pod(stack: Stack) -> str:
@@ -87,3 +92,27 @@ def test_limit_of_gpus_is_the_reason_in_a_pool_of_plain_types_too(stack: Stack) 
         kind="Pod",
         text="its limit of nvidia.com/gpu is 2, its nodes and claims use 0",
     )
+
+
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize("how", ["selector", "terms"])
+def test_drifted_node_of_a_pod_that_selects_a_dear_type_is_replaced(stack: Stack, how: str) -> None:
+    disruption.pool(stack)
+    spec = {"requirements": required(["m5.large", "m5.2xlarge"], [ON_DEMAND])}
+    disruption.change(stack, "web", template={"spec": spec})
+    stack.start(price_ceiling=2.0)
+    old = disruption.node(stack, "old", types=("m5.2xlarge",))
+    selects: dict[str, Any] = {"nodeSelector": {names.INSTANCE_TYPE: "m5.2xlarge"}}
+    if how == "terms":
+        rules = [("In", "m5.2xlarge"), ("NotIn", "m5.large")]
+        terms = [
+            {"matchExpressions": [{"key": names.INSTANCE_TYPE, "operator": operator, "values": [name]}]}
+            for operator, name in rules
+        ]
+        required_terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        selects = {"affinity": {"nodeAffinity": required_terms}}
+    disruption.run(stack, "app", old, **selects)
+    drift(stack, "old")
+    disruption.gone(stack, "old")
+    (instance,) = stack.aws.instances()
+    assert instance["InstanceType"] == "m5.2xlarge"

@@ -16,6 +16,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.units import base
 from broker.capacity.model import Claim
+from broker.capacity.options import capacity_types
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.disruption.assumed import moving_pods
@@ -24,9 +25,10 @@ from broker.controllers.provisioning.claims import narrowed, total_requests
 from broker.controllers.provisioning.from_pool import pool_claim
 from broker.controllers.provisioning.pools import required_by
 from broker.placement.claims import priority_of
+from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption
-from broker.placement.reading import has_volume
+from broker.placement.reading import has_volume, node_taints
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights, namespaces_of
 
@@ -85,15 +87,19 @@ def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = 
 
 def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ()) -> Claim:
     """The replacement as the planner reads it, without DaemonSets. Raises InvalidRequirement."""
-    claim = needed.node.claim
+    claim, template = needed.node.claim, needed.node.pool.spec.template.spec
     zone: tuple[Triple, ...] = ((names.ZONE, "In", (needed.zone,)),) if needed.zone else ()
+    required = required_by(needed.node.pool) & Requirements.of_labels(needed.chosen)
+    if names.CAPACITY_TYPE not in required:  # no selector of a pod adds another kind
+        required &= Requirements.of(((names.CAPACITY_TYPE, "In", capacity_types(required)),))
+    node = FutureNode(
+        requirements=required & Requirements.of((*zone, *only)), taints=node_taints(template.taints)
+    )
     return Claim(
         name=name,
         uid=uid,
-        node_class=needed.node.pool.spec.template.spec.node_class_ref.name,
-        requirements=required_by(needed.node.pool)
-        & Requirements.of_labels(needed.chosen)
-        & Requirements.of((*zone, *only)),
+        node_class=template.node_class_ref.name,
+        requirements=node.selected_by(needed.pods),
         requests=base(total_requests(needed.pods, {})),
         priority=priority_of(claim),
         created=claim.metadata.creation_timestamp,

@@ -80,6 +80,26 @@ def test_order_and_grouping_do_not_matter(written: list[Written], random: object
         assert hash(both) == hash(whole)
 
 
+_TWO_KEYS = st.lists(_written("k") | _written("j"), max_size=4)
+
+
+@given(_TWO_KEYS, _TWO_KEYS)
+def test_either_of_two_allows_what_one_of_them_allows(left: list[Written], right: list[Written]) -> None:
+    one, other = Requirements.of(left), Requirements.of(right)
+    either = one | other
+    for k, j in itertools.product(UNIVERSE, repeat=2):
+        labels = {key: value for key, value in (("k", k), ("j", j)) if value is not None}
+        if one.accepts(labels) is None or other.accepts(labels) is None:
+            assert either.accepts(labels) is None
+    assert (one | one).values("k") == one.values("k")
+
+
+def test_listed_values_of_either_are_those_of_both() -> None:
+    one = Requirements.of([("k", "In", ["a"])])
+    other = Requirements.of([("k", "In", ["b", "c"]), ("j", "Exists", ())])
+    assert (one | other) == Requirements.of([("k", "In", ["a", "b", "c"])])
+
+
 @given(st.lists(_written(), max_size=4))
 def test_listed_values_are_those_allowed(written: list[Written]) -> None:
     requirements = Requirements.of(written)
