@@ -79,6 +79,22 @@ def test_large_pod_gets_a_machine_that_is_dear_beside_the_smallest(
     assert instance.get("InstanceLifecycle", ON_DEMAND) == capacity[0]
 
 
+@pytest.mark.covers("KRP-16")
+def test_pods_get_a_free_slot_however_dear_its_type_is(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = {"m5.large": 0.001, "m5.2xlarge": 50.0}
+    types = stack.provider().instance_types()
+    priced = {name: replace(types[name], on_demand_price=price) for name, price in prices.items()}
+    monkeypatch.setattr(Provider, "known", {**types, **priced})
+    odcr = stack.aws.odcr("m5.2xlarge")
+    stack.node_class(group=stack.aws.group(odcr))
+    mixed(stack, [*prices], [RESERVED, ON_DEMAND])
+    start(stack)
+    waiting = pods(stack, 3)
+    stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    (instance,) = stack.aws.instances()
+    assert instance["CapacityReservationId"] == odcr
+
+
 @pytest.mark.covers("FLT-35")
 def test_limit_of_gpus_is_the_reason_in_a_pool_of_plain_types_too(stack: Stack) -> None:
     stack.node_class(preference="none")

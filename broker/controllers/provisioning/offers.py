@@ -8,6 +8,7 @@ and may be tried as a last resort, comes after those of all NodePools that are n
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -166,7 +167,17 @@ def offers(
             lent_pools[slot_pool] += count
     uids = {machine_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
     _within_quota(room, entitlements, uids, lent_pools)
-    return Offers(options=tuple(options), full=tuple(full), room=room, smaller=smaller, empty=empty)
+    return Offers(options=_slots_first(options), full=tuple(full), room=room, smaller=smaller, empty=empty)
+
+
+def _slots_first(options: Sequence[MachineOption]) -> tuple[MachineOption, ...]:
+    """The options, such that each slot costs less than any machine that is bought."""
+    dearest = max((option.cost for option in options if option.source), default=0.0)
+    cheapest = min((option.cost for option in options if not option.source), default=math.inf)
+    if dearest < cheapest:
+        return tuple(options)
+    share = cheapest / dearest / 2
+    return tuple(replace(o, cost=share * o.cost) if o.source else o for o in options)
 
 
 def _taken(way: Way) -> bool:
