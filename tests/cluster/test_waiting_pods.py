@@ -219,8 +219,17 @@ def test_page_of_a_pod_shows_the_lent_slot_that_it_waits_for_and_its_borrower(st
 
 
 @pytest.mark.covers("ONC-01")
-def test_page_of_a_pod_shows_a_block_that_begins_later(stack: Stack) -> None:
-    block = stack.aws.capacity_block(state="scheduled", starts=timedelta(hours=5))
+@pytest.mark.parametrize(
+    ("starts", "verdict", "command"),
+    [
+        (timedelta(hours=5), "later", "kubectl edit nodepool team"),
+        (timedelta(minutes=3), "soon", "capacity-broker watch"),
+    ],
+)
+def test_page_of_a_pod_shows_when_a_block_begins(
+    stack: Stack, starts: timedelta, verdict: str, command: str
+) -> None:
+    block = stack.aws.capacity_block(state="scheduled", starts=starts)
     stack.node_class(id_=block)
     taken = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [P5]}
     pool(stack, template={"requirements": [capacity(RESERVED), taken]})
@@ -228,8 +237,9 @@ def test_page_of_a_pod_shows_a_block_that_begins_later(stack: Stack) -> None:
     pods(stack, 1)
     stack.until(lambda: stack.condition(NodePool, "team", names.READY), "the pool is served", step=1.0)
     page = explained(stack, "p-0")
-    (row,) = [option for option in page["options"] if option["verdict"] == "later"]
+    (row,) = [option for option in page["options"] if option["verdict"] == verdict]
     assert row["reservation"] == block and "1 slot begins at 20" in row["message"]
+    assert [item["command"] for item in page["do"]] == [command]
 
 
 @pytest.mark.covers("ONC-02", "FLT-54")

@@ -279,6 +279,8 @@ def _by_options(
 ) -> Iterator[tuple[str, str]]:
     if any(row["verdict"] == "next" for row in rows):
         yield "capacity-broker watch", "an option is free: it shows the launch"
+    elif begins := next((row["message"] for row in rows if row["verdict"] == "soon"), ""):
+        yield "capacity-broker watch", f"{begins}: it shows the launch"
     elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
         if not _buys(situation, pod.node_pool):
             yield (

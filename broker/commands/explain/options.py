@@ -146,8 +146,12 @@ def _lent(claim: Claim, supply: LaunchSupply, catalog: OptionCatalog) -> Counter
 
 
 def _later(claim: Claim, inventory: Inventory, catalog: OptionCatalog) -> Iterator[dict[str, Any]]:
-    """The reservations of the class that begin later, of types and zones that the claim accepts."""
+    """The reservations of the class that begin, of types and zones that the claim accepts.
+
+    `soon`: within minutes, so that the claim waits for them; `later`: the others.
+    """
     known, candidates = catalog.known(claim), catalog.candidates(claim)
+    soon = {odcr.id for odcr, _ in candidates.soon}
     types = {candidate.type.name for candidate in candidates.suitable_types}
     if "reserved" not in capacity_types(claim.requirements):
         return
@@ -162,7 +166,8 @@ def _later(claim: Claim, inventory: Inventory, catalog: OptionCatalog) -> Iterat
             when = f" at {format_time(odcr.start)}" if odcr.start else ""
             begins = f"{counted(odcr.total, 'slot begins', 'slots begin')}{when}"
             skipped = Option(pool=pool, odcr_ids=(odcr.id,)).skipped(odcr.state, begins)
-            yield _row(Option(pool=pool), inventory, verdict="later", skipped=skipped)
+            verdict = "soon" if odcr.id in soon else "later"
+            yield _row(Option(pool=pool), inventory, verdict=verdict, skipped=skipped)
 
 
 def blocking(

@@ -85,19 +85,19 @@ _TWO_KEYS = st.lists(_written("k") | _written("j"), max_size=4)
 
 @given(_TWO_KEYS, _TWO_KEYS)
 def test_either_of_two_allows_what_one_of_them_allows(left: list[Written], right: list[Written]) -> None:
-    one, other = Requirements.of(left), Requirements.of(right)
-    either = one | other
+    first, second = Requirements.of(left), Requirements.of(right)
+    either = first | second
     for k, j in itertools.product(UNIVERSE, repeat=2):
         labels = {key: value for key, value in (("k", k), ("j", j)) if value is not None}
-        if one.accepts(labels) is None or other.accepts(labels) is None:
+        if first.accepts(labels) is None or second.accepts(labels) is None:
             assert either.accepts(labels) is None
-    assert (one | one).values("k") == one.values("k")
+    assert (first | first).values("k") == first.values("k")
 
 
 def test_listed_values_of_either_are_those_of_both() -> None:
-    one = Requirements.of([("k", "In", ["a"])])
-    other = Requirements.of([("k", "In", ["b", "c"]), ("j", "Exists", ())])
-    assert (one | other) == Requirements.of([("k", "In", ["a", "b", "c"])])
+    first = Requirements.of([("k", "In", ["a"])])
+    second = Requirements.of([("k", "In", ["b", "c"]), ("j", "Exists", ())])
+    assert (first | second) == Requirements.of([("k", "In", ["a", "b", "c"])])
 
 
 @given(st.lists(_written(), max_size=4))
