@@ -69,6 +69,13 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
     return tuple(kind for kind in ORDER if requirements.allows(CAPACITY_TYPE, kind))
 
 
+def with_capacity_types(requirements: Requirements) -> Requirements:
+    """The requirements with their capacity types written out, so that the selector of a pod adds none."""
+    if CAPACITY_TYPE in requirements:
+        return requirements
+    return requirements & Requirements.of(((CAPACITY_TYPE, "In", capacity_types(requirements)),))
+
+
 def tenancy(requirements: Requirements) -> str:
     """The tenancy that a claim requires: dedicated if it allows no other; empty if the class decides."""
     only = INSTANCE_TENANCY in requirements and not requirements.allows(INSTANCE_TENANCY, "default")

@@ -8,7 +8,7 @@ weight, as in Karpenter (https://karpenter.sh/docs/concepts/nodepools/#specweigh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from broker.apis import names
@@ -16,6 +16,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition
 from broker.apis.static_pools import number_of_nodes
 from broker.capacity.future_labels import future_labels
+from broker.capacity.options import with_capacity_types
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import FutureNode, future_node
 from broker.placement.model import PodInfo
@@ -77,7 +78,8 @@ def pool_node(pool: NodePool) -> FutureNode:
     template, ref = pool.spec.template, pool.spec.template.spec.node_class_ref
     labels = {**template.metadata.labels, **_OF_GROUP.get(ref.group, {}), names.NODEPOOL: pool.name}
     if of_broker(pool):
-        return future_node(template.spec, future_labels(labels, ref.name))
+        node = future_node(template.spec, future_labels(labels, ref.name))
+        return replace(node, requirements=with_capacity_types(node.requirements))
     return future_node(template.spec, {**labels, f"{ref.group}/{ref.kind.lower()}": ref.name})
 
 

@@ -17,7 +17,7 @@ from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases
 from tests.cluster.account import B
-from tests.cluster.objects import RESERVED
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.test_node_labels import OLD_ZONE, WITH_VOLUME, volume
 from tests.cluster.test_provisioning import capacity, pods, pool, start
@@ -143,6 +143,19 @@ def test_label_value_that_nothing_has_is_the_reason_in_the_event_and_in_explain(
         )
 
     stack.until(same, "explain has the reasons of the events", step=1.0)
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("KRP-16", "FLT-35")
+def test_pool_without_capacity_types_has_no_spot_for_a_pod_that_selects_it(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [requirement(names.INSTANCE_TYPE, "m5.large")]})
+    pods(stack, 1, spec={"nodeSelector": {names.CAPACITY_TYPE: SPOT}})
+    start(stack)
+    text = f"{names.CAPACITY_TYPE}: no value satisfies In [{RESERVED}, {ON_DEMAND}] and In [{SPOT}]"
+    stack.until_event("p-0", FAILED, kind="Pod", text=text)
+    (row,) = read(stack.client, stack.clock.now()).waiting_pods
+    assert row.reason == "NoNodePool" and text in row.message
     assert not stack.aws.instances()
 
 

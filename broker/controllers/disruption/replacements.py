@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.units import base
 from broker.capacity.model import Claim
-from broker.capacity.options import capacity_types
+from broker.capacity.options import with_capacity_types
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.disruption.assumed import moving_pods
@@ -89,11 +89,11 @@ def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ())
     """The replacement as the planner reads it, without DaemonSets. Raises InvalidRequirement."""
     claim, template = needed.node.claim, needed.node.pool.spec.template.spec
     zone: tuple[Triple, ...] = ((names.ZONE, "In", (needed.zone,)),) if needed.zone else ()
-    required = required_by(needed.node.pool) & Requirements.of_labels(needed.chosen)
-    if names.CAPACITY_TYPE not in required:  # no selector of a pod adds another kind
-        required &= Requirements.of(((names.CAPACITY_TYPE, "In", capacity_types(required)),))
     node = FutureNode(
-        requirements=required & Requirements.of((*zone, *only)), taints=node_taints(template.taints)
+        requirements=with_capacity_types(required_by(needed.node.pool))
+        & Requirements.of_labels(needed.chosen)
+        & Requirements.of((*zone, *only)),
+        taints=node_taints(template.taints),
     )
     return Claim(
         name=name,
