@@ -1,9 +1,10 @@
 """Long listings that are read repeatedly: unchanged items are not decoded again.
 
 Invariant: the result is equal to the SDK's decoding of the same response. An item is known by a digest of
-its own bytes, so an item that changed in any way is decoded anew. The SDK gets the response without the
-known items. EC2 answers in XML whose lists are `<item>` elements (EC2 API Reference, "Making API requests").
-The SDK takes a millisecond for an instance, so 5,000 of them every minute would be a tenth of a core.
+its own bytes, so an item that changed in any way is decoded anew, and so is a page. The SDK gets the response
+without the known items. EC2 answers in XML whose lists are `<item>` elements (EC2 API Reference, "Making API
+requests"). The SDK takes a millisecond for an instance, so 5,000 of them every minute would be a tenth of a
+core.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ V = TypeVar("V")
 Digest = bytes
 Item = Mapping[str, Any]
 
-_TAG = re.compile(rb"<(/?)item>")
-# The key under which the hook passes the items of the response to the reader.
+_BEGIN, _END = b"<item>", b"</item>"
+# The key under which the hook passes the page's digest and those of its items to the reader.
 _LISTED = "ListedItems"
 
 
@@ -47,6 +48,7 @@ class ListOperation(Generic[V]):
         self._member = member
         self._decode = decode
         self._known: dict[Digest, Sequence[V]] = {}
+        self._pages: dict[Digest, Sequence[Digest]] = {}  # the items of each page, all of them known
         self._lock = threading.Lock()
         self._reading = threading.local()  # other calls of the operation pass the hook untouched
         aws.ec2.meta.events.register(f"before-parse.ec2.{operation}", self._cut)
@@ -55,12 +57,15 @@ class ListOperation(Generic[V]):
         """Every value of every page. Raises ProviderError."""
         all_values: list[V] = []
         seen: dict[Digest, Sequence[V]] = {}
+        pages: dict[Digest, Sequence[Digest]] = {}
         with self._lock:
             self._reading.now = True
             try:
                 for page in self._aws.pages(getattr(self._aws.ec2, self._method), **parameters):
                     new = iter(page[self._member])
-                    for digest in page.get(_LISTED, ()):
+                    whole, digests = page.get(_LISTED, (b"", ()))
+                    pages[whole] = digests
+                    for digest in digests:
                         known = self._known.get(digest)
                         seen[digest] = values = self._decode(next(new)) if known is None else known
                         all_values += values
@@ -68,7 +73,7 @@ class ListOperation(Generic[V]):
                         all_values += self._decode(item)
             finally:
                 self._reading.now = False
-            self._known = seen
+            self._known, self._pages = seen, pages
         return all_values
 
     def _cut(
@@ -81,14 +86,14 @@ class ListOperation(Generic[V]):
         listed = self._set.search(body)
         if listed is None:
             return
-        digests, left = [], []
-        for item in items(listed[1]):
-            digest = hashlib.blake2b(item, digest_size=16).digest()
-            digests.append(digest)
-            if digest not in self._known:
-                left.append(item)
-        response_dict["body"] = body[: listed.start(1)] + b"".join(left) + body[listed.end(1) :]
-        customized_response_dict[_LISTED] = digests
+        whole, left = _digest(listed[1]), b""
+        digests = self._pages.get(whole)
+        if digests is None:
+            by_digest = [(_digest(item), item) for item in items(listed[1])]
+            digests = [digest for digest, _ in by_digest]
+            left = b"".join(item for digest, item in by_digest if digest not in self._known)
+        response_dict["body"] = body[: listed.start(1)] + left + body[listed.end(1) :]
+        customized_response_dict[_LISTED] = whole, digests
 
 
 def leave_out(aws: Aws, operation: str, elements: Collection[str]) -> None:
@@ -108,12 +113,14 @@ def leave_out(aws: Aws, operation: str, elements: Collection[str]) -> None:
 
 def items(listed: bytes) -> Iterator[bytes]:
     """The outermost `<item>` elements."""
-    depth = start = 0
-    for tag in _TAG.finditer(listed):
-        if not tag[1]:
-            start = start if depth else tag.start()
-            depth += 1
-            continue
-        depth -= 1
+    depth = start = end = 0
+    for part in listed.split(_END):
+        depth += part.count(_BEGIN) - 1
+        end += len(part) + len(_END)
         if not depth:
-            yield listed[start : tag.end()]
+            yield listed[listed.find(_BEGIN, start) : end]
+            start = end
+
+
+def _digest(content: bytes) -> Digest:
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -38,6 +38,17 @@ def test_unchanged_items_are_not_decoded_again(world: World) -> None:
     assert len(decoded) == 3
 
 
+def test_page_that_changed_is_read_beside_pages_that_did_not(world: World) -> None:
+    ids = [world.reserve(1) for _ in range(5)]
+    listing = reservations.listing(world.provider()._aws)
+    for changed in (None, *ids):
+        if changed is not None:
+            world.ec2.modify_capacity_reservation(CapacityReservationId=changed, InstanceCount=3)
+        listed = {odcr.id: odcr.total for odcr in listing.read(MaxResults=2)}
+        assert listed == {odcr.id: odcr.total for odcr in reservations.listing(world.provider()._aws).read()}
+    assert {*listed.values()} == {3}
+
+
 def test_listed_instances_are_those_that_the_sdk_decodes(world: World) -> None:
     image = world.image()
     launched = world.ec2.run_instances(
