@@ -247,7 +247,7 @@ def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:
 
 def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Call:
     option, requirements = assignment.option, assignment.claim.requirements
-    odcr = _reservation(option, node_class)
+    odcr = node_class.first_usable(option.odcr_ids)
     image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
@@ -274,11 +274,6 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
         efa_interfaces=types[option.pool.instance_type].efa_interfaces,
     )
     return _Call(launch, pools)
-
-
-def _reservation(option: Option, node_class: NodeClass) -> Odcr | None:
-    """The class's first usable reservation of the option."""
-    return next((usable for usable in node_class.resolved.usable if usable.id in option.odcr_ids), None)
 
 
 def _price_limit(assignment: Assignment, node_class: NodeClass) -> float:
@@ -345,17 +340,12 @@ def _overrides(
     shortages: Shortages,
     now: datetime,
 ) -> tuple[Override, ...]:
-    odcr = _reservation(assignment.option, node_class)
-    outpost = odcr.outpost_arn if odcr else ""
     overrides: list[Override] = []
     for pool in pools:
-        subnets = [subnet for subnet in node_class.subnets if subnet.zone == pool.zone]
-        eligible = [candidate for candidate in subnets if candidate.outpost_arn == outpost] or (
-            [] if outpost else subnets
-        )
-        if not eligible:
-            raise ValueError(f"EC2NodeClass {node_class.name} has no subnet in {outpost or pool.zone}")
-        subnet = min(eligible, key=lambda candidate: _preference(candidate, shortages, now))
+        subnets = node_class.subnets_in(pool.zone, assignment.option.odcr_ids)
+        if not subnets:
+            raise ValueError(f"EC2NodeClass {node_class.name} has no subnet for {pool.shown}")
+        subnet = min(subnets, key=lambda candidate: _preference(candidate, shortages, now))
         overrides.append(
             Override(
                 instance_type=pool.instance_type,

@@ -6,7 +6,7 @@ record of an attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal
@@ -128,6 +128,22 @@ class NodeClass:
         if tenancy in ("", self.tenancy):
             return self
         return replace(self, tenancy=tenancy, resolved=self.dedicated)
+
+    def first_usable(self, odcr_ids: Collection[str]) -> Odcr | None:
+        """Its first usable reservation of these."""
+        return next((odcr for odcr in self.resolved.usable if odcr.id in odcr_ids), None)
+
+    def subnets_in(self, zone: str, odcr_ids: Collection[str]) -> Sequence[Subnet]:
+        """The subnets of the zone in which instances start, in one of these reservations or outside (none).
+
+        A reservation on an Outpost has those on it. Other instances start on an Outpost only if the zone has
+        no other subnet.
+        """
+        odcr = self.first_usable(odcr_ids)
+        outpost = odcr.outpost_arn if odcr else ""
+        subnets = [subnet for subnet in self.subnets if subnet.zone == zone]
+        eligible = [subnet for subnet in subnets if subnet.outpost_arn == outpost]
+        return eligible or ([] if outpost else subnets)
 
     @property
     def placement(self) -> str:

@@ -306,12 +306,12 @@ class OptionCatalog:
         return _OptionState(slots=self._supply.shortages.open_reservations(free, self._supply.now))
 
     def _shortage(self, option: Option, known: ClassCatalog, *, last_resort: bool = False) -> Shortage | None:
-        subnets = [subnet.id for subnet in known.node_class.subnets if subnet.zone == option.pool.zone]
+        subnets = known.node_class.subnets_in(option.pool.zone, option.odcr_ids)
         return self._supply.shortages.active(
             option,
             self._supply.now,
             node_class=known.node_class.name,
-            subnet_ids=subnets,
+            subnet_ids=[subnet.id for subnet in subnets],
             last_resort=last_resort,
         )
 

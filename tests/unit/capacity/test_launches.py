@@ -309,6 +309,30 @@ def test_a_reservation_on_an_outpost_is_launched_into_from_its_subnet() -> None:
     assert plain.overrides[0].subnet_id == "subnet-1"
 
 
+@pytest.mark.parametrize(
+    ("full", "kinds", "used"),
+    [
+        ("subnet-1", ["reserved", "on-demand"], ["subnet-2"]),
+        ("subnet-2", ["reserved", "on-demand"], ["subnet-1", "subnet-3"]),
+        ("subnet-1", ["on-demand"], ["subnet-3"]),
+        ("subnet-2", ["on-demand"], ["subnet-1", "subnet-3"]),
+    ],
+)
+def test_subnet_on_an_outpost_does_not_hide_a_full_one_outside(
+    full: str, kinds: list[str], used: list[str]
+) -> None:
+    outposts = {"subnet-1": "", "subnet-2": OUTPOST, "subnet-3": ""}
+    subnets = tuple(
+        Subnet(id=id_, zone=f"us-east-1{'b' if id_ == 'subnet-3' else 'a'}", outpost_arn=outpost)
+        for id_, outpost in outposts.items()
+    )
+    world = inventory(odcr("cr-1", outpost_arn=OUTPOST))
+    short = Shortages().record(Scope("subnet", full), class_=ErrorClass.SUBNET, code="Code", now=NOW)
+    new_claim = claim(kinds=kinds, types=["m5.xlarge"])
+    call = only(groups([new_claim], node_class(BY_ID, world, subnets=subnets), world, shortages=short))
+    assert [override.subnet_id for override in call.overrides] == used
+
+
 def test_the_image_is_of_the_reservations_platform() -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2", platform="Windows"))
     images = (Image(id="ami-linux"), Image(id="ami-windows", platform="Windows"))
