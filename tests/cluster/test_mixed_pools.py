@@ -12,7 +12,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from tests.cluster import objects
 from tests.cluster import test_disruption as disruption
-from tests.cluster.account import A
+from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Provider, Stack
 from tests.cluster.test_drift import drift
@@ -111,7 +111,7 @@ def test_limit_of_gpus_is_the_reason_in_a_pool_of_plain_types_too(stack: Stack) 
 
 
 @pytest.mark.covers("FLT-35")
-@pytest.mark.parametrize("how", ["selector", "terms"])
+@pytest.mark.parametrize("how", ["selector", "terms", "terms of unlike labels"])
 def test_drifted_node_of_a_pod_that_selects_a_dear_type_is_replaced(stack: Stack, how: str) -> None:
     disruption.pool(stack)
     spec = {"requirements": required(["m5.large", "m5.2xlarge"], [ON_DEMAND])}
@@ -119,11 +119,11 @@ def test_drifted_node_of_a_pod_that_selects_a_dear_type_is_replaced(stack: Stack
     stack.start(price_ceiling=2.0)
     old = disruption.node(stack, "old", types=("m5.2xlarge",))
     selects: dict[str, Any] = {"nodeSelector": {names.INSTANCE_TYPE: "m5.2xlarge"}}
-    if how == "terms":
-        rules = [("In", "m5.2xlarge"), ("NotIn", "m5.large")]
+    if how != "selector":
+        other = (names.INSTANCE_TYPE, "NotIn", "m5.large") if how == "terms" else (names.ZONE, "In", B)
         terms = [
-            {"matchExpressions": [{"key": names.INSTANCE_TYPE, "operator": operator, "values": [name]}]}
-            for operator, name in rules
+            {"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]}
+            for key, operator, value in [(names.INSTANCE_TYPE, "In", "m5.2xlarge"), other]
         ]
         required_terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         selects = {"affinity": {"nodeAffinity": required_terms}}

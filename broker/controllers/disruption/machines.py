@@ -138,6 +138,11 @@ class MachineFinder:
     def catalog(self) -> OptionCatalog:
         return OptionCatalog(self.supply)
 
+    @cached_property
+    def _uncompared(self) -> OptionCatalog:
+        """Also with the options that are left out beside better ones, which may not hold the pods."""
+        return OptionCatalog(self.supply, of_pools=True)
+
     def find(self, needed: Demand, placement: PlacementSnapshot, way: ReplaceWay, *, unit: int = 1) -> Pair:
         """The machines in order that hold all pods together; those that cannot be had only beside others.
 
@@ -220,7 +225,20 @@ class MachineFinder:
         Of a following pool, only those in its usable slots: its loop would end any other node. `vacancy`: the
         slot that the node leaves, if one outside may have it then.
         """
-        known = self.catalog.known(claim)
+        found = self._fitting(needed, claim, placement, vacancy, self.catalog)
+        if any(item.open for item in found[0]):
+            return found
+        return self._fitting(needed, claim, placement, vacancy, self._uncompared)
+
+    def _fitting(
+        self,
+        needed: Demand,
+        claim: Claim,
+        placement: PlacementSnapshot,
+        vacancy: Vacancy | None,
+        catalog: OptionCatalog,
+    ) -> tuple[list[Fitting], list[MachineOption]]:
+        known = catalog.known(claim)
         labels = template_labels(needed.node.pool, claim.requirements)
         inventory, follower = self.supply.inventory, follows(needed.node.pool)
         maker = MachineMaker(needed.node.pool, labels, known, inventory, self._overhead, self._learned)
@@ -230,7 +248,7 @@ class MachineFinder:
         fits: dict[Hashable, bool] = {}
         fitting: list[Fitting] = []
         failed: list[MachineOption] = []
-        for way in ways(claim, self.supply, self.catalog, vacancy=vacancy):
+        for way in ways(claim, self.supply, catalog, vacancy=vacancy):
             place = (way.option.pool.instance_type, way.option.pool.zone)
             if place not in places and len(places) == MOST_TRIED:
                 continue
