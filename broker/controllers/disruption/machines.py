@@ -225,9 +225,9 @@ class MachineFinder:
         Of a following pool, only those in its usable slots: its loop would end any other node. `vacancy`: the
         slot that the node leaves, if one outside may have it then.
         """
-        found = self._fitting(needed, claim, placement, vacancy, self.catalog)
-        if any(item.open for item in found[0]):
-            return found
+        compared = self._fitting(needed, claim, placement, vacancy, self.catalog)
+        if any(item.open for item in compared[0]):
+            return compared
         return self._fitting(needed, claim, placement, vacancy, self._uncompared)
 
     def _fitting(
