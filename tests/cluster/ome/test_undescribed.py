@@ -62,7 +62,8 @@ def test_an_owner_reclaims_one_slot_that_ec2_does_not_show_after_a_restart(stack
     condition = stack.claim_condition(victim, names.PREEMPTED)
     assert condition is not None and f"it borrows a slot of {odcr}" in condition.message
     stack.control.lag(0)
-    stack.until_ready("owner")
+    # EC2 refuses the slot while the victim, which it does not show either, still ends.
+    stack.until(lambda: stack.is_true("owner", names.READY), "owner ready", step=5.0)
     assert stack.reservation_of("owner") == odcr
     stack.until_gone(NodeClaim, victim)
     assert [c.name for c in stack.all(NodeClaim) if c.name.startswith("b-")] == [
