@@ -136,10 +136,10 @@ class NodeClass:
     def subnets_in(self, zone: str, odcr_ids: Collection[str]) -> Sequence[Subnet]:
         """The subnets of the zone in which instances start, in one of these reservations or outside (none).
 
-        A reservation on an Outpost has those on it. Other instances start on an Outpost only if the zone has
-        no other subnet.
+        Those on the reservation's Outpost; otherwise one on an Outpost only if the zone has no other.
         """
-        odcr = self.first_usable(odcr_ids)
+        # Without a subnet on an Outpost no usable reservation is on one: the usual case, for each option.
+        odcr = self.first_usable(odcr_ids) if any(subnet.outpost_arn for subnet in self.subnets) else None
         outpost = odcr.outpost_arn if odcr else ""
         subnets = [subnet for subnet in self.subnets if subnet.zone == zone]
         eligible = [subnet for subnet in subnets if subnet.outpost_arn == outpost]

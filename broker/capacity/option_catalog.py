@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -89,12 +91,9 @@ class CandidateOptions:
 class OptionCatalog:
     """The options of all claims of one plan, each part computed once."""
 
-    def __init__(self, supply: LaunchSupply, *, of_pools: bool = False) -> None:
-        """`of_pools`: the claims stand for NodePools. Options are not left out beside better ones, which may
-        not have what a pod requests: last resorts, dear ones, and slots with accelerators.
-        """
+    def __init__(self, supply: LaunchSupply) -> None:
         self._supply = supply
-        self._of_pools = of_pools
+        self._compared = True
         self._catalogs = ClassCatalogs(supply.types, supply.inventory, supply.now)
         self._entitlements = supply.entitlements
         self._owned = supply.entitlements.owned
@@ -105,6 +104,17 @@ class OptionCatalog:
         self._by_need: dict[_Need, CandidateOptions] = {}
         self._states: dict[tuple[str, str], dict[Option, _OptionState]] = defaultdict(dict)
         self._calms: dict[tuple[str, str], bool] = {}
+
+    @cached_property
+    def uncompared(self) -> OptionCatalog:
+        """The catalog of needs whose pods choose among the options; it shares what does not differ.
+
+        Options are not left out beside better ones, which may not hold the pods: last resorts, dear ones, and
+        slots with accelerators.
+        """
+        catalog = copy(self)
+        catalog._compared, catalog._exact, catalog._by_need = False, {}, {}
+        return catalog
 
     def known(self, claim: Claim) -> ClassCatalog:
         key = (claim.node_class, tenancy(claim.requirements))
@@ -138,7 +148,7 @@ class OptionCatalog:
         if need not in self._by_need:
             owner_of = self._owner_of(queue) if self._owned else None
             chosen = choose(
-                claim.requirements, suitable_types, known, owner_of=owner_of, compared=not self._of_pools
+                claim.requirements, suitable_types, known, owner_of=owner_of, compared=self._compared
             )
             candidates = self._candidates(chosen, suitable_types, known, queue)
             if self._owned:
@@ -192,7 +202,7 @@ class OptionCatalog:
                 ends[option] = state.until
         unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)
         last_resort: list[Option] = []
-        if unreserved is None or self._of_pools:
+        if unreserved is None or not self._compared:
             for option in [refused_option for refused_option in refused if not refused_option.pool.reserved]:
                 state = self._option_state(option, known, last_resort=True)
                 if state.refused is None:
@@ -208,7 +218,7 @@ class OptionCatalog:
         if accelerated and not named and unreserved and generic:
             owned = frozenset(own)
             valued = frozenset(option for option in accelerated if owned.isdisjoint(option.odcr_ids))
-            if valued and not self._of_pools:
+            if valued and self._compared:
                 usable = [option for option in usable if option not in valued]
                 slots = {odcr_id: option for odcr_id, option in slots.items() if option not in valued}
                 borrowable = {

@@ -138,11 +138,6 @@ class MachineFinder:
     def catalog(self) -> OptionCatalog:
         return OptionCatalog(self.supply)
 
-    @cached_property
-    def _uncompared(self) -> OptionCatalog:
-        """Also with the options that are left out beside better ones, which may not hold the pods."""
-        return OptionCatalog(self.supply, of_pools=True)
-
     def find(self, needed: Demand, placement: PlacementSnapshot, way: ReplaceWay, *, unit: int = 1) -> Pair:
         """The machines in order that hold all pods together; those that cannot be had only beside others.
 
@@ -228,7 +223,7 @@ class MachineFinder:
         compared = self._fitting(needed, claim, placement, vacancy, self.catalog)
         if any(item.open for item in compared[0]):
             return compared
-        return self._fitting(needed, claim, placement, vacancy, self._uncompared)
+        return self._fitting(needed, claim, placement, vacancy, self.catalog.uncompared)
 
     def _fitting(
         self,

@@ -116,7 +116,7 @@ def offers(
     `taken`: the slots that waiting claims will take; `reclaimed`: the lent slots that they wait for.
     """
     inventory, entitlements = supply.inventory, supply.entitlements
-    catalog = OptionCatalog(supply, of_pools=True)
+    catalog = OptionCatalog(supply).uncompared
     smaller: dict[MachineSort, SmallerMachine] = {}
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
