@@ -9,7 +9,6 @@ from broker.capacity import reasons
 from broker.capacity.demand import GangProblem, WaitingClaims
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Claim, GangHold, Option, Skipped, Unplaced
-from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.time_budget import PlanAdmission
 
@@ -22,12 +21,11 @@ class Explanations:
     def __init__(
         self,
         waiting: WaitingClaims,
-        catalog: OptionCatalog,
         supply: LaunchSupply,
         holds: Sequence[GangHold],
         admission: PlanAdmission,
     ) -> None:
-        self._waiting, self._catalog, self._supply = waiting, catalog, supply
+        self._waiting, self._supply = waiting, supply
         self._holds, self._admission = holds, admission
         self._outbid = reasons.OutbidOptions(supply.inventory)
         self._ending = supply.ending
@@ -42,8 +40,7 @@ class Explanations:
         if not self._admission.admits(claim, free=key in self._unplaced):
             return None
         if key not in self._unplaced:
-            known = self._catalog.known(claim)
-            self._unplaced[key] = reasons.unplaced(claim, candidates, known, self._outbid, holds)
+            self._unplaced[key] = reasons.unplaced(claim, candidates, self._outbid, holds)
         return replace(self._unplaced[key], claim=claim)
 
     def choice(self, claim: Claim, option: Option) -> Choice | None:
@@ -53,8 +50,7 @@ class Explanations:
         if not self._admission.admits(claim, free=key in self._choices):
             return None
         if key not in self._choices:
-            known = self._catalog.known(claim)
-            rest, skipped = reasons.rest_and_skipped(claim, candidates, option, known, self._outbid, holds)
+            rest, skipped = reasons.rest_and_skipped(claim, candidates, option, self._outbid, holds)
             if not option.pool.reserved:
                 skipped = tuple(reasons.with_ending(skip, self._ending) for skip in skipped)
             self._choices[key] = rest, skipped

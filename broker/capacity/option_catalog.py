@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -24,7 +22,7 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCata
 from broker.capacity.entitlement import RESERVED_FOR_OTHERS
 from broker.capacity.full_slots import none_of
 from broker.capacity.model import Claim, Inventory, Option, Skipped
-from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
+from broker.capacity.options import Hosts, choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import BACKING_OFF, Shortage
 from broker.capacity.supply import LaunchSupply
@@ -61,11 +59,11 @@ class CandidateOptions:
 
     Equal only to itself: a plan has one for all interchangeable claims.
 
-    `borrowable`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue,
-    with or without room. `lenders`: reservations that it may borrow from; `withheld`: those that it may not
-    use. `soon`: reservations that are not launchable yet, with the latest time until they are.
-    `last_resort`: the usable options that are short. `valued`: slots with accelerators, for claims alone that
-    no plain option outside reservations serves.
+    `known`: the catalog of their class. `borrowable`: slots of other owners, apart from `slots`. `own`: the
+    reservations (by id) of its queue, with or without room. `lenders`: reservations that it may borrow from;
+    `withheld`: those that it may not use. `soon`: reservations that are not launchable yet, with the latest
+    time until they are. `last_resort`: the usable options that are short. `valued`: slots with accelerators,
+    for claims alone that no plain option outside reservations serves.
     """
 
     options: tuple[Option, ...]
@@ -75,6 +73,7 @@ class CandidateOptions:
     refused: Mapping[Option, Skipped]
     retry_at: datetime | None
     suitable_types: tuple[CandidateType, ...]
+    known: ClassCatalog
     borrowable: Mapping[str, Option] = field(default_factory=dict)
     own: tuple[str, ...] = ()
     lenders: tuple[str, ...] = ()
@@ -93,7 +92,6 @@ class OptionCatalog:
 
     def __init__(self, supply: LaunchSupply) -> None:
         self._supply = supply
-        self._compared = True
         self._catalogs = ClassCatalogs(supply.types, supply.inventory, supply.now)
         self._entitlements = supply.entitlements
         self._owned = supply.entitlements.owned
@@ -104,17 +102,6 @@ class OptionCatalog:
         self._by_need: dict[_Need, CandidateOptions] = {}
         self._states: dict[tuple[str, str], dict[Option, _OptionState]] = defaultdict(dict)
         self._calms: dict[tuple[str, str], bool] = {}
-
-    @cached_property
-    def uncompared(self) -> OptionCatalog:
-        """The catalog of needs whose pods choose among the options; it shares what does not differ.
-
-        Options are not left out beside better ones, which may not hold the pods: last resorts, dear ones, and
-        slots with accelerators.
-        """
-        catalog = copy(self)
-        catalog._compared, catalog._exact, catalog._by_need = False, {}, {}
-        return catalog
 
     def known(self, claim: Claim) -> ClassCatalog:
         key = (claim.node_class, tenancy(claim.requirements))
@@ -128,8 +115,12 @@ class OptionCatalog:
         return self._exact.get(self._key(claim))
 
     def _key(self, claim: Claim) -> tuple[str, Requirements, frozenset[tuple[str, float]], str]:
-        queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
-        return claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue
+        requests = frozenset(claim.requests.items())
+        return claim.node_class, claim.requirements, requests, self._queue(claim)
+
+    def _queue(self, claim: Claim) -> str:
+        """The queue that the claim draws from, if any reservation has an owner."""
+        return self._entitlements.draws.get(claim.uid, "") if self._owned else ""
 
     def candidates(self, claim: Claim) -> CandidateOptions:
         """The options of a claim: the same object for interchangeable claims."""
@@ -137,8 +128,7 @@ class OptionCatalog:
         queue = exact[-1]
         if exact in self._exact:
             return self._exact[exact]
-        known = self.known(claim)
-        suitable_types = suitable(claim.requirements, claim.requests, known)
+        suitable_types = suitable(claim.requirements, claim.requests, self.known(claim))
         need = _Need(
             claim.node_class,
             claim.requirements,
@@ -146,22 +136,47 @@ class OptionCatalog:
             queue,
         )
         if need not in self._by_need:
-            owner_of = self._owner_of(queue) if self._owned else None
-            chosen = choose(
-                claim.requirements, suitable_types, known, owner_of=owner_of, compared=self._compared
-            )
-            candidates = self._candidates(chosen, suitable_types, known, queue)
-            if self._owned:
-                withheld = self._withheld(claim, suitable_types, known, queue)
-                candidates = replace(candidates, withheld=tuple(islice(withheld, MOST_WITHHELD)))
-            pending = [
-                starting
-                for starting in soon(claim.requirements, suitable_types, known)
-                if not self._owned or self._may_wait(queue, starting[0].id)
-            ]
-            self._by_need[need] = replace(candidates, soon=tuple(pending)) if pending else candidates
+            self._by_need[need] = self._chosen(claim, suitable_types)
         self._exact[exact] = self._by_need[need]
         return self._exact[exact]
+
+    def hosting(self, claim: Claim, hosts: Hosts) -> CandidateOptions:
+        """The options of a claim for certain pods: outside reservations, those that host the pods.
+
+        What holds the pods is asked first, and only those options are compared with each other.
+        """
+        return self._chosen(claim, suitable(claim.requirements, claim.requests, self.known(claim)), hosts)
+
+    def every(self, claim: Claim) -> CandidateOptions:
+        """The options of a claim for pods that choose among them later: none is left out beside a better one,
+        which may not hold a pod.
+        """
+        suitable_types = suitable(claim.requirements, claim.requests, self.known(claim))
+        return self._chosen(claim, suitable_types, compared=False)
+
+    def _chosen(
+        self,
+        claim: Claim,
+        suitable_types: tuple[CandidateType, ...],
+        hosts: Hosts | None = None,
+        *,
+        compared: bool = True,
+    ) -> CandidateOptions:
+        known, queue = self.known(claim), self._queue(claim)
+        owner_of = self._owner_of(queue) if self._owned else None
+        chosen = choose(
+            claim.requirements, suitable_types, known, owner_of=owner_of, hosts=hosts, compared=compared
+        )
+        candidates = self._candidates(chosen, suitable_types, known, queue, compared)
+        if self._owned:
+            withheld = self._withheld(claim, suitable_types, known, queue)
+            candidates = replace(candidates, withheld=tuple(islice(withheld, MOST_WITHHELD)))
+        pending = [
+            starting
+            for starting in soon(claim.requirements, suitable_types, known)
+            if not self._owned or self._may_wait(queue, starting[0].id)
+        ]
+        return replace(candidates, soon=tuple(pending)) if pending else candidates
 
     def _candidates(
         self,
@@ -169,6 +184,7 @@ class OptionCatalog:
         suitable_types: tuple[CandidateType, ...],
         known: ClassCatalog,
         queue: str,
+        compared: bool,
     ) -> CandidateOptions:
         usable: list[Option] = []
         slots: dict[str, Option] = {}
@@ -202,7 +218,7 @@ class OptionCatalog:
                 ends[option] = state.until
         unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)
         last_resort: list[Option] = []
-        if unreserved is None or not self._compared:
+        if unreserved is None or not compared:
             for option in [refused_option for refused_option in refused if not refused_option.pool.reserved]:
                 state = self._option_state(option, known, last_resort=True)
                 if state.refused is None:
@@ -218,7 +234,7 @@ class OptionCatalog:
         if accelerated and not named and unreserved and generic:
             owned = frozenset(own)
             valued = frozenset(option for option in accelerated if owned.isdisjoint(option.odcr_ids))
-            if valued and self._compared:
+            if valued and compared:
                 usable = [option for option in usable if option not in valued]
                 slots = {odcr_id: option for odcr_id, option in slots.items() if option not in valued}
                 borrowable = {
@@ -233,6 +249,7 @@ class OptionCatalog:
             refused=refused,
             retry_at=min(ends.values(), default=None),
             suitable_types=suitable_types,
+            known=known,
             borrowable=borrowable,
             own=tuple(own),
             lenders=tuple(lenders),
@@ -290,7 +307,7 @@ class OptionCatalog:
         """
         known = self.known(claim)
         option = named(self._supply.inventory.odcrs[odcr_id], known)
-        short = self._shortage(option, known)
+        short = self.shortage(option, known)
         if short is None or short.class_ is ErrorClass.RESERVATION_FULL:
             return None
         return _short(option, short, short.until), short.until
@@ -310,15 +327,17 @@ class OptionCatalog:
             return _OptionState(refused=full(option, self._supply.inventory))
         if not self._supply.shortages.by_scope:
             return _OptionState(slots=tuple(free))
-        if short := self._shortage(replace(option, odcr_ids=tuple(free)), known, last_resort=last_resort):
+        if short := self.shortage(option, known, last_resort=last_resort):
             until = short.next_try if last_resort else short.until
             return _OptionState(refused=_short(option, short, until), until=until)
         return _OptionState(slots=self._supply.shortages.open_reservations(free, self._supply.now))
 
-    def _shortage(self, option: Option, known: ClassCatalog, *, last_resort: bool = False) -> Shortage | None:
+    def shortage(self, option: Option, known: ClassCatalog, *, last_resort: bool = False) -> Shortage | None:
+        """The current shortage that blocks an option of the class, in its reservations with free slots."""
+        free = [odcr_id for odcr_id in option.odcr_ids if self._supply.inventory.free(odcr_id)]
         subnets = known.node_class.subnets_in(option.pool.zone, option.odcr_ids)
         return self._supply.shortages.active(
-            option,
+            replace(option, odcr_ids=tuple(free or option.odcr_ids)),
             self._supply.now,
             node_class=known.node_class.name,
             subnet_ids=[subnet.id for subnet in subnets],

@@ -60,6 +60,7 @@ TYPE_KEYS: Final = WELL_KNOWN - PLACE_KEYS
 
 # Returns the owner of a reservation that the claim may use; None if it may not.
 OwnerOf = Callable[[Odcr], str | None]
+Hosts = Callable[[Option], bool]  # whether a machine of the option holds a need's pods
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -135,11 +136,12 @@ def choose(
     known: ClassCatalog,
     *,
     owner_of: OwnerOf | None = None,
+    hosts: Hosts | None = None,
     compared: bool = True,
 ) -> tuple[Option, ...]:
     """Options in order, of the given types. With `owner_of`, no option spans two owners.
 
-    `compared`: without those outside reservations that are too dear beside the others.
+    Outside reservations, those that `hosts` accepts; `compared`: without those too dear beside the others.
     """
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
@@ -148,7 +150,11 @@ def choose(
             requirements, (candidate.type.name for candidate in suitable_types), known, owner_of
         )
     matched = known.absorbing.intersection(map(_place, chosen)) if _any_odcr(requirements) else ()
-    return (*chosen, *_unreserved(requirements, suitable_types, known, matched, compared))
+    offers = _offered(requirements, suitable_types, known)
+    if hosts is not None:
+        for kind, mask in offers.items():
+            mask[mask] = [hosts(option) for option in known.unreserved[kind].select(mask)]
+    return (*chosen, *_unreserved(offers, known, matched, compared))
 
 
 def too_dear(
@@ -164,18 +170,17 @@ def too_dear(
 
 
 def _unreserved(
-    requirements: Requirements,
-    suitable_types: Sequence[CandidateType],
+    offered: dict[CapacityType, Mask],
     known: ClassCatalog,
     matched: Collection[tuple[str, str]],
     compared: bool,
 ) -> list[Option]:
-    """Options outside reservations: generic ones by kind, then the exotic ones by kind.
+    """These options outside reservations: generic ones by kind, then the exotic ones by kind.
 
     `matched`: types and zones of reservations in which EC2 may count the instance later.
     """
-    offered = _offered(requirements, suitable_types, known)
     ceiling = _ceiling(offered, known)
+    offered = {**offered}
     for kind, mask in offered.items() if compared else ():
         unreserved = known.unreserved[kind]
         limit = ceiling

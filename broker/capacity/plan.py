@@ -87,7 +87,7 @@ def plan(
     draft.keep_gangs_whole()
     draft.choose_options()
     draft.wait_for_reservations()
-    explanations = Explanations(waiting, catalog, supply, slots.holds, budget.until(ALL))
+    explanations = Explanations(waiting, supply, slots.holds, budget.until(ALL))
     unplaced = draft.unplaced(explanations, refused)
     assignments, skipped = draft.assignments(explanations)
     later = _later(all_claims, unplaced, assignments)
@@ -131,7 +131,7 @@ def _with_options(
         options = computed or catalog.candidates(claim)
         values_key = (options, claim.min_values)
         if claim.min_values and values_key not in too_few:
-            too_few[values_key] = reasons.too_few_values(claim, options, catalog.known(claim))
+            too_few[values_key] = reasons.too_few_values(claim, options)
         if short := too_few.get(values_key):
             refused[claim.uid] = replace(short, claim=claim)
         else:

@@ -55,7 +55,6 @@ def rest_and_skipped(
     claim: Claim,
     candidates: CandidateOptions,
     option: Option,
-    known: ClassCatalog,
     outbid: OutbidOptions,
     held: Sequence[GangHold],
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
@@ -68,7 +67,7 @@ def rest_and_skipped(
     better = islice(candidates.options, _place(option, candidates.options))
     skipped = list(islice(_skips(better, candidates, outbid, held), MOST_REPORTED))
     if option.pool.capacity_type != "reserved":
-        unfit = chain(candidates.withheld, misfits(claim, candidates.suitable_types, known))
+        unfit = chain(candidates.withheld, misfits(claim, candidates.suitable_types, candidates.known))
         skipped += islice(unfit, MOST_REPORTED - len(skipped))
     return rest, tuple(skipped)
 
@@ -104,7 +103,6 @@ def _skips(
 def unplaced(
     claim: Claim,
     candidates: CandidateOptions,
-    known: ClassCatalog,
     outbid: OutbidOptions,
     held: Sequence[GangHold] = (),
 ) -> Unplaced:
@@ -112,12 +110,12 @@ def unplaced(
     reported = chain(
         _skips(candidates.options, candidates, outbid, held),
         candidates.withheld,
-        misfits(claim, candidates.suitable_types, known),
+        misfits(claim, candidates.suitable_types, candidates.known),
     )
     skipped = tuple(islice(reported, MOST_REPORTED))
     retry_at = candidates.retry_at
     if not candidates.options:
-        reason, message = _nothing(claim, candidates, known, skipped)
+        reason, message = _nothing(claim, candidates, skipped)
     elif holds := [hold for hold in held if _holds_any(hold, candidates.options)]:
         reason = HELD_FOR_GANG
         retry_at = min([*filter(None, [retry_at]), *(hold.until for hold in holds)])
@@ -127,7 +125,7 @@ def unplaced(
         short = [skip for skip in candidates.refused.values() if skip.reason == reason]
         all_ = counted(len(candidates.options), "option")
         message = f"{len(short)} of {all_} refused lately; {short[0].message}"
-        count, ceiling = too_dear(claim.requirements, candidates.suitable_types, known)
+        count, ceiling = too_dear(claim.requirements, candidates.suitable_types, candidates.known)
         if count:
             cost = "option costs" if count == 1 else "options cost"
             message += f"; {count} {cost} more than the ceiling of ${ceiling:.4f} an hour (--price-ceiling)"
@@ -179,7 +177,7 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
     return replace(waits, reason="ReservationPending", message=message, retry_at=by)
 
 
-def too_few_values(claim: Claim, candidates: CandidateOptions, known: ClassCatalog) -> Unplaced | None:
+def too_few_values(claim: Claim, candidates: CandidateOptions) -> Unplaced | None:
     """The reason why a claim with unmet minValues waits; None if they are met.
 
     Karpenter launches no such claim either, unless its minValuesPolicy is BestEffort
@@ -188,7 +186,7 @@ def too_few_values(claim: Claim, candidates: CandidateOptions, known: ClassCatal
     if not candidates.suitable_types:
         return None  # a reason of its own
     for key, least in claim.min_values:
-        values = sorted(possible_values(key, claim.requirements, candidates.suitable_types, known))
+        values = sorted(possible_values(key, claim.requirements, candidates.suitable_types, candidates.known))
         if len(values) < least:
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
             message = (
@@ -199,10 +197,9 @@ def too_few_values(claim: Claim, candidates: CandidateOptions, known: ClassCatal
     return None
 
 
-def _nothing(
-    claim: Claim, candidates: CandidateOptions, known: ClassCatalog, skipped: Sequence[Skipped]
-) -> tuple[str, str]:
+def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipped]) -> tuple[str, str]:
     """Why the claim has no option."""
+    known = candidates.known
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
     if not candidates.suitable_types:
         exclusions = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())

@@ -63,7 +63,9 @@ class StaticGrant:
 def usable_slots(claim: Claim, supply: LaunchSupply) -> UsableSlots:
     """The slots for claims like this one, which allow reservations only."""
     slots = {
-        way.odcr_id: way.free + way.lent for way in ways(claim, supply, OptionCatalog(supply)) if way.odcr_id
+        way.odcr_id: way.free + way.lent
+        for way in ways(claim, OptionCatalog(supply).candidates(claim), supply)
+        if way.odcr_id
     }
     usable = frozenset(odcr_id for odcr_id in slots if usable_for(claim, odcr_id, supply))
     return UsableSlots(

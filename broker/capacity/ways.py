@@ -14,7 +14,7 @@ from itertools import islice
 
 from broker.capacity.entitlement import SlotPool
 from broker.capacity.model import Claim, Inventory, Option, Skipped
-from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, OptionCatalog, full
+from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, full
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy
@@ -45,24 +45,23 @@ class Way:
 
 def ways(
     need: Claim,
+    candidates: CandidateOptions,
     supply: LaunchSupply,
-    catalog: OptionCatalog,
     reclaimed: Mapping[SlotPool, int] | None = None,
     *,
     vacancy: Vacancy | None = None,
 ) -> Iterator[Way]:
-    """The ways of a claim, the preferred first.
+    """The ways of a claim with these options, the preferred first.
 
     `reclaimed`: lent slots that other claims get back. `vacancy`: the slot of the node that it succeeds.
     """
-    candidates = catalog.candidates(need)
     last_resort = frozenset(candidates.last_resort)
     lent = _returnable(need, candidates, supply, reclaimed or {})
     for option in candidates.options:
         refused = candidates.refused.get(option)
         if not option.odcr_ids:
             short = refused is not None or option in last_resort
-            takes = vacancy and not short and vacancy.takes(option, need, catalog.known(need))
+            takes = vacancy and not short and vacancy.takes(option, need, candidates.known)
             joins = vacancy.odcr_id if vacancy and takes else ""
             yield Way(option=option, joins=joins, last_resort=option in last_resort, out=refused)
             continue

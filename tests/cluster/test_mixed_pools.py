@@ -15,7 +15,7 @@ from tests.cluster import test_disruption as disruption
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Provider, Stack
-from tests.cluster.test_drift import drift
+from tests.cluster.test_drift import daemon_set, drift, requesting
 from tests.cluster.test_provisioning import bound, pods, pool, start
 
 GPU = {"nvidia.com/gpu": "1"}
@@ -132,3 +132,23 @@ def test_drifted_node_of_a_pod_that_selects_a_dear_type_is_replaced(stack: Stack
     disruption.gone(stack, "old")
     (instance,) = stack.aws.instances()
     assert instance["InstanceType"] == "m5.2xlarge"
+
+
+@pytest.mark.covers("FLT-35", "KRP-35")
+def test_machines_that_hold_the_pods_are_compared_with_each_other_only(stack: Stack) -> None:
+    """The smallest type holds them beside no DaemonSet: it makes no other too dear, and no slot theirs."""
+    gpus = stack.aws.odcr("g5.12xlarge")
+    stack.node_class("web", group=stack.aws.group(gpus), zones=(A,))
+    stack.node_pool("web", node_class="web")
+    requirements = required(["m5.large", "m5.2xlarge", "g5.12xlarge"], [RESERVED, ON_DEMAND])
+    never = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    disruption.change(stack, "web", disruption=never, template={"spec": {"requirements": requirements}})
+    daemon_set(stack)
+    stack.start(price_ceiling=2.0)
+    old = disruption.node(stack, "old", types=("m5.2xlarge",))
+    stack.pod("app", node=old, containers=[requesting("5Gi")])
+    drift(stack, "old")
+    stack.until_event("old", "DisruptionLaunching", text="launched first (on-demand us-east-1a)")
+    disruption.gone(stack, "old")
+    (instance,) = stack.aws.instances()
+    assert (instance["InstanceType"], instance.get("CapacityReservationId")) == ("m5.2xlarge", None)

@@ -24,7 +24,7 @@ from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.attempts import Outcome
-from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults
 from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import because
 from broker.commands.explain.event_facts import KARPENTER, concerned, happened, written_by
@@ -166,10 +166,9 @@ class Forecaster:
         except ProviderError as error:
             node_class = claim.spec.node_class_ref.name
             pools = (pool for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
-            tried = (Option(pool=pool) for pool in pools)
             return ClaimForecast(
                 decision=f"unknown, because EC2 cannot be read: {error}",
-                shortages=blocking(current, tried, now=self.now, node_class=node_class),
+                shortages=blocking(current.active(pool, self.now, node_class=node_class) for pool in pools),
             )
 
 

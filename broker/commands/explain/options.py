@@ -30,7 +30,7 @@ from broker.capacity.model import (
     Pool,
     Skipped,
 )
-from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
@@ -123,39 +123,38 @@ def forecast_planned(
     result = plan(waiting, supply, launched=launched)
     decision = decided(result, planned.uid)
     catalog = OptionCatalog(supply)
-    options = catalog.candidates(planned).options
+    candidates = catalog.candidates(planned)
     nominated = result.nominated.get(planned.uid)
     slot = (planned.slot,) if planned.slot else ()
     return ClaimForecast(
         decision=decision.sentence,
         rows=[
-            *_rows(planned, supply.inventory, catalog, decision, _lent(planned, supply, catalog)),
-            *_later(planned, supply.inventory, catalog),
+            *_rows(planned, supply.inventory, candidates, decision, _lent(planned, candidates, supply)),
+            *_later(planned, supply.inventory, candidates),
         ],
-        shortages=blocking(supply.shortages, options, now=supply.now, node_class=planned.node_class),
+        shortages=blocking(catalog.shortage(option, candidates.known) for option in candidates.options),
         waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
 
 
-def _lent(claim: Claim, supply: LaunchSupply, catalog: OptionCatalog) -> Counter[Option]:
+def _lent(claim: Claim, candidates: CandidateOptions, supply: LaunchSupply) -> Counter[Option]:
     """The lent slots of each option that their owner, the claim's queue, gets back."""
     lent: Counter[Option] = Counter()
-    for way in ways(claim, supply, catalog):
+    for way in ways(claim, candidates, supply):
         lent[way.option] += way.lent
     return lent
 
 
-def _later(claim: Claim, inventory: Inventory, catalog: OptionCatalog) -> Iterator[dict[str, Any]]:
+def _later(claim: Claim, inventory: Inventory, candidates: CandidateOptions) -> Iterator[dict[str, Any]]:
     """The reservations of the class that begin, of types and zones that the claim accepts.
 
     `soon`: within minutes, so that the claim waits for them; `later`: the others.
     """
-    known, candidates = catalog.known(claim), catalog.candidates(claim)
     soon = {odcr.id for odcr, _ in candidates.soon}
     types = {candidate.type.name for candidate in candidates.suitable_types}
     if "reserved" not in capacity_types(claim.requirements):
         return
-    for odcr in known.node_class.resolved.pending:
+    for odcr in candidates.known.node_class.resolved.pending:
         if odcr.instance_type in types and claim.requirements.allows(ZONE, odcr.zone):
             pool = Pool(
                 capacity_type="reserved",
@@ -170,11 +169,8 @@ def _later(claim: Claim, inventory: Inventory, catalog: OptionCatalog) -> Iterat
             yield _row(Option(pool=pool), inventory, verdict=verdict, skipped=skipped)
 
 
-def blocking(
-    shortages: Shortages, options: Iterable[Option], *, now: datetime, node_class: str
-) -> tuple[Shortage, ...]:
-    """The current shortages that block these options, by scope."""
-    active = (shortages.active(option, now, node_class=node_class) for option in options)
+def blocking(active: Iterable[Shortage | None]) -> tuple[Shortage, ...]:
+    """The shortages that block options, each once, by scope."""
     by_scope = {shortage.scope: shortage for shortage in active if shortage is not None}
     return tuple(by_scope[scope] for scope in sorted(by_scope))
 
@@ -182,11 +178,11 @@ def blocking(
 def _rows(
     claim: Claim,
     inventory: Inventory,
-    catalog: OptionCatalog,
+    candidates: CandidateOptions,
     decision: Decision,
     lent: Counter[Option],
 ) -> Iterator[dict[str, Any]]:
-    candidates, chosen = catalog.candidates(claim), decision.option
+    chosen = decision.option
     why = {skip.pool: skip for skip in decision.skipped}
     place = candidates.options.index(chosen) if chosen in candidates.options else len(candidates.options)
     for number, option in enumerate(candidates.options):
@@ -200,7 +196,7 @@ def _rows(
             reason="OutbidInPlan" if outbid else "",
             lent=lent[option],
         )
-    unfit = misfits(claim, candidates.suitable_types, catalog.known(claim))
+    unfit = misfits(claim, candidates.suitable_types, candidates.known)
     for skipped in chain(candidates.withheld, unfit):
         yield _row(Option(pool=skipped.pool), inventory, verdict="unfit", skipped=skipped)
 

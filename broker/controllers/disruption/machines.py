@@ -5,7 +5,7 @@ Invariant: a machine is one that provisioning would make, had by one of the ways
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -33,6 +33,7 @@ from broker.controllers.disruption.choosing import (
     own_slot,
     problem_of,
 )
+from broker.controllers.disruption.host_trials import HostTrials
 from broker.controllers.disruption.prices import NodeValues
 from broker.controllers.disruption.replacements import Demand, Pair, planned
 from broker.controllers.disruption.rollouts import ReplaceWay
@@ -53,18 +54,15 @@ from broker.controllers.snapshot import Snapshot
 from broker.placement.claims import BadClaim, in_gangs
 from broker.placement.claims import planned as planned_claim
 from broker.placement.daemons import DaemonOverhead
-from broker.placement.filters import prepare
-from broker.placement.machines import label_keys
-from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption
-from broker.placement.packing_state import Supply, node_of
+from broker.placement.packing_state import Supply
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import PlacementSnapshot
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import draw_request
 from providers.errors import ProviderError
 
-MOST_TRIED: Final = 240  # pairs of type and zone
 _OF_EVERY_TYPE: Final = frozenset({CPU, MEMORY, PODS, NODES})  # resources that each machine has
 OVER_LIMITS: Final = "a replacement would exceed the limits of NodePool {}"
 
@@ -220,45 +218,27 @@ class MachineFinder:
         Of a following pool, only those in its usable slots: its loop would end any other node. `vacancy`: the
         slot that the node leaves, if one outside may have it then.
         """
-        compared = self._fitting(needed, claim, placement, vacancy, self.catalog)
-        if any(item.open for item in compared[0]):
-            return compared
-        return self._fitting(needed, claim, placement, vacancy, self.catalog.uncompared)
-
-    def _fitting(
-        self,
-        needed: Demand,
-        claim: Claim,
-        placement: PlacementSnapshot,
-        vacancy: Vacancy | None,
-        catalog: OptionCatalog,
-    ) -> tuple[list[Fitting], list[MachineOption]]:
-        known = catalog.known(claim)
-        labels = template_labels(needed.node.pool, claim.requirements)
-        inventory, follower = self.supply.inventory, follows(needed.node.pool)
-        maker = MachineMaker(needed.node.pool, labels, known, inventory, self._overhead, self._learned)
-        repelling = {term.topology_key for terms in placement.repelling for term in terms}
-        keys = sorted({*label_keys(needed.pods, placement.storage), *repelling})
-        places: set[tuple[str, str]] = set()
-        fits: dict[Hashable, bool] = {}
-        fitting: list[Fitting] = []
-        failed: list[MachineOption] = []
-        for way in ways(claim, self.supply, catalog, vacancy=vacancy):
-            place = (way.option.pool.instance_type, way.option.pool.zone)
-            if place not in places and len(places) == MOST_TRIED:
-                continue
-            places.add(place)
-            machine = maker.machine(way)
-            room = tuple(sorted(machine.node.allocatable.items()))  # DaemonSets can differ, too
-            kind = (room, *(machine.node.labels.get(key) for key in keys))
-            if kind not in fits:
-                fits[kind] = hosts(node_of(machine, claim.name), needed.pods, placement)
-            usable = not follower or (way.odcr_id and usable_for(claim, way.odcr_id, self.supply))
-            if fits[kind] and usable:
-                fitting.append(Fitting(machine, way))
-            else:
-                failed.append(machine)
-        return fitting, failed
+        pool = needed.node.pool
+        trials = HostTrials(
+            pods=needed.pods,
+            placement=placement,
+            maker=MachineMaker(
+                pool,
+                template_labels(pool, claim.requirements),
+                self.catalog.known(claim),
+                self.supply.inventory,
+                self._overhead,
+                self._learned,
+            ),
+            usable=lambda slot: not follows(pool) or bool(slot and usable_for(claim, slot, self.supply)),
+        )
+        candidates = self.catalog.hosting(claim, lambda option: trials.machine(option) is not None)
+        fitting = [
+            Fitting(machine, way)
+            for way in ways(claim, candidates, self.supply, vacancy=vacancy)
+            if (machine := trials.machine(way.option, way.odcr_id))
+        ]
+        return fitting, trials.failed
 
     def over_limits(self, nodes: Sequence[ManagedNode]) -> str:
         """Why the limits of their pools allow no replacement of any type; empty if they may."""
@@ -370,13 +350,3 @@ def new_claim(body: Mapping[str, Any]) -> NodeClaim:
     """The claim of a body as it will be created; its name stands for its uid."""
     metadata = body["metadata"]
     return NodeClaim.decode({**body, "metadata": {**metadata, "uid": metadata["name"]}})
-
-
-def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot) -> bool:
-    """Whether a new node holds all these pods together."""
-    trial = placement.with_node(node)
-    for pod in pods:
-        if prepare(pod, trial).reasons(trial.states[node.name]):
-            return False
-        trial = trial.with_pod(pod, node.name)
-    return True

@@ -116,7 +116,7 @@ def offers(
     `taken`: the slots that waiting claims will take; `reclaimed`: the lent slots that they wait for.
     """
     inventory, entitlements = supply.inventory, supply.entitlements
-    catalog = OptionCatalog(supply).uncompared
+    catalog = OptionCatalog(supply)
     smaller: dict[MachineSort, SmallerMachine] = {}
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
@@ -134,12 +134,13 @@ def offers(
                 requirements=pool.requirements,
                 priority=max(pod.priority for pod in pods if pod.drawing == drawing),
             )
-            known = catalog.known(claim)
-            every = [*ways(claim, supply, catalog, reclaimed)]
+            candidates = catalog.every(claim)
+            known = candidates.known
+            every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
             taken_ways = [way for way in every if _taken(way)] if open_ways and drawing in choosing else []
             if not open_ways:
-                waits = unplaced(claim, catalog.candidates(claim), known, OutbidOptions(inventory))
+                waits = unplaced(claim, candidates, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
             for way in open_ways:
                 if way.odcr_id:
@@ -150,13 +151,13 @@ def offers(
                     pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, drawing
                 )
                 for way in open_ways:
-                    machine = maker.machine(way)
+                    machine = replace(maker.machine(way.option, way.odcr_id), valued=way.valued)
                     if way.last_resort:
                         machine = replace(machine, weight=machine.weight - LAST_RESORT)
                     if way.lent and not way.free:  # free slots come before those that a borrower gives back
                         machine = replace(machine, cost=2 * machine.cost)
                     options.append(machine)
-                full += map(maker.machine, taken_ways)
+                full += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
                 smaller |= maker.smaller
     full = [machine for machine in full if machine.source not in room]
     room |= {machine.source: 0 for machine in full}
@@ -244,23 +245,25 @@ class MachineMaker:
         """`labels`: those that do not follow from the instance."""
         self._pool, self._labels, self._drawing = pool, labels, drawing
         self._inventory, self._daemons, self._learned = inventory, daemons, learned
-        self.known = known
+        self._known = known
         self.smaller: dict[MachineSort, SmallerMachine] = {}
         self._taints = node_taints(pool.spec.template.spec.taints)
         self._capacity: dict[str, dict[str, int]] = {}
 
-    def machine(self, way: Way) -> MachineOption:
-        """The machine of a way; the claim of pods with rules about its reservation names that reservation."""
-        place = way.option.pool
-        candidate = self.known.candidates[place.instance_type]
-        zone = self.known.zones.get(place.zone, {})
+    def machine(self, option: Option, odcr_id: str = "") -> MachineOption:
+        """The machine of an option, in a reservation or outside (empty).
+
+        The claim of pods with rules about its reservation names that reservation.
+        """
+        place = option.pool
+        candidate = self._known.candidates[place.instance_type]
+        zone = self._known.zones.get(place.zone, {})
         labels = {**candidate.labels, **zone, CAPACITY_TYPE: place.capacity_type, **self._labels}
-        if not way.odcr_id:
-            return self._machine(way.option, candidate, labels, _price(way.option.price, candidate.type))
-        labels |= reservation_labels(self._inventory.odcrs[way.odcr_id])
+        if not odcr_id:
+            return self._machine(option, candidate, labels, _price(option.price, candidate.type))
+        labels |= reservation_labels(self._inventory.odcrs[odcr_id])
         cost = SLOT_SHARE * _price(None, candidate.type)
-        machine = self._machine(way.option, candidate, labels, cost, way.odcr_id)
-        return replace(machine, valued=True) if way.valued else machine
+        return self._machine(option, candidate, labels, cost, odcr_id)
 
     def _machine(
         self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""
@@ -277,7 +280,7 @@ class MachineMaker:
             self.smaller[sort] = SmallerMachine(expected=room, room=less, node=node_name)
             room = {**room, **less}
         if name not in self._capacity:
-            self._capacity[name] = whole(capacity(candidate.type, self.known.node_class)) | {NODES: 1}
+            self._capacity[name] = whole(capacity(candidate.type, self._known.node_class)) | {NODES: 1}
         return MachineOption(
             pool=self._pool.name,
             node=replace(node, allocatable={key: max(0, amount) for key, amount in room.items()}),

@@ -221,9 +221,10 @@ def joined(
         given = replace(given, shortages=refused)
     need = claim("c", **{"kinds": BOTH, "types": ["m5.xlarge"], "zones": ["us-east-1a"], **more})
     vacancy = Vacancy(odcr_id="cr-1", closed=ClosedPlaces(kept, given), supply=given)
-    offered = [*ways(need, given, OptionCatalog(given), vacancy=vacancy)]
+    candidates = OptionCatalog(given).candidates(need)
+    offered = [*ways(need, candidates, given, vacancy=vacancy)]
     assert all(not way.joins for way in offered if way.odcr_id)
-    assert not any(way.joins for way in ways(need, given, OptionCatalog(given)))
+    assert not any(way.joins for way in ways(need, candidates, given))
     return {way.joins for way in offered} - {""}
 
 

@@ -13,6 +13,7 @@ from broker.capacity.answers import remember, scopes
 from broker.capacity.full_slots import full_ids
 from broker.capacity.model import Claim, Inventory, Plan, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
+from broker.commands.explain.options import forecast_planned
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Odcr
 
@@ -29,6 +30,7 @@ from .builders import (
     odcr,
     planned,
     refusals,
+    supply,
 )
 
 OPEN = Selection(preference="open")
@@ -165,6 +167,10 @@ def test_launch_in_another_zone_while_one_is_short(scope: Scope, gone: str) -> N
     known = Shortages().record(scope, class_=class_, code="InsufficientInstanceCapacity", now=NOW)
     plan = planned([claim(types=["m5.large"])], node_class(), inventory(), shortages=known)
     assert chosen(plan) == {"claim-1": "on-demand:m5.large:us-east-1b"}
+    given = supply({"default": node_class()}, inventory(), shortages=known)
+    wants = claim(types=["m5.large"])
+    forecast = forecast_planned(wants, [wants], given, launched={})
+    assert [shortage.scope for shortage in forecast.shortages] == [scope]
     assert gone not in [str(option.pool) for option in plan.assignments[0].rest]
     later = planned(
         [claim(types=["m5.large"])], node_class(), inventory(), shortages=known, now=NOW + minutes(3)

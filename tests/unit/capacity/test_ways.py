@@ -52,7 +52,7 @@ def found(
     classes = {"default": node_class(Selection(group_arn=GROUP), world)}
     world_supply = supply(classes, world, entitlements=entitlements or Entitlements(), shortages=shortages)
     need = claim("need", kinds=kinds, types=["m5.xlarge"], zones=["us-east-1a"], priority=10)
-    return [*ways(need, world_supply, OptionCatalog(world_supply), reclaimed)]
+    return [*ways(need, OptionCatalog(world_supply).candidates(need), world_supply, reclaimed)]
 
 
 def shown(way: Way) -> tuple[str, int, int, bool, str]:

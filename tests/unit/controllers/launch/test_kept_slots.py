@@ -63,7 +63,8 @@ def by_launches(supply: LaunchSupply, *claims: NodeClaim) -> int:
 
 def by_provisioning(supply: LaunchSupply, *claims: NodeClaim) -> int:
     taken = forecast(claims, supply, launched={}, pod=lambda _: None, seconds=60, timer=float).taken
-    return sum(way.free - taken[way.odcr_id] for way in ways(STRANGER, supply, OptionCatalog(supply)))
+    candidates = OptionCatalog(supply).candidates(STRANGER)
+    return sum(way.free - taken[way.odcr_id] for way in ways(STRANGER, candidates, supply))
 
 
 def by_grants(supply: LaunchSupply, *claims: NodeClaim) -> int:
