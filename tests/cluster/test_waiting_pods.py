@@ -242,6 +242,32 @@ def test_page_of_a_pod_shows_when_a_block_begins(
     assert [item["command"] for item in page["do"]] == [command]
 
 
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_has_the_options_of_each_of_its_affinity_terms(stack: Stack) -> None:
+    full = stack.aws.odcr("m5.large", A, 1)
+    stack.aws.rival(full)
+    stack.node_class(id_=full)
+    pool(stack)
+    start(stack)
+    stack.until(lambda: stack.condition(NodePool, "team", names.READY), "the pool is served", step=1.0)
+    stack.stop()
+    wanted = ({names.CAPACITY_TYPE: RESERVED}, {names.INSTANCE_TYPE: "m5.xlarge"}, {names.ZONE: "none"})
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": key, "operator": "In", "values": [value]} for key, value in term.items()
+            ]
+        }
+        for term in wanted
+    ]
+    selects = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pods(stack, 1, spec={"affinity": {"nodeAffinity": selects}})
+    options = {option["pool"]: option["verdict"] for option in explained(stack, "p-0")["options"]}
+    assert {pool.split(":")[1] for pool in options if "on-demand" in pool} == {"m5.xlarge"}
+    assert options[f"on-demand:m5.xlarge:{A}"] == "next"
+    assert options[f"reserved:m5.large:{A}:{full}"] == "skipped"
+
+
 @pytest.mark.covers("ONC-02", "FLT-54")
 def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_an_idle_slot(
     stack: Stack,

@@ -8,12 +8,13 @@ count are not seen.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
@@ -42,6 +43,8 @@ from broker.commands.plan.claims import considered
 from broker.placement.claims import in_gangs
 from broker.reservations.claims import ending_claims
 from broker.text import counted, format_time
+
+VERDICTS: Final = ("next", "then", "skipped", "soon", "later", "unfit")  # of an option, the best first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,30 @@ def forecast_planned(
         shortages=blocking(catalog.shortage(option, candidates.known) for option in candidates.options),
         waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
+
+
+def any_of(forecasts: Sequence[ClaimForecast]) -> ClaimForecast:
+    """The forecast of a pod that gets one of these claims: that in a slot, or else the cheapest."""
+    if len(forecasts) == 1:
+        return forecasts[0]
+    best = min(forecasts, key=lambda forecast: min(map(_rank, forecast.rows), default=(len(VERDICTS),)))
+    rows: dict[str, Mapping[str, Any]] = {}
+    theirs = (none_next(forecast.rows) for forecast in forecasts if forecast is not best)
+    for row in sorted(chain(best.rows, *theirs), key=_rank):
+        rows.setdefault(row["pool"], row)
+    shortages = blocking(shortage for forecast in forecasts for shortage in forecast.shortages)
+    return replace(best, rows=[*rows.values()], shortages=shortages)
+
+
+def none_next(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The options of a claim that the broker does not make: none is launched next."""
+    yield from ({**row, "verdict": "then" if row["verdict"] == "next" else row["verdict"]} for row in rows)
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+    price = row["usd_hour"]
+    unreserved = row["capacity_type"] != "reserved"
+    return VERDICTS.index(row["verdict"]), unreserved, math.inf if price is None else price
 
 
 def _lent(claim: Claim, candidates: CandidateOptions, supply: LaunchSupply) -> Counter[Option]:

@@ -9,7 +9,7 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,9 +20,9 @@ from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.advice import best_advice
 from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
-from broker.commands.explain.options import ClaimForecast
+from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
-from broker.commands.explain.probe import probe
+from broker.commands.explain.probe import probes
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import slot_rows
 from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
@@ -93,7 +93,7 @@ class PodExplainer:
         held = bool(row.obstacles.held) and row.reason != GATED
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
         if unfit and options is not None:
-            options = replace(options, rows=[*_none_next(options.rows)])
+            options = replace(options, rows=[*none_next(options.rows)])
         slots = [*_slots(situation, claim, chosen, options)]
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
@@ -120,8 +120,8 @@ class PodExplainer:
         classes = {item.name for item in self.situation.classes}
         if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
             return None
-        planned = probe(pod, chosen.pool, draw_rights(self.situation))
-        return self.forecaster.among(planned, [*self.situation.claims, planned])
+        planned = probes(pod, chosen.pool, draw_rights(self.situation))
+        return any_of([self.forecaster.among(item, [*self.situation.claims, item]) for item in planned])
 
 
 # ---- a pod that waits
@@ -131,11 +131,6 @@ def _state(row: WaitingPod, now: datetime) -> str:
     pool = f", NodePool {row.node_pool}" if row.node_pool else ""
     claim = f", NodeClaim {row.claim}" if row.claim else ""
     return f"waits for {age(now - (row.since or now))}{pool}{claim}"
-
-
-def _none_next(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The options of a pod that the broker makes no claim for: none is launched next."""
-    yield from ({**row, "verdict": "then" if row["verdict"] == "next" else row["verdict"]} for row in rows)
 
 
 def _pools(verdicts: Sequence[PoolVerdict], *, unfit: bool) -> Iterator[dict[str, Any]]:
