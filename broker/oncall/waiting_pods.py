@@ -315,8 +315,7 @@ def _without_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tupl
         return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
     if choice.absent:
         return NO_NODEPOOL, choice.absent
-    lacking_first = sorted(verdicts, key=lambda verdict: not verdict.lack)
-    return NO_NODEPOOL, none_accepts((verdict.pool.name, verdict.rejection) for verdict in lacking_first)
+    return NO_NODEPOOL, none_accepts(verdicts)
 
 
 def _remedy(choice: PoolChoice) -> str:

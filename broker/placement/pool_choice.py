@@ -20,7 +20,7 @@ from broker.capacity.options import with_capacity_types
 from broker.capacity.requirements import InvalidRequirement
 from broker.placement.future_nodes import FutureNode, future_node
 from broker.placement.model import PodInfo
-from broker.placement.selectors import IN
+from broker.placement.selectors import IN, holds
 from broker.text import abridged, nearest
 
 # EKS runs the controller of this group outside of the cluster.
@@ -50,13 +50,15 @@ RoomLack = Callable[[FutureNode, PodInfo], Lack]
 class PoolVerdict:
     """`rejection`: why the pod gets no node of the pool; empty if it may get one. `accepts`: whether labels
     and taints admit the pod, and a type has room for it, even if the pool serves no pod now. `lack`: the
-    part to correct, if only the room lacks, or the pool cannot be read.
+    part to correct, if only the room lacks, or the pool cannot be read. `named`: whether the pod allows
+    the name of the pool.
     """
 
     pool: NodePool
     rejection: str
     accepts: bool
     lack: str = ""
+    named: bool = True
 
     @property
     def node_class(self) -> str:
@@ -110,7 +112,7 @@ def not_serving(pool: NodePool) -> str:
 def pool_verdicts(pod: PodInfo, pools: Iterable[NodePool], room_lack: RoomLack) -> list[PoolVerdict]:
     """All pools; the first without a rejection is the one that the pod gets its node from."""
     verdicts = [pool_verdict(pod, pool, room_lack) for pool in by_weight(pools)]
-    return sorted(verdicts, key=lambda verdict: (bool(verdict.rejection), of_broker(verdict.pool)))
+    return sorted(verdicts, key=lambda v: (bool(v.rejection), not v.named, of_broker(v.pool)))
 
 
 def pool_verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdict:
@@ -123,7 +125,19 @@ def pool_verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdi
         lack = Lack(f"its requirements cannot be read: {error}", "pool")
         unfit = lack.text
     rejection = unfit or not_serving(pool)
-    return PoolVerdict(pool=pool, rejection=rejection, accepts=not unfit, lack=lack.of)
+    return PoolVerdict(
+        pool=pool, rejection=rejection, accepts=not unfit, lack=lack.of, named=_allows_name(pod, pool.name)
+    )
+
+
+def _allows_name(pod: PodInfo, pool: str) -> bool:
+    """Whether the pod's selector and one term of its affinity allow the name of the pool."""
+    terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]
+    tests = ((*pod.node_selector, *expressions) for expressions in terms)
+    return any(
+        all(holds(item, {names.NODEPOOL: pool}) for item in selector if item.key == names.NODEPOOL)
+        for selector in tests
+    )
 
 
 def asked(pod: PodInfo) -> Hashable:
@@ -159,9 +173,15 @@ def by_reason(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{pools_named(pools)}: {reason}" for reason, pools in named.items()]
 
 
-def none_accepts(reasons: Iterable[tuple[str, str]]) -> str:
-    """That no NodePool accepts a pod, with the reason of each by its name."""
-    return f"no NodePool accepts it: {abridged(by_reason(reasons), MOST_NAMED)}"
+def none_accepts(verdicts: Iterable[PoolVerdict]) -> str:
+    """That no NodePool accepts a pod, with the reason of each, or only of those that the pod names.
+
+    Those that lack only the room come first.
+    """
+    every = sorted(verdicts, key=lambda verdict: not verdict.lack)
+    named = [verdict for verdict in every if verdict.named] or every
+    reasons = by_reason((verdict.pool.name, verdict.rejection) for verdict in named)
+    return f"no NodePool accepts it: {abridged(reasons, MOST_NAMED)}"
 
 
 def pools_named(pools: Sequence[str]) -> str:

@@ -80,11 +80,13 @@ def _unmatched(pod: PodInfo, rejections: Sequence[TypeRejection]) -> str:
     # A test that no type meets is the cause by itself.
     tests = set.intersection(*failing) or set.union(*failing)
     of_selector = [item for item in pod.node_selector if item in tests]
-    of_affinity = [item for item in _affinity(pod) if item in tests]
+    of_terms = [[item for item in term.expressions if item in tests] for term in pod.node_terms or ()]
+    of_affinity = " or ".join(dict.fromkeys(text for items in of_terms if (text := _named(items))))
     parts = [name for name, items in (("selector", of_selector), ("affinity", of_affinity)) if items]
     text = _types(rejections, "does not match", "do not match")
-    named = _named((*of_selector, *of_affinity))
-    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{named}{_cause(tests, rejections)}"
+    named = ", ".join(filter(None, [_named(of_selector), of_affinity]))
+    which = f" ({named})" if named else ""
+    return f"{text} the pod's node {' and '.join(parts) or 'affinity'}{which}{_cause(tests, rejections)}"
 
 
 def _cause(tests: Iterable[SelectorRequirement], rejections: Sequence[TypeRejection]) -> str:
@@ -101,8 +103,7 @@ def _cause(tests: Iterable[SelectorRequirement], rejections: Sequence[TypeReject
 
 
 def _named(tests: Iterable[SelectorRequirement]) -> str:
-    texts = [shown(item) for item in dict.fromkeys(tests)]
-    return f" ({abridged(texts, MOST_NAMED)})" if texts else ""
+    return abridged([shown(item) for item in dict.fromkeys(tests)], MOST_NAMED)
 
 
 def _too_small(pod: PodInfo, rejections: Sequence[TypeRejection]) -> str:

@@ -97,7 +97,7 @@ def _texts(
         pools = counted(len(others), "other NodePool")
         of_others = f"{pools} of no use to it by its node selector, affinity or tolerations"
         if not texts:
-            of_others = none_accepts((verdict.pool.name, verdict.rejection) for verdict in others)
+            of_others = none_accepts(others)
         texts.append(of_others)
     return texts
 

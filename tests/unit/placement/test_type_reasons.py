@@ -46,10 +46,15 @@ def reason(options: list[MachineOption], **pod: Any) -> str:
             "3 instance types do not match the pod's node selector and affinity (arch In [arm64], "
             "disk In [ssd])",
         ),
+        (
+            {"affinity": node_affinity({"matchExpressions": BOTH}, {"matchExpressions": BOTH[:1]})},
+            "3 instance types do not match the pod's node affinity (disk In [ssd], cores Gt [8] or "
+            "disk In [ssd])",
+        ),
         ({"cpu": "9"}, "3 instance types have too little cpu (2 for pods at most, the pod requests 9)"),
         ({"requests": {"nvidia.com/gpu": "1"}}, "3 instance types have no nvidia.com/gpu"),
     ],
-    ids=["selector", "type", "affinity", "both", "room", "device"],
+    ids=["selector", "type", "affinity", "both", "terms", "room", "device"],
 )
 def test_types_of_all_zones_count_once_and_no_node_is_named(pod: dict[str, Any], text: str) -> None:
     assert reason(TYPES, **pod) == text

@@ -30,9 +30,9 @@ TYPES = (
 ROOM = TypeRoom(lambda: {type_.name: type_ for type_ in TYPES})
 
 
-def pool(name: str, draws: str = "") -> NodePool:
+def pool(name: str, draws: str = "", **spec: Any) -> NodePool:
     ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}
-    template: dict[str, Any] = {"spec": {"nodeClassRef": ref}}
+    template: dict[str, Any] = {"spec": {"nodeClassRef": ref, **spec}}
     template["metadata"] = {"annotations": {names.DRAWS_FROM: draws} if draws else {}}
     return NodePool.decode({"metadata": {"name": name}, "spec": {"template": template}})
 
@@ -114,6 +114,17 @@ def test_pools_with_one_reason_are_one_clause() -> None:
     assert reason_of(chosen, pool("a"), pool("b")) == (
         "NodePools a, b: EC2 has no instance type that it and the pod's selector allow "
         f"({names.INSTANCE_FAMILY} one of m5, {names.INSTANCE_GPU_NAME} one of h100)"
+    )
+
+
+@pytest.mark.covers("FLT-35")
+def test_of_pools_that_refuse_a_pod_only_the_one_that_it_names_is_shown() -> None:
+    reserved = {"key": names.CAPACITY_TYPE, "operator": "In", "values": ["reserved"]}
+    pools = [pool(name, requirements=[reserved]) for name in ("a", "b", "c", "mix")]
+    chosen = {names.NODEPOOL: "mix", names.CAPACITY_TYPE: "spot"}
+    assert reason_of(chosen, *pools) == (
+        f"no NodePool accepts it: NodePool mix: {names.CAPACITY_TYPE}: no value satisfies In [reserved] and "
+        "In [spot]"
     )
 
 
