@@ -96,6 +96,19 @@ def test_pods_get_a_free_slot_however_dear_its_type_is(stack: Stack, monkeypatch
 
 
 @pytest.mark.covers("FLT-35")
+def test_full_reservation_of_the_type_that_a_pod_needs_is_its_reason_beside_plain_types(stack: Stack) -> None:
+    full, plain = stack.aws.odcr("g5.12xlarge"), stack.aws.odcr("m5.large")
+    stack.aws.rival(full)
+    stack.node_class(group=stack.aws.group(full, plain))
+    mixed(stack, ["m5.large", "g5.12xlarge"], [RESERVED])
+    gpu_pod(stack)
+    start(stack)
+    pods(stack, 0)
+    event = stack.until_event("gpu", "FailedScheduling", kind="Pod", text="NodePool")
+    assert f"no free slot is left for it in {full} (g5.12xlarge, {A})" in event.message
+
+
+@pytest.mark.covers("FLT-35")
 def test_limit_of_gpus_is_the_reason_in_a_pool_of_plain_types_too(stack: Stack) -> None:
     stack.node_class(preference="none")
     mixed(stack, ["m5.large", "g5.12xlarge"], [ON_DEMAND], limits={"nvidia.com/gpu": "2"})

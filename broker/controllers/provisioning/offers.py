@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis.karpenter import NodePool
-from broker.apis.names import CAPACITY_TYPE, RESERVATION_LABELS
+from broker.apis.names import CAPACITY_TYPE
 from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
@@ -28,7 +28,6 @@ from broker.capacity.types import WELL_KNOWN, capacity, has_accelerator, reserva
 from broker.capacity.ways import Way, ways
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
-from broker.controllers.provisioning.reservation_rules import keys_read
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, PodInfo
@@ -40,7 +39,6 @@ from providers.model import InstanceType
 
 # A slot is paid for already: its cost only makes packing prefer the smaller instance.
 SLOT_SHARE: Final = 1e-3
-_CHOOSE_SLOTS: Final = frozenset({CAPACITY_TYPE, *RESERVATION_LABELS})
 # Dollars an hour of a type without a known price.
 CPU_GUESS: Final = 0.06
 ACCELERATOR_GUESS: Final = 4.0
@@ -51,7 +49,7 @@ LAST_RESORT: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
     """Machine options, and the free slots of each EC2 reservation. `full`: machines of reservations without a
-    free slot, for pods that choose among reservations: they see what is full, beside what they do not choose.
+    free slot. Pods that fit no other machine have them as the reason.
 
     `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
     pool and by what its pods draw from.
@@ -121,7 +119,6 @@ def offers(
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
     full: list[MachineOption] = []
-    choosing = {pod.drawing for pod in pods if _CHOOSE_SLOTS & {*keys_read([pod.info])}}
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
     lent: Counter[str] = Counter()
@@ -138,7 +135,7 @@ def offers(
             known = candidates.known
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
-            taken_ways = [way for way in every if _taken(way)] if open_ways and drawing in choosing else []
+            taken_ways = [way for way in every if _taken(way)] if open_ways else []
             if not open_ways:
                 waits = unplaced(claim, candidates, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
