@@ -18,6 +18,7 @@ from broker.kube.conditions import timestamp
 from .kit import claim, main, run
 from .town import DRAWS, P5, SINCE, A, Town, condition, owned_by
 
+REF = {"group": names.BROKER, "kind": "EC2NodeClass"}
 DEPLOYMENTS = Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True)
 
 
@@ -192,6 +193,17 @@ def test_page_of_a_pod_never_names_itself_as_the_command_that_helps(town: Town) 
     town.pod("train", spec={"nodeSelector": {names.NODEPOOL: "other"}})
     (row,) = town.explain("pod", "train", "-n", "ml")["do"]
     assert row["command"] == "kubectl get pod -n ml train -o yaml"
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_gives_no_advice_about_other_pods(town: Town) -> None:
+    town.mirror()
+    town.pool("gpu", template={"requirements": []})
+    town.pool("elsewhere", template={"nodeClassRef": {**REF, "name": "other"}})
+    town.pod("other", spec={"nodeSelector": {names.NODEPOOL: "elsewhere"}})
+    town.pod("train", spec={"nodeSelector": {names.NODEPOOL: "gpu", names.INSTANCE_TYPE: "p4d.24xlarge"}})
+    assert "pod ml/other could have a slot" in str(town.explain("cluster")["do"])
+    assert "ml/other" not in str(town.explain("pod", "train", "-n", "ml")["do"])
 
 
 @pytest.mark.covers("ONC-01")

@@ -222,17 +222,18 @@ def _about(
     chosen: PoolVerdict | None,
     options: ClaimForecast | None,
 ) -> Situation:
-    """The part of the situation about the pod: its claim, class and the reservations of that class."""
+    """The part of the situation about the pod: its claim, its class, and the owners of reservations of that
+    class. Idle slots are matched with this pod only.
+    """
     ref = claim.spec.node_class_ref.name if claim is not None else chosen.node_class if chosen else ""
-    mirrors = [mirror for mirror in situation.mirrors if ref in mirror.status.node_classes]
-    ids = {mirror.name for mirror in mirrors}
+    ids = {mirror.name for mirror in situation.mirrors if ref in mirror.status.node_classes}
     return replace(
         situation,
         whole=situation,
         claims=[claim] if claim is not None else [],
         pods=[] if claim is not None and claim.waits else [pod],
         classes=[item for item in situation.classes if item.name == ref],
-        mirrors=mirrors,
+        mirrors=(),
         reservations=[
             owner
             for owner in situation.reservations
