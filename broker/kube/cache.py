@@ -71,7 +71,7 @@ class Cache(Generic[T]):
         indexes: Indexes[T] | None = None,
         narrowed: bool = False,
     ) -> None:
-        self._model = model
+        self.model = model
         self._narrowed = narrowed
         self._indexes = dict(indexes or {})
         self._writes = threading.RLock()  # held while handlers run, so that they see changes in order
@@ -309,7 +309,7 @@ class Cache(Generic[T]):
 
     def _decode(self, key: str, version: int, raw: Raw) -> DecodedObject[T]:
         try:
-            return DecodedObject(key, version, decode(self._model, raw))
+            return DecodedObject(key, version, decode(self.model, raw))
         except ValidationError as error:
             error_text = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {shortened(e['input'], 100)}"
@@ -317,7 +317,7 @@ class Cache(Generic[T]):
             )
         except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
             error_text = f"{type(error).__name__}: {error}"
-        return DecodedObject(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
+        return DecodedObject(key, version, None, PartialObject.of_raw(self.model.KIND, raw, error_text))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
         try:
@@ -349,7 +349,7 @@ class Cache(Generic[T]):
     @property
     def resource(self) -> str:
         """The kind in requests, such as `pods`, `nodeclaims.karpenter.sh`."""
-        return self._model.KIND.resource
+        return self.model.KIND.resource
 
     def _measure(self) -> None:
         decoded, broken = self._sizes

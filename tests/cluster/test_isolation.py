@@ -87,7 +87,7 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     stack.until_launched("before")
 
     kinds = bodies(stack)
-    watched = {informer.cache._model for part in (broker, scheduler) for informer in part.informers}
+    watched = {informer.cache.model for part in (broker, scheduler) for informer in part.informers}
     assert {model.__name__ for model in watched} - {model.__name__ for model in kinds} == {
         "CustomResourceDefinition"
     }

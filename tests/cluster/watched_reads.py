@@ -143,4 +143,4 @@ class WatchedReads:
 
 
 def _kind(cache: Cache[Any]) -> str:
-    return str(cache._model.KIND.resource)
+    return str(cache.model.KIND.resource)

@@ -15,11 +15,13 @@ from broker.apis.core import Node, Pod
 from broker.apis.koordinator import ALLOCATED, KoordinatorReservation
 from broker.apis.meta import Kind
 from broker.kube.client import Request
-from broker.kube.errors import Invalid, Unavailable
+from broker.kube.errors import ApiError, Invalid, Unavailable
 from broker.placement.quantities import amounts, pod_requests
 from broker.placement.reading import takes_room
 from tests.cluster.rooms import Rooms, rooms
 from tests.cluster.taps import status_of, writes_of
+from tests.cluster.test_rooms_reclaim import borrow
+from tests.cluster.test_rooms_reclaim import pod as of_quota
 
 DEMO = {"app": "demo"}
 
@@ -218,3 +220,55 @@ def test_pod_that_may_not_be_mended_after_a_lost_bind_stops_no_other(cluster: Ro
     cluster.clock.advance(2)
     cluster.pod("other", cpu="100m")
     cluster.until_bound("other")
+
+
+def evicting(request: Request, *, dry_run: bool = False) -> bool:
+    return request.path.endswith("/eviction") and ("dryRun" in request.query) is dry_run
+
+
+@pytest.mark.parametrize("fault", ["bind", "eviction", "kill"])
+def test_room_of_an_evicted_pod_is_kept_for_its_owner(cluster: Rooms, fault: str) -> None:
+    """The pod ends at once, and a pod without a quota is older than the owner."""
+    borrow(cluster, ("lent", "4", "node-0"), owner="4")
+    of_quota(cluster, "stranger", "default", "4")
+    cluster.until_rejected("stranger", "Insufficient cpu")
+    cluster.clock.advance(60)
+
+    def lose(_: Request) -> None:
+        cluster.delete_pod("lent", "a")
+        if fault == "kill":
+            cluster.tap.lose(lambda _: True)
+        raise Unavailable(0, "Lost", "the answer was lost")
+
+    if fault == "bind":
+        cluster.tap.lose(binding, times=1)
+    else:
+        cluster.tap.on(evicting, lose)
+    of_quota(cluster, "owner", "b", "4")
+    if fault == "bind":
+        cluster.until(cluster.evicted, "an eviction")
+        cluster.end_evicted()
+    else:
+        cluster.until(lambda: cluster.gone(Pod, "lent", "a"), "it is evicted")
+    if fault == "kill":
+        cluster.stop()
+        cluster.tap.heal()
+        cluster.start()
+    cluster.until_rejected("stranger", "Insufficient cpu")
+    cluster.clock.advance(2)
+    cluster.pod("probe", cpu="100m")
+    cluster.until_rejected("probe", "Insufficient cpu")
+    assert cluster.until_bound("owner", namespace="b") == ["node-0"]
+    assert not cluster.node_of("stranger")
+
+
+def test_webhook_without_dry_run_keeps_no_minimum_back(cluster: Rooms) -> None:
+    def no_dry_run(_: Request) -> None:
+        raise ApiError(400, "BadRequest", "admission webhook w does not support dry run")
+
+    cluster.tap.on(lambda request: evicting(request, dry_run=True), no_dry_run, times=-1)
+    borrow(cluster, ("lent-0", "2", "node-0"), ("lent-1", "2", "node-0"), owner="4")
+    of_quota(cluster, "owner", "b", "4")
+    cluster.until(lambda: len(cluster.evicted()) == 2, "both are evicted")
+    cluster.end_evicted()
+    cluster.until_bound("owner", namespace="b")

@@ -130,10 +130,13 @@ class SchedulerReads:
         """The quotas that `read` can read; the others are left out."""
         return [*self.quotas.cache.readable(read), *self.composites.cache.readable(read)]
 
-    def quotas_unchanged(self, quotas: Iterable[ElasticQuota | CompositeElasticQuota]) -> bool:
-        """Whether these are all that the API server has, as they were read. Raises ApiError."""
-        kinds = ((self.quotas, ElasticQuota), (self.composites, CompositeElasticQuota))
-        return none_other(self._client, [model for informer, model in kinds if informer.served], quotas)
+    def rooms_unchanged(self, objects: Iterable[Object]) -> bool:
+        """Whether these are all reservations and quotas that the API server has, as they were read.
+
+        Raises ApiError.
+        """
+        models = [informer.cache.model for informer in self.rooms.values() if informer.served]
+        return none_other(self._client, models, objects)
 
     def synced(self) -> bool:
         if not all(informer.complete for informer in self.rooms.values()):

@@ -16,6 +16,7 @@ import structlog
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
+from broker.apis.meta import Object
 from broker.controllers.elasticquota.reading import ElasticPods, declaration
 from broker.controllers.elasticquota.use import ElasticUse
 from broker.controllers.nodereservation.conditions import INVALID
@@ -38,7 +39,7 @@ from broker.controllers.scheduler.queue import (
     Waiting,
     waits,
 )
-from broker.controllers.scheduler.reclaim import ElasticReclaim
+from broker.controllers.scheduler.reclaim import ElasticReclaim, Reclaim
 from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import (
     FoundPlace,
@@ -88,7 +89,7 @@ class PodScheduler:
         namespaces: Cache[Namespace],
         settings: Settings,
     ) -> None:
-        self._clock = context.clock
+        self._client, self._clock = context.client, context.clock
         self._reads, self._pods, self._namespaces, self._settings = reads, pods, namespaces, settings
         self._rules = reads.rules(settings.room_bounds, namespaces)
         self._view = SchedulerView(pods, nodes, reads.named.values(), context.clock)
@@ -96,6 +97,8 @@ class PodScheduler:
         self._elastic = ElasticPods(nodes, gpu_gb=settings.gpu_memory_gb)
         self._godel = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=self._rules)
         self._use = ElasticUse()
+        self._rooms: Sequence[Object] = ()  # the reservations that were read
+        self._as_read: bool | None = None  # whether all is so in this run, if the API server was asked
         self._trial_rules = TrialRules(settings.restricted_node_fallback, settings.gpu_memory_gb)
         self._reclaim = ElasticReclaim(
             context.client,
@@ -114,6 +117,7 @@ class PodScheduler:
     def run(self, _items: Sequence[str]) -> Result | None:
         now = self._clock.monotonic()
         self._view.update()
+        self._as_read = None
         reservations = {item.uid: item for item in self._reads.koordinator.cache.list()}
         gone = [*self._view.take_gone(), *self._assumed.confirm(self._view.pods.get, reservations)]
         self._kept.pods_gone(pod.uid for pod in gone if self._godel.may_leave_room(pod))
@@ -143,6 +147,7 @@ class PodScheduler:
             except ApiError as error:
                 log.warning("not placed", object=unit.items[0].key, error=str(error))
                 self._backoff.failed(unit.items[0].uid, now)
+                state = self._kept_for(unit, state)
             if wait := self._wait(unit, now):
                 delays.append(wait)
             placed += sum(item.uid in self._assumed for item in unit.items)
@@ -181,9 +186,10 @@ class PodScheduler:
     def _state(self, reservations: Iterable[koord.KoordinatorReservation]) -> SchedulerState:
         view, assumed = self._view, [*self._assumed.pods.values()]
         shown = (item for item in reservations if item.uid not in self._assumed)
-        placed = (*shown, *self._assumed.reservations)
+        placed = [*shown, *self._assumed.reservations]
         lending = (*view.lending.values(), *(item.bound for item in assumed))
         kept = self._kept.reservations()
+        self._rooms = (*placed, *kept)
         holds = node_holds(placed, kept, lending, view.uids, self._rules, self._reads.guard)
         ledger = HoldLedger()
         if holds:
@@ -243,12 +249,20 @@ class PodScheduler:
         return self._reclaimed(queued[: unit.needed], state)
 
     def _kept_for(self, unit: PlacementUnit, state: SchedulerState) -> SchedulerState:
-        """The state without the room that a gang in part needs: its pods are tried again in a moment."""
+        """The state without the room that a gang in part needs, or that others leave for these pods.
+
+        They are tried again in a moment.
+        """
         queued: list[QueuedPod] = []
-        for pod in unit.pods if unit.started else ():
+        for pod in unit.pods:
             with suppress(ValueError):  # reported when it is tried
                 queued.append(self._read(pod))
-        return try_gang(queued, unit.needed, state, self._trial_rules).state if queued else state
+        if unit.started:
+            return try_gang(queued, unit.needed, state, self._trial_rules).state if queued else state
+        for pod, request, elastic in queued:
+            if (node := pod.status.nominated_node_name) in state.snapshot.states:
+                state = state.placed(request, node, None, elastic)
+        return state
 
     def _reject_all(self, pods: Iterable[Pod], text: str, reason: str) -> None:
         for pod in pods:
@@ -317,36 +331,46 @@ class PodScheduler:
 
         While pods end that leave enough, no other pod is evicted. Raises ApiError.
         """
-        reclaim = None
-        if self._may_reclaim(queued, state):
-            reclaim = self._reclaim.choose(
-                queued, state, self._use, self._view.by_uid(), self._reads.served_names()
-            )
+        reclaim = self._chosen(queued, state)
+        if reclaim and reclaim.victims and self._as_read is None:
+            self._look_again()
+            reclaim = self._chosen(queued, state)
         if reclaim is None:
             self._unnominate(item.pod for item in queued)
             return state
-        if reclaim.victims and not self._reads.quotas_unchanged(self._use.quotas):
-            raise Conflict(409, Conflict.__name__, "an elastic quota has changed since it was read")
-        if kept := self._reclaim.evict(reclaim.victims):
+        if reclaim.victims and not self._as_read:
+            raise Conflict(409, Conflict.__name__, "nodes, rooms or quotas have changed since they were read")
+        kept = self._reclaim.kept(reclaim.victims)
+        for place in () if kept else reclaim.places:  # first: no cache shows the room without its owner
+            self._writer.nominate(place.queued.pod, place.node)
+        if kept := kept or self._reclaim.evict(reclaim.victims):
             for item in queued:
                 self._report_blocked(item.pod, kept)
                 self._backoff.failed(item.pod.uid, self._clock.monotonic())
+            self._unnominate(item.pod for item in queued)
             return state
-        for (pod, request, elastic), node, hold in reclaim.places:
-            self._writer.nominate(pod, node)
+        for (_, request, elastic), node, hold in reclaim.places:
             there = hold if hold is not None and hold.id in state.ledger.states else None
             state = state.placed(request, node, there, elastic)
         first = reclaim.places[0]
         self._writer.preempted(reclaim.victims, by=first.queued.pod, node=first.node)
         return state
 
-    @staticmethod
-    def _may_reclaim(queued: Sequence[QueuedPod], state: SchedulerState) -> bool:
-        return all(
-            item.pod.spec.preemption_policy != "Never"
-            and state.totals.share_of(item.pod.namespace) is not None
-            for item in queued
+    def _look_again(self) -> None:
+        """Asks the API server what watches may show late: an eviction cannot be taken back."""
+        self._reclaim.assume_ending(self._view.ending(self._client))
+        self._as_read = self._view.nodes_unchanged(self._client) and self._reads.rooms_unchanged(
+            (*self._rooms, *self._use.quotas)
         )
+
+    def _chosen(self, queued: Sequence[QueuedPod], state: SchedulerState) -> Reclaim | None:
+        if any(
+            item.pod.spec.preemption_policy == "Never" or state.totals.share_of(item.pod.namespace) is None
+            for item in queued
+        ):
+            return None
+        bound, names = self._view.by_uid(), self._reads.served_names()
+        return self._reclaim.choose(queued, state, self._use, bound, names)
 
     def _report_blocked(self, pod: Pod, kept: Sequence[Pod]) -> None:
         """Reports each protected pod once, since the tries go on for as long as the budget lasts."""

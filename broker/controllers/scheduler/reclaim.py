@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from itertools import islice
 from typing import Final
 
@@ -23,7 +24,7 @@ from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules, sized, try_places
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.errors import Conflict, NotFound, TooManyRequests
+from broker.kube.errors import ApiError, Conflict, NotFound, TooManyRequests
 from broker.placement.disruption_pods import over_budget, owned_by, static
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import ENOUGH
@@ -61,7 +62,7 @@ class ElasticReclaim:
         self._client, self._clock, self._godel = client, clock, godel
         self._keeps_room, self._rules = keeps_room, rules
         self._protected: dict[str, float] = {}
-        self._evicted: dict[str, float] = {}  # by uid, when: the caches may not show it yet
+        self._evicted: dict[str, float] = {}  # by uid, when, also by others
 
     def choose(
         self,
@@ -116,15 +117,20 @@ class ElasticReclaim:
         trial = try_places(pods, state, self._rules._replace(only=only))
         return None if trial.rejected else trial.placed
 
-    def evict(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Evicts the pods; returns those that a budget protects. Raises ApiError.
+    def kept(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Those of the pods that a budget protects, by a dry run: no other is evicted then. Raises ApiError.
 
-        Several pods are tried as a dry run first, and counted against their budgets together: if one is
-        protected, the others are not evicted needlessly.
+        Several pods are counted against their budgets together.
         """
-        if len(pods) > 1 and (kept := self._over_budget(pods) or self._evict(pods, dry_run=True)):
-            return kept
+        return (len(pods) > 1 and self._over_budget(pods)) or self._evict(pods, dry_run=True)
+
+    def evict(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Evicts the pods; returns one that a budget protects meanwhile. Raises ApiError."""
         return self._evict(pods, dry_run=False)
+
+    def assume_ending(self, uids: Iterable[str]) -> None:
+        """These pods leave their room, and the caches may not show it yet."""
+        self._evicted |= dict.fromkeys(uids, self._clock.monotonic())
 
     def _ends(self, pod: Pod, now: datetime) -> bool:
         """Whether the pod is about to leave its room: it ended, it is being deleted, or it was evicted."""
@@ -167,8 +173,11 @@ class ElasticReclaim:
                 self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
                 kept.append(pod)
                 break
+            except ApiError as error:
+                if not dry_run or error.status != HTTPStatus.BAD_REQUEST:
+                    raise  # else a webhook knows no dry runs
             if not dry_run:
-                self._evicted[pod.uid] = self._clock.monotonic()
+                self.assume_ending([pod.uid])
         return kept
 
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
+from broker.controllers.newest import readable
 from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.placement.holds_ledger import HoldLink
@@ -86,6 +88,15 @@ class SchedulerView:
         """The pods that took room and do not any more, as they were; each is given once."""
         gone, self._gone = self._gone, {}
         return [*gone.values()]
+
+    def ending(self, client: Client) -> set[str]:
+        """The uids of pods that take room here, and leave it by what the API server has. Raises ApiError."""
+        return self.uids - {pod.uid for pod in readable(client, Pod) if holds_room(pod) and not pod.deleting}
+
+    def nodes_unchanged(self, client: Client) -> bool:
+        """Whether these are the nodes that the API server has. Raises ApiError."""
+        nodes = {info.name: info for info in self._node_infos(readable(client, Node))}
+        return nodes == {name: state.node for name, state in self.snapshot.states.items()}
 
     def _node(self, name: str) -> NodeInfo | None:
         node = self._cached_nodes.get(name)
