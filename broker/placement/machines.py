@@ -153,7 +153,9 @@ class MachineTable:
 
     def _admits(self, shape: PodShape, prepared: PreparedFilters, place: int) -> bool:
         option = self.options[place]
-        if option.drawing != shape.group[1] or (shape.zone and option.zone != shape.zone):
+        if option.drawing != shape.group[1]:
+            return False
+        if shape.domain is not None and option.node.labels.get(shape.domain[0]) != shape.domain[1]:
             return False
         return not prepared.reasons(NodeState(option.node))
 

@@ -31,7 +31,7 @@ from broker.placement.program import packed_together
 from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
-from broker.placement.shapes import ZONE, PodShape, by_zone, shapes_of, term_counts
+from broker.placement.shapes import ZONE, PodShape, by_domain, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
@@ -240,8 +240,9 @@ def _in_steps(
     for shape in shapes:
         if shape.ordered:
             continue
-        zones = {options[place].zone for place in places_of(table.fits(shape))}
-        together += by_zone(shape, zones, state.snapshot)
+        fitting = (options[place] for place in places_of(table.fits(shape)))
+        machines = (option.node.labels for option in fitting if state.supply.has(option))
+        together += by_domain(shape, machines, state.snapshot)
     units = units_of((pod for shape in shapes if shape.ordered for pod in shape.pods), state.snapshot)
     in_units = {pod.key for unit in units for pod in unit.pods}
     first = len(state.bins)

@@ -1,8 +1,9 @@
 """Groups pods into shapes: pods of one shape are interchangeable on every machine.
 
 Most pods are independent of others. Of the rest, two rules keep a shape within the pattern program: at most
-so many pods on a machine (spreading and anti-affinity by host name, host ports), and so many in each zone
-(spreading by zone). Pods under any other rule between pods are placed one after another (`sequential`).
+so many pods on a machine (spreading and anti-affinity by host name, host ports), and so many in each domain
+(spreading by zone or another label). Pods under any other rule between pods are placed one after another
+(`sequential`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ MANY: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PodShape:
-    """Interchangeable pods. `per_bin`: at most so many on a machine; `zone`: only machines of this zone.
+    """Interchangeable pods. `per_bin`: at most so many on a machine; `domain`: only machines with this label.
 
     `ordered`: the pods are placed one after another. `coupled`: rules between pods hold for the shape.
     """
 
     pods: tuple[PendingPod, ...]
     per_bin: int = MANY
-    zone: str = ""
+    domain: tuple[str, str] | None = None
     ordered: bool = False
     coupled: bool = False
 
@@ -123,8 +124,7 @@ def _ruled(shape: PodShape, shapes: Sequence[PodShape], snapshot: PlacementSnaps
     if not _has_rules(pod):
         return shape
     cap = _machine_cap(pod, others, namespaces)
-    zoned = [item for item in pod.spread if item.topology_key == ZONE]
-    if cap is None or len(zoned) > 1:
+    if cap is None or len(_over_domains(pod)) > 1:
         return replace(shape, ordered=True, coupled=True)
     return replace(shape, per_bin=cap, coupled=True)
 
@@ -157,7 +157,7 @@ def _machine_cap(pod: PodInfo, others: Sequence[PodInfo], namespaces: Mapping[st
         return None
     cap = MANY
     for constraint in pod.spread:
-        if constraint.topology_key not in (HOSTNAME, ZONE) or _counts_others(constraint, pod, others):
+        if _counts_others(constraint, pod, others):
             return None
         if constraint.topology_key == HOSTNAME and matches(constraint.selector, pod.labels):
             cap = min(cap, constraint.max_skew)
@@ -184,25 +184,33 @@ def term_counts(term: PodTerm, pod: PodInfo, namespaces: Mapping[str, Labels]) -
     return term_matches(term, pod.namespace, pod.labels, namespaces.get(pod.namespace, {}))
 
 
-# ---- zones
+# ---- domains
 
 
-def by_zone(shape: PodShape, zones: Collection[str], snapshot: PlacementSnapshot) -> list[PodShape]:
-    """The shape divided over zones so that its constraint holds; pods beyond it are left out.
+def _over_domains(pod: PodInfo) -> list[SpreadConstraint]:
+    return [item for item in pod.spread if item.topology_key != HOSTNAME]
 
-    `zones`: those with machines for the shape. Zones that have nodes only count, and receive no pod.
+
+def by_domain(shape: PodShape, machines: Iterable[Labels], snapshot: PlacementSnapshot) -> list[PodShape]:
+    """The shape divided over zones, or values of another label, so that its constraint holds; pods beyond it
+    are left out.
+
+    `machines`: the labels of those that the shape may get. Domains that have nodes only count, and receive no
+    pod.
     """
-    constraint = next((item for item in shape.example.spread if item.topology_key == ZONE), None)
+    constraint = next(iter(_over_domains(shape.example)), None)
     if constraint is None:
         return [shape]
-    counts = dict.fromkeys(zones, 0) | domain_counts(constraint, shape.example, snapshot)
+    key = constraint.topology_key
+    domains = {labels[key] for labels in machines if key in labels}
+    counts = dict.fromkeys(domains, 0) | domain_counts(constraint, shape.example, snapshot)
     itself = matches(constraint.selector, shape.example.labels)
-    pods_by_zone: dict[str, list[PendingPod]] = {}
+    pods_by_domain: dict[str, list[PendingPod]] = {}
     for pod in shape.pods:
         fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
-        zone = min(zones, key=lambda name: (counts[name], name), default=None)
-        if zone is None or counts[zone] + itself - fewest > constraint.max_skew:
+        domain = min(domains, key=lambda name: (counts[name], name), default=None)
+        if domain is None or counts[domain] + itself - fewest > constraint.max_skew:
             break
-        pods_by_zone.setdefault(zone, []).append(pod)
-        counts[zone] += itself
-    return [replace(shape, pods=tuple(zone_pods), zone=zone) for zone, zone_pods in pods_by_zone.items()]
+        pods_by_domain.setdefault(domain, []).append(pod)
+        counts[domain] += itself
+    return [replace(shape, pods=tuple(pods), domain=(key, name)) for name, pods in pods_by_domain.items()]

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Final
 
 from broker.apis.karpenter import NodePool
@@ -30,10 +31,11 @@ from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
-from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.machines import topology_keys
+from broker.placement.model import NodeInfo, NodeTerm, PodInfo
 from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, PendingPod
 from broker.placement.reading import node_taints
-from broker.placement.selectors import IN
+from broker.placement.selectors import IN, holds
 from broker.reservations.drawing import DrawRequest
 from providers.model import InstanceType
 
@@ -42,6 +44,7 @@ SLOT_SHARE: Final = 1e-3
 # Dollars an hour of a type without a known price.
 CPU_GUESS: Final = 0.06
 ACCELERATOR_GUESS: Final = 4.0
+MOST_VALUES: Final = 10  # of a label of the user's own that pods are spread over
 # Subtracted from the pool's weight, which is 100 at most, for a last resort.
 LAST_RESORT: Final = 1000
 
@@ -211,18 +214,27 @@ def _within_quota(
 
 
 def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, str]]:
-    """The label values of the user's own that pods select where the pool leaves a choice."""
+    """The label values of the user's own where the pool leaves a choice: those that pods allow, all of these
+    if the pods are spread over them, and otherwise the first.
+    """
     keys = [key for key in pool.requirements if key not in pool.labels and key not in WELL_KNOWN]
-    variants: dict[tuple[tuple[str, str], ...], None] = {(): None}
-    for pod in pods if keys else ():
-        chosen: dict[str, str] = {}
-        selectors = [pod.info.node_selector, *(term.expressions for term in pod.info.node_terms or ())]
-        for item in (item for selector in selectors for item in selector):
-            if item.key in keys and item.operator == IN and item.key not in chosen:
-                value = next((v for v in sorted(item.values) if pool.requirements.allows(item.key, v)), None)
-                if value is not None:
-                    chosen[item.key] = value
-        variants[tuple(sorted(chosen.items()))] = None
+    listed = {key: sorted(pool.requirements.values(key) or ()) for key in keys}
+    first = {key: values[0] for key, values in listed.items() if values}
+    variants = {tuple(sorted(first.items())): None}
+    for info in (pod.info for pod in pods if keys):
+        over = topology_keys(info)
+        for term in info.node_terms or (NodeTerm(),):
+            allowed: dict[str, list[str]] = {}
+            for key in keys:
+                tests = [item for item in (*info.node_selector, *term.expressions) if item.key == key]
+                named = (v for t in tests if t.operator == IN for v in sorted(t.values))
+                values = listed[key] or [v for v in named if pool.requirements.allows(key, v)]
+                values = [value for value in values if all(holds(test, {key: value}) for test in tests)]
+                if values:
+                    allowed[key] = values[: MOST_VALUES if key in over else 1]
+            for chosen in product(*allowed.values()):
+                own = first | dict(zip(allowed, chosen, strict=True))
+                variants[tuple(sorted(own.items()))] = None
     return [dict(values) for values in variants]
 
 

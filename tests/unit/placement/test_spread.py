@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.placement.filters import fits
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from broker.placement.shapes import PodShape, by_zone
+from broker.placement.shapes import PodShape, by_domain
 from broker.placement.snapshot import PlacementSnapshot
 from tests.unit.placement.builders import HOST, ZONE, node, node_affinity, pod, texts, world
 
@@ -178,7 +178,9 @@ def test_packing_divides_pods_over_zones_by_the_counts_of_the_filter() -> None:
     def divided(policy: str) -> dict[str, int]:
         rule = constraint(nodeTaintsPolicy=policy)
         pods = tuple(PendingPod(info=spread(rule)) for _ in range(4))
-        return {shape.zone: len(shape.pods) for shape in by_zone(PodShape(pods=pods), "ab", cluster)}
+        machines = [{ZONE: "a"}, {ZONE: "b"}]
+        shapes = by_domain(PodShape(pods=pods), machines, cluster)
+        return {shape.domain[1]: len(shape.pods) for shape in shapes if shape.domain is not None}
 
     assert divided("Honor") == {"a": 2, "b": 2}
     assert divided("Ignore") == {"a": 1, "b": 3}

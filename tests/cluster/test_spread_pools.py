@@ -1,0 +1,71 @@
+"""Pods that are spread over labels of NodePools, as Karpenter spreads them over the values of all pools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from tests.cluster.objects import ON_DEMAND, SPOT
+from tests.cluster.stack import Stack
+from tests.cluster.test_mixed_pools import required
+from tests.cluster.test_provisioning import bound, pods, pool, start
+
+WEB = {"app": "web"}
+SHARE = "capacity-spread"
+
+
+def spread(key: str) -> dict[str, Any]:
+    rule = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
+    return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": WEB}}]}
+
+
+def shares(stack: Stack, name: str, capacity: list[str], values: list[str]) -> None:
+    """A NodePool whose nodes have one of these values."""
+    own = {"key": SHARE, "operator": "In", "values": values}
+    pool(stack, name, template={"requirements": [*required(["m5.large"], capacity), own]})
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_are_split_by_the_number_of_label_values_of_each_pool(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    shares(stack, "spot", [SPOT], ["2", "3", "4", "5"])
+    shares(stack, "base", [ON_DEMAND], ["1"])
+    waiting = pods(stack, 5, cpu="1500m", labels=WEB, spec=spread(SHARE))
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    assert sorted(node.labels[SHARE] for node in stack.all(Node)) == ["1", "2", "3", "4", "5"]
+    bought = Counter(item.get("InstanceLifecycle", ON_DEMAND) for item in stack.aws.instances())
+    assert bought == {SPOT: 4, ON_DEMAND: 1}
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_are_spread_over_the_capacity_types_that_their_pool_allows(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": required(["m5.large"], [SPOT, ON_DEMAND])})
+    waiting = pods(stack, 4, cpu="1500m", labels=WEB, spec=spread(names.CAPACITY_TYPE))
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    bought = Counter(item.get("InstanceLifecycle", ON_DEMAND) for item in stack.aws.instances())
+    assert bought == {SPOT: 2, ON_DEMAND: 2}
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize(("operator", "value"), [("", "a"), ("NotIn", "b")])
+def test_node_has_a_value_of_each_label_of_its_pool_that_its_pods_allow(
+    stack: Stack, operator: str, value: str
+) -> None:
+    stack.node_class(preference="none")
+    shares(stack, "team", [ON_DEMAND], ["a", "b"])
+    spec: dict[str, Any] = {}
+    if operator:
+        test = {"key": SHARE, "operator": operator, "values": ["a"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [test]}]}
+        spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    waiting = pods(stack, 1, spec=spec)
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "the pod runs", step=0.2)
+    assert [node.labels[SHARE] for node in stack.all(Node)] == [value]
