@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 from urllib.parse import quote
@@ -18,7 +19,7 @@ import orjson
 
 from broker.apis.meta import Kind
 from broker.kube import undeclared
-from broker.kube.errors import ApiError, Expired, Unavailable, from_reply, from_status
+from broker.kube.errors import ApiError, Expired, TooManyRequests, Unavailable, from_reply, from_status
 
 Json = dict[str, Any]
 R = TypeVar("R")
@@ -301,8 +302,8 @@ class Client:
         return self.raw("DELETE", _path(kind, namespace, name), body=options)
 
     def evict(self, name: str, namespace: str, *, uid: str, dry_run: bool = False) -> Json:
-        """TooManyRequests where a PodDisruptionBudget does not allow it now; Conflict where another pod has
-        the name by now. `dry_run` evicts nothing.
+        """TooManyRequests where a PodDisruptionBudget does not allow it now, or where the pod has several;
+        Conflict where another pod has the name by now. `dry_run` evicts nothing.
         """
         body: Json = {
             "apiVersion": "policy/v1",
@@ -311,7 +312,13 @@ class Client:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
-        return self.raw("POST", path, DRY_RUN if dry_run else None, body)
+        try:
+            return self.raw("POST", path, DRY_RUN if dry_run else None, body)
+        except Unavailable as error:
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            # Several budgets: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+            raise TooManyRequests(error.status, error.reason, error.message, error.details) from error
 
     def raw(
         self,

@@ -1,12 +1,13 @@
 """Selects the pods that need another node if theirs is disrupted, and those that keep their node from it.
 
 Source: Karpenter, pkg/utils/pod/scheduling.go (IsReschedulable, IsDisruptable) and pkg/utils/pdb/pdb.go. A
-PodDisruptionBudget blocks if it allows no eviction at all now; several evictions are spread by the drain.
+PodDisruptionBudget blocks if it allows no eviction at all now; several evictions are spread by the drain. The
+API server never evicts a pod with several budgets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -70,7 +71,7 @@ def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> 
     kept: list[Pod] = []
     for pod in pods:
         covering = [budget.key for budget in _covering(pod, limits)]
-        if any(remaining[key] <= 0 for key in covering):
+        if len(covering) > 1 or any(remaining[key] <= 0 for key in covering):
             kept.append(pod)
             continue
         for key in covering:
@@ -88,11 +89,10 @@ def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: da
             return f'Pod has "{names.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
         if static(pod) or tolerates_drain(pod):
             continue  # never evicted
-        blocking = sorted(
-            budget.key for budget in _covering(pod, limits) if budget.status.disruptions_allowed <= 0
-        )
-        if blocking:
-            return f"Pdb prevents pod evictions (PodDisruptionBudget={', '.join(blocking)})"
+        covering = _covering(pod, limits)
+        if len(covering) > 1 or any(budget.status.disruptions_allowed <= 0 for budget in covering):
+            keys = sorted(budget.key for budget in covering)
+            return f"Pdb prevents pod evictions (PodDisruptionBudget={', '.join(keys)})"
     return ""
 
 
@@ -100,12 +100,16 @@ def _limits(budgets: Iterable[PodDisruptionBudget]) -> Limits:
     return [(budget, label_selector(budget.spec.selector)) for budget in budgets]
 
 
-def _covering(pod: Pod, limits: Limits) -> Iterator[PodDisruptionBudget]:
-    """The budgets that an eviction of the pod uses."""
-    for budget, selector in limits:
-        free = budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod)
-        if budget.namespace == pod.namespace and matches(selector, pod.labels) and not free:
-            yield budget
+def _covering(pod: Pod, limits: Limits) -> list[PodDisruptionBudget]:
+    """The budgets that an eviction of the pod uses, or several that forbid it."""
+    budgets = [
+        budget
+        for budget, selector in limits
+        if budget.namespace == pod.namespace and matches(selector, pod.labels)
+    ]
+    if len(budgets) > 1 or not _unhealthy(pod):
+        return budgets
+    return [budget for budget in budgets if budget.spec.unhealthy_pod_eviction_policy != ALWAYS_ALLOW]
 
 
 def _unhealthy(pod: Pod) -> bool:

@@ -285,7 +285,7 @@ def test_first_claim_of_a_gang_to_expire_takes_the_others_along(stack: Stack) ->
     assert not stack.get(NodeClaim, "other").deleting
 
 
-@pytest.mark.parametrize("held_by", ["pod", "budget"])
+@pytest.mark.parametrize("held_by", ["pod", "budget", "budgets"])
 def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_by: str) -> None:
     pool(stack)
     stack.start()
@@ -296,8 +296,11 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
         for name in ("app-held", "app-bounded"):
             body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
             stack.client.patch(Pod.KIND, name, body, namespace="default")
-    else:
+    elif held_by == "budget":
         stack.budget("db", app="db", allowed=0)
+    else:  # the API server evicts no pod of both
+        for name in ("db", "all"):
+            stack.budget(name, app="db", allowed=1)
     hashed(stack, "held", "bounded")
     change(stack, "web", template={"spec": {"expireAfter": "100h"}})
     new = stack.until(lambda: replacement(stack, "bounded"), "replacement", step=STEP)
@@ -305,7 +308,7 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     later(stack, 30)
     assert replacement(stack, "held") is None
     assert not stack.get(NodeClaim, "held").deleting
-    if held_by == "budget":
+    if held_by != "pod":
         stack.until_event("held", "DisruptionBlocked", text="Pdb prevents pod evictions")
 
 

@@ -162,17 +162,19 @@ def test_claim_without_a_node_ends_with_its_instance(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
-def test_delete_drains_then_terminates_then_lets_go(stack: Stack) -> None:
+@pytest.mark.parametrize("budgets", [[0], [1, 1]], ids=["spent", "several"])
+def test_delete_drains_then_terminates_then_lets_go(stack: Stack, budgets: list[int]) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim()
     stack.until_ready("c-0")
     node = node_of(stack, "c-0")
-    stack.pod("free", node=node.name)
     stack.pod("guarded", node=node.name, labels={"app": "db"})
+    stack.pod("others", node=node.name)
     stack.pod("daemon", node=node.name, tolerations=[{"operator": "Exists"}])
-    stack.budget("db", app="db")
+    for number, allowed in enumerate(budgets):
+        stack.budget(f"db-{number}", app="db", allowed=allowed)
     stack.until(lambda: stack.find(Pod, "guarded", namespace="default"), "the pod")
     stack.delete(NodeClaim, "c-0")
 
@@ -182,7 +184,7 @@ def test_delete_drains_then_terminates_then_lets_go(stack: Stack) -> None:
     )
     assert condition and "guarded" in condition.message
     stack.until_event("c-0", "EvictionBlocked")
-    assert stack.find(Pod, "free", namespace="default") is None
+    assert stack.find(Pod, "others", namespace="default") is None
     taints = {(t.key, t.effect) for t in node_of(stack, "c-0").spec.taints}
     assert (names.DISRUPTED_TAINT, "NoSchedule") in taints
     assert len(stack.aws.instances()) == 1

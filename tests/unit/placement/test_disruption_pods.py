@@ -35,10 +35,12 @@ def pod(*parts: dict[str, Any], note: str = "", started: str = "2026-11-22T11:30
     return Pod.decode(body)
 
 
-def budget(allowed: int, *, namespace: str = "default", app: str = "web", policy: str = "") -> Any:
+def budget(
+    allowed: int, *, namespace: str = "default", app: str = "web", policy: str = "", name: str = ""
+) -> Any:
     return PodDisruptionBudget.decode(
         {
-            "metadata": {"name": f"b-{app}", "namespace": namespace},
+            "metadata": {"name": name or f"b-{app}", "namespace": namespace},
             "spec": {"selector": {"matchLabels": {"app": app}}, "unhealthyPodEvictionPolicy": policy},
             "status": {"disruptionsAllowed": allowed},
         }
@@ -68,7 +70,14 @@ def test_pods_that_need_another_node(given: Pod, expected: bool) -> None:
         (pod(), [budget(0)], "Pdb prevents pod evictions (PodDisruptionBudget=default/b-web)"),
         (pod(), [budget(0, namespace="other")], ""),
         (pod(), [budget(0, app="db")], ""),
-        (pod(), [budget(1), budget(0)], "Pdb prevents pod evictions (PodDisruptionBudget=default/b-web)"),
+        *(
+            (
+                pod({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}}),
+                [budget(1, policy="AlwaysAllow"), budget(1, name="two", policy="AlwaysAllow")],
+                "Pdb prevents pod evictions (PodDisruptionBudget=default/b-web, default/two)",
+            )
+            for ready in ("True", "False")
+        ),
         (pod(DRAIN_TOLERANT), [budget(0)], ""),
         (pod(STATIC), [budget(0)], ""),
         (pod(ENDED), [budget(0)], ""),
