@@ -125,6 +125,19 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
     assert condition is not None and (condition.status, condition.reason) == ("False", "LimitExceeded")
 
 
+@pytest.mark.covers("FLT-35")
+def test_the_reason_of_a_launch_outside_names_the_full_reservation_once(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-0")
+    condition = stack.claim_condition("c-0", names.CAPACITY_RESERVATION)
+    full = f"{odcr} (m5.large, {A}): ReservationFull: free slots: {odcr} 0 of 1"
+    assert condition is not None and condition.message == full
+
+
 @pytest.mark.covers("KRP-33")
 @pytest.mark.prompt("the answer to the launch shows the spill")
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:

@@ -101,7 +101,7 @@ class Binder:
                     outcome=Outcome.SKIPPED,
                     code=first.reason,
                     class_=first.class_,
-                    message=first.message,
+                    message=first.message.removeprefix(f"{first.pool.shown}: "),  # which the attempt has
                     next_step="the next option is taken",
                     also=tuple(skip.pool for skip in alike),
                     odcr_ids=tuple(id_ for skip in (first, *alike) for id_ in skip.odcr_ids),
