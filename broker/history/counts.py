@@ -31,9 +31,22 @@ _WITHOUT_SLOT: Final = FULL | {"AllReservationsFull"}
 _Subject = tuple[str, CapacityPlace]
 
 
+class OutsideCounts:
+    """Counts the instances in no reservation; anew once one of them has changed."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Mapping[str, Instance], Mapping[_Subject, int]] = {}, {}
+
+    def __call__(self, instances: Mapping[str, Instance]) -> Mapping[_Subject, int]:
+        if instances != self._known[0]:
+            shown = (i for i in instances.values() if runs_outside(i) and i.tenancy == _DEFAULT)
+            self._known = instances, Counter(("", place_of(instance)) for instance in shown)
+        return self._known[1]
+
+
 def levels(
     odcrs: Mapping[str, Odcr],
-    instances: Iterable[Instance],
+    outside: Mapping[_Subject, int],
     waiting: Iterable[NodeClaim],
     classes: Iterable[EC2NodeClass],
     types: Mapping[str, InstanceType],
@@ -42,18 +55,14 @@ def levels(
 ) -> Iterator[UseLevel]:
     """The counts now. A reservation has no slots while it is not active. Other tenancies are left out.
 
-    `node_class`: a class with its images, by name; None while it is not resolved.
+    `outside`: instances in no reservation (see `OutsideCounts`). `node_class`: a class with its images, by
+    name; None while it is not resolved.
     """
     slots = {
         (odcr.id, place_of(odcr)): (odcr.total, odcr.used) if odcr.active else (0, 0)
         for odcr in odcrs.values()
         if odcr.tenancy == _DEFAULT
     }
-    outside = Counter(
-        ("", place_of(instance))
-        for instance in instances
-        if runs_outside(instance) and instance.tenancy == _DEFAULT
-    )
     selected = {
         class_.name: [odcrs[r.id] for r in class_.status.capacity_reservations if r.id in odcrs]
         for class_ in classes
@@ -77,7 +86,7 @@ def levels(
     waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, usable, platform))
     for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
         subject = (reservation, place)
-        total, used = slots.get(subject, (0, outside[subject]))
+        total, used = slots.get(subject, (0, outside.get(subject, 0)))
         price = round(1_000_000 * (usd_hour(types, place.product) or 0))
         if reservation and not pays_idle(odcrs[reservation], account=account):
             price = -price

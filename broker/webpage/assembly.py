@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from broker.app import Broker
-from broker.history.counts import levels
+from broker.history.counts import OutsideCounts, levels
 from broker.history.demand import UseLevel
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
@@ -36,7 +36,7 @@ class OnCallViews:
     ) -> None:
         """`client` makes the reviews of rights; a standby needs it, too. `explainer`: that of `explain`."""
         self._provider, self._clock, self._explainer = provider, clock, explainer
-        self._requests = PodAmounts()
+        self._requests, self._outside = PodAmounts(), OutsideCounts()
         self._broker: Broker | None = None
         self._started = False
         self.history = HistoryRecorder(
@@ -83,12 +83,12 @@ class OnCallViews:
         if broker is not self._broker or broker.inventory.unreadable or not broker.inventory.described:
             return None
         listing = broker.instances.listing
-        instances = listing.instances.values() if listing is not None else ()
+        outside = self._outside(listing.instances if listing is not None else {})
         waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
         return levels(
-            odcrs, instances, waiting, classes, broker.types(), broker.nodeclasses.plan, broker.account()
+            odcrs, outside, waiting, classes, broker.types(), broker.nodeclasses.plan, broker.account()
         )
 
     def record(self, scheduler: Scheduler | None) -> None:

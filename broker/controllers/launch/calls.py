@@ -123,6 +123,9 @@ class FleetCalls:
 
     def waiting(self, claims: Iterable[NodeClaim]) -> frozenset[str]:
         """Uids of the claims that an open call may have given an instance."""
+        with self._lock:
+            if not self._calls.keys() - self._answered:
+                return frozenset()  # the usual case, for all claims at each pass
         claims = list(claims)
         open_uids = {uid for call in self.open(claims) for uid in call.claims}
         return frozenset(

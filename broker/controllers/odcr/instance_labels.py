@@ -80,6 +80,7 @@ class InstanceLabelController:
         self._relist = relist
         self._launched = Derived(self._read, caches.claims, caches.nodes)
         self._sizes: Mapping[str, Size] = {}  # of each reservation, when the instances were last listed
+        self._settled: tuple[object, ...] = ()  # what a pass read that had nothing to write or to doubt
 
     def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
@@ -103,10 +104,11 @@ class InstanceLabelController:
         changes = _Changes(self._sizes, sizes, inventory) if older else None
         if not older:
             self._sizes = sizes
-        doubtful = False
-        for claim, id_, nodes in self._launched():
-            if not self._owns(claim):
-                continue
+        doubtful, owned = False, [row for row in self._launched() if self._owns(row[0])]
+        seen = (owned, listing.instances, inventory.odcrs, inventory.groups)
+        if seen == self._settled:
+            return [], False
+        for claim, id_, nodes in owned:
             with self._claims.guard(claim):
                 instance = listing.instances.get(id_)
                 if instance is None:  # launched after the listing
@@ -123,6 +125,7 @@ class InstanceLabelController:
                 if not older and not instance.reservation_id and _active(claim, inventory):
                     continue  # the next description shows the state of the reservation
                 due.append((claim, instance, wanted, inventory))
+        self._settled = seen if older and not due and not doubtful else ()
         return due, doubtful
 
     def _read(self) -> Sequence[tuple[NodeClaim, str, Sequence[Node]]]:
