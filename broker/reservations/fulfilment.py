@@ -178,8 +178,9 @@ def counted_once(odcrs: Iterable[Odcr]) -> tuple[Odcr, ...]:
 
 
 def unused(odcr: Odcr, inventory: Inventory) -> int:
-    """Slots that are certainly free, by EC2's count and by launches since."""
-    return max(0, min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0))
+    """Slots that are certainly free, by EC2's count and by launches since, also those of its claims."""
+    free = min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0)
+    return max(0, min(free, odcr.total - inventory.occupied.get(odcr.id, 0)))
 
 
 def spare(odcr: Odcr, inventory: Inventory) -> int:

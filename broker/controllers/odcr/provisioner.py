@@ -171,7 +171,7 @@ class OdcrProvisioner:
         observed: Mapping[str, Odcr],
     ) -> ProvisioningState:
         now = self._clock.now()
-        described, inventory = inventory, self._inventory.assumed.shown(inventory)
+        described, inventory = inventory, self._inventory.assumed.shown(self._running.within(inventory))
         groups, unread = self._groups.adopted(readings.values(), inventory, self._settings.adopters, now)
         ownership = resolve_ownership(
             inventory.odcrs.values(),

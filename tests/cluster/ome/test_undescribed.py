@@ -13,18 +13,20 @@ from broker.commands.explain.situation import of_reservation
 from broker.commands.explain.slot_rows import users_of_slots
 from broker.webpage.lending import loans
 from broker.webpage.live import live_state
+from tests.cluster.ome.bought import CANCEL, broker_odcrs, change_quota, create_reservation, flavored
+from tests.cluster.ome.reserved import flavors_alone
 from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, lending, terminating_claims
 from tests.cluster.stack import Stack
 from tests.cluster.test_page_details import by_command, details
 
 
-def undescribed(stack: Stack, *claims: str) -> None:
+def undescribed(stack: Stack, *claims: str, draws: str = BORROWER) -> None:
     """Lends slots to these claims while EC2 shows no new instance."""
     stack.until_class("Launchable", "True")
     stack.advance(4000)
     stack.control.lag(3600)
     for name in claims:
-        claim(stack, name, BORROWER)
+        claim(stack, name, draws)
     stack.until_launched(*claims)
     for name in claims:
         assert names.CAPACITY_TYPE not in stack.get(NodeClaim, name).labels
@@ -105,3 +107,30 @@ def test_every_page_names_the_reservation_of_an_instance_that_ec2_does_not_show(
     assert row.reservation == odcr
     shown = claims.headline(stack.get(NodeClaim, "c-0"), pods=[], usd_hour=None)
     assert f"  in {odcr}, price unknown" in shown
+
+
+@pytest.mark.covers("FLT-70")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_bought_slot_of_an_instance_that_ec2_does_not_show_is_not_given_back(
+    stack: Stack, restarted: bool
+) -> None:
+    flavors_alone(stack)
+    flavored(stack)
+    stack.start(buy_dollars=1000.0)
+    create_reservation(stack, 2, annotations=CANCEL)
+    (bought,) = stack.until(lambda: broker_odcrs(stack.aws.ec2), "two are bought", step=1.0)
+    odcr = bought["CapacityReservationId"]
+    stack.node_class(id_=odcr)
+    undescribed(stack, "c-0", draws=OWNER)
+    if restarted:
+        restart(stack)
+    change_quota(stack, 0)
+
+    def size() -> int:
+        return int(stack.aws.reservation(odcr)["TotalInstanceCount"])
+
+    stack.until(lambda: size() == 1, "the other slot is given back", step=2.0)
+    for _ in range(30):
+        stack.advance(2)
+        stack.passes(1)
+    assert stack.aws.reservation(odcr)["State"] == "active" and stack.reservation_of("c-0") == odcr
