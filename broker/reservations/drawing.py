@@ -104,11 +104,17 @@ class DrawRights:
     def of_namespace(self, namespace: Namespace) -> ReservationKey | UnresolvedName | None:
         """The reservation that the pods of the namespace draw from by its annotation."""
         named = namespace.annotations.get(names.DRAWS_FROM, "")
-        return self.decide(named, (namespace.name,)) if named else None
+        return self.decide(self.named_for(namespace.name, named), (namespace.name,)) if named else None
 
     def named_for(self, namespace: str, named: str) -> str:
-        """The reservation that is named for a pod of the namespace; `named`: the pod's annotation."""
-        return self._named_by.get(namespace, named)
+        """The reservation that is named for a pod of the namespace; `named`: the pod's annotation.
+
+        By a name alone it is the cluster's, or else that of the namespace, whatever others call theirs.
+        """
+        named = self._named_by.get(namespace, named)
+        own = ReservationKey(namespace, named)
+        known = self._reservations
+        return str(own) if own in known and ReservationKey("", named) not in known else named
 
     def of_pod(self, namespace: str, named: str, pools: Collection[str]) -> Drawing:
         """The reservation that a pod names, and those of it and of NodePools that serve its namespace.

@@ -114,7 +114,8 @@ def _findings(obj: Object, rights: DrawRights, *, kueue: bool) -> Iterator[tuple
     draws = _effective(obj).get(names.DRAWS_FROM)
     if draws is None or (isinstance(obj, NodeClaim) and names.DEDICATED in obj.labels):
         return
-    reserved = rights.decide(draws, _drawing_namespaces(obj))
+    named = rights.named_for(obj.name, draws) if isinstance(obj, Namespace) else draws
+    reserved = rights.decide(named, _drawing_namespaces(obj))
     if isinstance(reserved, UnresolvedName):
         without = f"{NO_OWNED_SLOT} it"
         if isinstance(obj, Namespace):

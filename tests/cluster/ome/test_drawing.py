@@ -67,6 +67,19 @@ def test_pods_of_another_namespace_take_no_slot_by_naming_its_owner(stack: Stack
 
 
 @pytest.mark.covers("FLT-62")
+def test_pods_draw_from_the_reservation_of_their_namespace_whatever_others_call_theirs(stack: Stack) -> None:
+    odcr = owner_of_slots(stack, 1)
+    metadata = {"name": "training", "namespace": RED, "annotations": {names.ALLOWED_NAMESPACES: "*"}}
+    stack.client.create(CapacityReservation.KIND, {"metadata": metadata, "spec": spec(P5, quotas={GPU: "0"})})
+    gpu_pool(stack, capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    gpu_pod(stack, "mine", annotations={names.DRAWS_FROM: "training"})
+    own = claim_for(stack, "default/mine").name
+    stack.until_ready(own)
+    assert stack.reservation_of(own) == odcr
+
+
+@pytest.mark.covers("FLT-62")
 def test_a_node_pool_gives_its_slots_to_pods_that_its_reservation_serves_only(stack: Stack) -> None:
     odcr = owner_of_slots(stack, 2)
     gpu_pool(stack, draws=OWNER, capacity=(RESERVED, ON_DEMAND))
