@@ -150,11 +150,11 @@ def choose(
             requirements, (candidate.type.name for candidate in suitable_types), known, owner_of
         )
     matched = known.absorbing.intersection(map(_place, chosen)) if _any_odcr(requirements) else ()
-    offers = _offered(requirements, suitable_types, known)
+    offered_masks = _offered(requirements, suitable_types, known)
     if hosts is not None:
-        for kind, mask in offers.items():
+        for kind, mask in offered_masks.items():
             mask[mask] = [hosts(option) for option in known.unreserved[kind].select(mask)]
-    return (*chosen, *_unreserved(offers, known, matched, compared))
+    return (*chosen, *_unreserved(offered_masks, known, matched, compared))
 
 
 def too_dear(
@@ -180,7 +180,6 @@ def _unreserved(
     `matched`: types and zones of reservations in which EC2 may count the instance later.
     """
     ceiling = _ceiling(offered, known)
-    offered = {**offered}
     for kind, mask in offered.items() if compared else ():
         unreserved = known.unreserved[kind]
         limit = ceiling

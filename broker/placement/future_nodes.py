@@ -33,9 +33,8 @@ class FutureNode:
         """The requirements of a node that satisfies the pod, one for each of its terms that can hold."""
         if pod.named_nodes is not None or not tolerates_all(pod.tolerations, self.taints):
             return
-        terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]
-        for expressions in terms:
-            required = self._with((*pod.node_selector, *expressions))
+        for selector in pod.alternatives:
+            required = self._with(selector)
             if required is not None:
                 yield required
 
@@ -58,10 +57,9 @@ class FutureNode:
             return "the pod names a node that exists"
         if taints := [*untolerated(pod.tolerations, self.taints)]:
             return f"the pod does not tolerate {shown_taints(taints)}"
-        terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms[:1]]
-        if not terms:
+        if not pod.alternatives:
             return "the pod's node affinity has no term"
-        selector = (*pod.node_selector, *terms[0])
+        selector = pod.alternatives[0]
         if unknown := self._unknown(selector):
             return f"its nodes have no label {unknown[0].key}, which the pod selects by"
         try:

@@ -137,3 +137,9 @@ class PodInfo:
     def __post_init__(self) -> None:
         labels = tuple(sorted(self.labels.items()))
         object.__setattr__(self, "group", LabelGroupKey(self.namespace, labels, self.terminating))
+
+    @property
+    def alternatives(self) -> list[Selector]:
+        """The labels that it selects a node by: its selector with each term of its affinity, any of them."""
+        terms = (NodeTerm(),) if self.node_terms is None else self.node_terms
+        return [(*self.node_selector, *term.expressions) for term in terms]

@@ -132,11 +132,9 @@ def pool_verdict(pod: PodInfo, pool: NodePool, room_lack: RoomLack) -> PoolVerdi
 
 def _allows_name(pod: PodInfo, pool: str) -> bool:
     """Whether the pod's selector and one term of its affinity allow the name of the pool."""
-    terms = [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]
-    tests = ((*pod.node_selector, *expressions) for expressions in terms)
     return any(
         all(holds(item, {names.NODEPOOL: pool}) for item in selector if item.key == names.NODEPOOL)
-        for selector in tests
+        for selector in pod.alternatives
     )
 
 
@@ -149,10 +147,10 @@ def asked(pod: PodInfo) -> Hashable:
 def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
     """The NodePools that the pod's selector or affinity insists on, in a sentence, if none of them exists."""
     absent: dict[str, None] = {}
-    for expressions in [()] if pod.node_terms is None else [term.expressions for term in pod.node_terms]:
+    for selector in pod.alternatives:
         insisted = [
             item.values
-            for item in (*pod.node_selector, *expressions)
+            for item in selector
             if (item.key, item.operator) == (names.NODEPOOL, IN) and item.values.isdisjoint(existing)
         ]
         if not insisted:

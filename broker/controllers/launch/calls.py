@@ -110,11 +110,11 @@ class FleetCalls:
         A claim that is gone may have left an instance behind. An unreadable record belongs to the claims that
         name it.
         """
-        known = {claim.uid: claim for claim in claims}
         with self._lock:
             unanswered = [
                 call for launch, call in sorted(self._calls.items()) if launch not in self._answered
             ]
+        known = {claim.uid: claim for claim in claims} if unanswered else {}
         return [
             call if call.claims else replace(call, claims=_naming(call.launch, known.values()))
             for call in unanswered
@@ -123,11 +123,10 @@ class FleetCalls:
 
     def waiting(self, claims: Iterable[NodeClaim]) -> frozenset[str]:
         """Uids of the claims that an open call may have given an instance."""
-        with self._lock:
-            if not self._calls.keys() - self._answered:
-                return frozenset()  # the usual case, for all claims at each pass
         claims = list(claims)
         open_uids = {uid for call in self.open(claims) for uid in call.claims}
+        if not open_uids:
+            return frozenset()  # the usual case, for all claims at each pass
         return frozenset(
             claim.uid for claim in claims if claim.uid in open_uids and not claim.status.provider_id
         )
