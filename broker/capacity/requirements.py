@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from broker.apis.label_names import stable
@@ -225,6 +226,16 @@ class Requirements:
     def values(self, key: str) -> frozenset[str] | None:
         """The remaining values of a label; None if they cannot be listed, or without a requirement."""
         return self._by_key.get(key, _ANYTHING).among
+
+    def choices(self, key: str) -> list[str]:
+        """Values that a node may get for a label that it must have: all that can be listed, else the least
+        number. Karpenter takes any of them (pkg/scheduling/requirement.go, Any).
+        """
+        allowed = self._by_key.get(key, _ANYTHING)
+        if allowed.absent or allowed.among is not None:
+            return sorted(() if allowed.absent else allowed.among or ())
+        numbers = map(str, count(allowed.low or 0))
+        return [next(number for number in numbers if number not in allowed.except_)]
 
     def single(self, key: str) -> str | None:
         """The only remaining value, if there is exactly one and the label is required."""

@@ -54,18 +54,42 @@ def test_pods_are_spread_over_the_capacity_types_that_their_pool_allows(stack: S
 
 
 @pytest.mark.covers("KRP-35")
-@pytest.mark.parametrize(("operator", "value"), [("", "a"), ("NotIn", "b")])
+@pytest.mark.parametrize(
+    ("own", "test", "value"),
+    [
+        ("In a b", "", "a"),
+        ("In a b", "NotIn a", "b"),
+        ("Exists", "", "0"),
+        ("Exists", "Exists", "0"),
+        ("Gt 3", "Gt 5", "6"),
+        ("NotIn a", "Exists", "0"),
+    ],
+)
 def test_node_has_a_value_of_each_label_of_its_pool_that_its_pods_allow(
-    stack: Stack, operator: str, value: str
+    stack: Stack, own: str, test: str, value: str
 ) -> None:
     stack.node_class(preference="none")
-    shares(stack, "team", [ON_DEMAND], ["a", "b"])
-    spec: dict[str, Any] = {}
-    if operator:
-        test = {"key": SHARE, "operator": operator, "values": ["a"]}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [test]}]}
-        spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
-    waiting = pods(stack, 1, spec=spec)
+    requirements = [*required(["m5.large"], [ON_DEMAND]), written(own)]
+    pool(stack, template={"requirements": requirements})
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [written(test)]}]} if test else None
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    waiting = pods(stack, 1, spec={"affinity": affinity} if test else {})
     start(stack)
     stack.until(lambda: bound(stack, waiting), "the pod runs", step=0.2)
     assert [node.labels[SHARE] for node in stack.all(Node)] == [value]
+
+
+def written(text: str) -> dict[str, Any]:
+    """A requirement of the label."""
+    operator, *values = text.split()
+    return {"key": SHARE, "operator": operator, "values": values}
+
+
+@pytest.mark.covers("FUL-30")
+@pytest.mark.parametrize(("own", "value"), [("In b a", "a"), ("Exists", "0")])
+def test_static_node_has_a_value_of_each_label_of_its_pool(stack: Stack, own: str, value: str) -> None:
+    stack.node_class(preference="none")
+    pool(stack, replicas=1, template={"requirements": [*required(["m5.large"], [ON_DEMAND]), written(own)]})
+    start(stack)
+    waiting = pods(stack, 1, spec={"nodeSelector": {SHARE: value}})
+    stack.until(lambda: bound(stack, waiting), "the pod runs", step=0.2)

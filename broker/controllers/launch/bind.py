@@ -22,7 +22,7 @@ from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.future_labels import class_labels
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
 from broker.capacity.model import Option, Pool, Skipped
-from broker.capacity.types import allocatable, capacity, node_labels
+from broker.capacity.types import WELL_KNOWN, allocatable, capacity, node_labels
 from broker.controllers.claim_status import (
     missing_finalizer,
     no_node_yet,
@@ -41,6 +41,7 @@ from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
 from broker.oncall.journal import Journal
 from broker.placement.claims import required_tenancy
+from broker.placement.reading import claim_requirements
 from providers.launch import LaunchError
 from providers.model import Instance, InstanceType
 
@@ -305,15 +306,14 @@ def _grouped_by_reason(skipped: Iterable[Skipped], tried: Collection[Pool]) -> l
 
 
 def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
-    """The node labels of requirements with one value, as Karpenter's launch makes them.
+    """The node labels of requirements, as Karpenter's launch makes them: the only value, or the first that is
+    allowed for a label of the user's own.
 
     Labels about capacity are left out: EC2's description decides them.
     """
-    return {
-        r.key: r.values[0]
-        for r in claim.spec.requirements
-        if r.operator == "In" and len(r.values) == 1 and r.key not in names.SHOWN_LATER
-    }
+    required = claim_requirements(claim)
+    own = {key: values[0] for key in required if key not in WELL_KNOWN and (values := required.choices(key))}
+    return own | {key: value for key, value in required.labels().items() if key not in names.SHOWN_LATER}
 
 
 def _spill(option: Option, odcr_id: str) -> str:

@@ -32,10 +32,10 @@ from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.machines import topology_keys
-from broker.placement.model import NodeInfo, NodeTerm, PodInfo
+from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, PendingPod
+from broker.placement.pool_choice import pool_node
 from broker.placement.reading import node_taints
-from broker.placement.selectors import IN, holds
 from broker.reservations.drawing import DrawRequest
 from providers.model import InstanceType
 
@@ -218,23 +218,19 @@ def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, st
     if the pods are spread over them, and otherwise the first.
     """
     keys = [key for key in pool.requirements if key not in pool.labels and key not in WELL_KNOWN]
-    listed = {key: sorted(pool.requirements.values(key) or ()) for key in keys}
-    first = {key: values[0] for key, values in listed.items() if values}
-    variants = {tuple(sorted(first.items())): None}
-    for info in (pod.info for pod in pods if keys):
-        over = topology_keys(info)
-        for term in info.node_terms or (NodeTerm(),):
-            allowed: dict[str, list[str]] = {}
-            for key in keys:
-                tests = [item for item in (*info.node_selector, *term.expressions) if item.key == key]
-                named = (v for t in tests if t.operator == IN for v in sorted(t.values))
-                values = listed[key] or [v for v in named if pool.requirements.allows(key, v)]
-                values = [value for value in values if all(holds(test, {key: value}) for test in tests)]
-                if values:
-                    allowed[key] = values[: MOST_VALUES if key in over else 1]
-            for chosen in product(*allowed.values()):
-                own = first | dict(zip(allowed, chosen, strict=True))
-                variants[tuple(sorted(own.items()))] = None
+    node = pool_node(pool.pool)
+    rules = {
+        (info.node_selector, info.node_terms, info.tolerations, frozenset(topology_keys(info))): info
+        for info in (pod.info for pod in pods if keys)
+    }
+    allowed = {(pool.requirements, frozenset[str]()): None}
+    for (*_, over), info in rules.items():
+        allowed |= dict.fromkeys((required, over) for required in node.selections(info))
+    variants: dict[tuple[tuple[str, str], ...], None] = {}
+    for required, over in allowed:
+        listed = {key: values for key in keys if (values := required.choices(key))}
+        some = (values[: MOST_VALUES if key in over else 1] for key, values in listed.items())
+        variants |= dict.fromkeys(tuple(zip(listed, values, strict=True)) for values in product(*some))
     return [dict(values) for values in variants]
 
 

@@ -108,6 +108,9 @@ def test_listed_values_are_those_allowed(written: list[Written]) -> None:
         assert values == {
             label for label in UNIVERSE if label is not None and requirements.allows("k", label)
         }
+    choices = requirements.choices("k")
+    assert all(requirements.allows("k", value) for value in choices)
+    assert bool(choices) == (not requirements.allows("k", None) and not requirements.problems())
     single = requirements.single("k")
     if single is not None:
         assert values == frozenset({single})
