@@ -109,9 +109,8 @@ class ClassCatalog:
     unfit: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
     reserved: tuple[LiveReservation, ...]
-    soon: tuple[
-        tuple[LiveReservation, datetime], ...
-    ]  # not launchable yet, with the latest time until they are
+    # Not launchable yet, with the latest time until they are if that is soon.
+    pending: tuple[tuple[LiveReservation, datetime | None], ...]
     offerings: Mapping[str, tuple[Offering, ...]]  # by type
     unreserved: Mapping[CapacityType, UnreservedOptions]
     absorbing: frozenset[Place]  # where a reservation of the class takes running instances
@@ -157,10 +156,12 @@ class ClassCatalogs:
             unfit=nodes.unfit,
             zones=zones,
             reserved=reserved,
-            soon=tuple(
-                (_live(_opened(odcr), node_class, candidates, zones, now), by)
-                for selected in node_class.resolved.pending
-                if (by := begins_by(odcr := odcrs.get(selected.id, selected), now))
+            pending=tuple(
+                (
+                    replace(_live(_opened(odcr), node_class, candidates, zones, now), odcr=odcr),
+                    begins_by(odcr, now),
+                )
+                for odcr in (odcrs.get(selected.id, selected) for selected in node_class.resolved.pending)
             ),
             offerings=_offerings(reserved, node_class, option_cache),
             unreserved={

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
 
 from broker.apis.names import CAPACITY_TYPE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
@@ -15,6 +17,8 @@ from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types
 from broker.capacity.types import fits, lacking
 from broker.text import format_time
 from providers.model import CapacityType, Odcr
+
+RESERVATION_PENDING: Final = "ReservationPending"
 
 
 def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
@@ -28,10 +32,8 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
     if not resolved.usable and "reserved" in kinds:
         for unusable in resolved.misfits:
             yield Skipped(pool=_place(unusable), reason=unusable.reason, message=unusable.message)
-    for odcr in resolved.pending:
-        starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
-        yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
-    for live in known.reserved:
+    pending = [live for live, _ in known.pending]
+    for live in chain(pending, known.reserved):
         odcr = live.odcr
         if "reserved" not in kinds:
             yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
@@ -42,6 +44,10 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
             yield _skip(odcr, *live.problem)
         elif mismatch_text := claim.requirements.accepts(live.labels, among=PLACE_KEYS):
             yield _skip(odcr, "RequirementsMismatch", mismatch_text)
+        elif live in pending:
+            starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
+            shown = f"{odcr.id} ({odcr.instance_type}, {odcr.zone})"
+            yield _skip(odcr, RESERVATION_PENDING, f"reservation {shown} is {odcr.state}{starts}")
 
 
 def _place(misfit: Misfit) -> Pool:

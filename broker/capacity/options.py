@@ -304,9 +304,9 @@ def soon(
     if "reserved" not in capacity_types(requirements):
         return
     names = {candidate.type.name for candidate in suitable_types}
-    for live, by in known.soon:
+    for live, by in known.pending:
         fits_in = live.odcr.instance_type in names and not live.problem
-        if fits_in and not requirements.unmet(live.labels, among=PLACE_KEYS):
+        if by and fits_in and not requirements.unmet(live.labels, among=PLACE_KEYS):
             yield live.odcr, by
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from broker.apis.units import written
-from broker.capacity.full_slots import none_left
+from broker.capacity.full_slots import MOST_NAMED, none_left
 from broker.placement.filters import prepare
 from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
 from broker.placement.model import PodInfo
@@ -35,6 +35,7 @@ from broker.placement.shapes import ZONE, PodShape, by_domain, shapes_of, term_c
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
+from broker.text import abridged
 
 SECONDS: Final = 5.0
 NEW: Final = "new"  # the name of a machine that is only tried
@@ -370,10 +371,14 @@ def _without_supply(
 
 
 def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
-    """The limits that the smallest machine exceeds, and the full reservations of the machines within them."""
+    """The limits that the smallest machine exceeds, and the reservations of the machines within them: the
+    full ones, and those that begin later.
+    """
     within = [option for option in options if supply.within_limits(option)]
-    if within:
-        yield none_left({item.source: f"{item.instance_type}, {item.zone}" for item in within})
+    if full := {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}:
+        yield none_left(full)
+    if closed := sorted({item.closed for item in within if item.closed}):
+        yield abridged(closed, MOST_NAMED)
     if over := [option for option in options if not supply.within_limits(option)]:
         remaining = sorted(supply.limits[over[0].pool].items())
         sizes = [*(name for name, _ in remaining), CPU]

@@ -58,7 +58,7 @@ class MachineOption:
     the pool's limits. `daemons`: the requests of DaemonSets' pods.
 
     `valued`: a slot with accelerators, for pods alone that no plain machine of the pool outside reservations
-    can have.
+    can have. `closed`: why the source has no slot, unless all are taken.
     """
 
     pool: str
@@ -72,6 +72,7 @@ class MachineOption:
     weight: int = 0
     accelerated: bool = False
     valued: bool = False
+    closed: str = ""
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)
 

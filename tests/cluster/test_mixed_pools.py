@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.cluster.test_drift import daemon_set, drift, requesting
 from tests.cluster.test_provisioning import bound, pods, pool, start
 
 GPU = {"nvidia.com/gpu": "1"}
+HOUR = timedelta(hours=1)
 
 
 def required(types: Sequence[str], capacity: Sequence[str]) -> list[dict[str, Any]]:
@@ -106,6 +108,18 @@ def test_full_reservation_of_the_type_that_a_pod_needs_is_its_reason_beside_plai
     pods(stack, 0)
     event = stack.until_event("gpu", "FailedScheduling", kind="Pod", text="NodePool")
     assert f"no free slot is left for it in {full} (g5.12xlarge, {A})" in event.message
+
+
+@pytest.mark.covers("FLT-35")
+def test_block_that_begins_is_the_reason_of_a_pod_that_needs_it_beside_plain_types(stack: Stack) -> None:
+    plain, block = stack.aws.odcr("m5.large"), stack.aws.capacity_block(state="scheduled", starts=HOUR)
+    stack.node_class(group=stack.aws.group(plain, block))
+    mixed(stack, ["m5.large", "p5.48xlarge"], [RESERVED])
+    gpu_pod(stack)
+    start(stack)
+    pods(stack, 0)
+    event = stack.until_event("gpu", "FailedScheduling", kind="Pod", text=block)
+    assert f"{block} (p5.48xlarge, {A}) is scheduled, starts at 20" in event.message
 
 
 @pytest.mark.covers("FLT-35")

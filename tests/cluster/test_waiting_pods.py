@@ -237,8 +237,8 @@ def test_page_of_a_pod_shows_when_a_block_begins(
     pods(stack, 1)
     stack.until(lambda: stack.condition(NodePool, "team", names.READY), "the pool is served", step=1.0)
     page = explained(stack, "p-0")
-    (row,) = [option for option in page["options"] if option["verdict"] == verdict]
-    assert row["reservation"] == block and "1 slot begins at 20" in row["message"]
+    (row,) = [option for option in page["options"] if option["reservation"] == block]
+    assert row["verdict"] == verdict and "is scheduled, starts at 20" in row["message"]
     assert [item["command"] for item in page["do"]] == [command]
 
 

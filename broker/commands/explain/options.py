@@ -19,20 +19,17 @@ from typing import Any, Final
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.names import ZONE
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import NO_ENTITLEMENTS
-from broker.capacity.mismatches import misfits
+from broker.capacity.mismatches import RESERVATION_PENDING, misfits
 from broker.capacity.model import (
     Claim,
     Inventory,
     LaunchDefaults,
     Option,
-    Pool,
     Skipped,
 )
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
-from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.supply import LaunchSupply
@@ -42,7 +39,6 @@ from broker.commands.explain.decision import Decision, decided, unplanned
 from broker.commands.plan.claims import considered
 from broker.placement.claims import in_gangs
 from broker.reservations.claims import ending_claims
-from broker.text import counted, format_time
 
 VERDICTS: Final = ("next", "then", "skipped", "soon", "later", "unfit")  # of an option, the best first
 
@@ -131,10 +127,7 @@ def forecast_planned(
     slot = (planned.slot,) if planned.slot else ()
     return ClaimForecast(
         decision=decision.sentence,
-        rows=[
-            *_rows(planned, supply.inventory, candidates, decision, _lent(planned, candidates, supply)),
-            *_later(planned, supply.inventory, candidates),
-        ],
+        rows=[*_rows(planned, supply.inventory, candidates, decision, _lent(planned, candidates, supply))],
         shortages=blocking(catalog.shortage(option, candidates.known) for option in candidates.options),
         waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
@@ -172,30 +165,6 @@ def _lent(claim: Claim, candidates: CandidateOptions, supply: LaunchSupply) -> C
     return lent
 
 
-def _later(claim: Claim, inventory: Inventory, candidates: CandidateOptions) -> Iterator[dict[str, Any]]:
-    """The reservations of the class that begin, of types and zones that the claim accepts.
-
-    `soon`: within minutes, so that the claim waits for them; `later`: the others.
-    """
-    soon = {odcr.id for odcr, _ in candidates.soon}
-    types = {candidate.type.name for candidate in candidates.suitable_types}
-    if "reserved" not in capacity_types(claim.requirements):
-        return
-    for odcr in candidates.known.node_class.resolved.pending:
-        if odcr.instance_type in types and claim.requirements.allows(ZONE, odcr.zone):
-            pool = Pool(
-                capacity_type="reserved",
-                instance_type=odcr.instance_type,
-                zone=odcr.zone,
-                reservation=odcr.id,
-            )
-            when = f" at {format_time(odcr.start)}" if odcr.start else ""
-            begins = f"{counted(odcr.total, 'slot begins', 'slots begin')}{when}"
-            skipped = Option(pool=pool, odcr_ids=(odcr.id,)).skipped(odcr.state, begins)
-            verdict = "soon" if odcr.id in soon else "later"
-            yield _row(Option(pool=pool), inventory, verdict=verdict, skipped=skipped)
-
-
 def blocking(active: Iterable[Shortage | None]) -> tuple[Shortage, ...]:
     """The shortages that block options, each once, by scope."""
     by_scope = {shortage.scope: shortage for shortage in active if shortage is not None}
@@ -224,8 +193,11 @@ def _rows(
             lent=lent[option],
         )
     unfit = misfits(claim, candidates.suitable_types, candidates.known)
+    soon = {odcr.id for odcr, _ in candidates.soon}  # within minutes, so that the claim waits for them
     for skipped in chain(candidates.withheld, unfit):
-        yield _row(Option(pool=skipped.pool), inventory, verdict="unfit", skipped=skipped)
+        begins = "soon" if skipped.pool.reservation in soon else "later"
+        verdict = begins if skipped.reason == RESERVATION_PENDING else "unfit"
+        yield _row(Option(pool=skipped.pool), inventory, verdict=verdict, skipped=skipped)
 
 
 def _row(

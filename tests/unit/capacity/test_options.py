@@ -276,7 +276,10 @@ def test_reservation_that_does_not_match_the_claim_is_reported(
 def test_reservation_that_starts_later_is_reported_with_its_start() -> None:
     world = inventory(odcr("cr-1", state="scheduled", start=NOW + minutes(60)))
     skip = skips(claim(), Selection(reservation_id="cr-1"), world)["cr-1"]
-    assert skip == ("ReservationPending", "reservation cr-1 is scheduled, starts at 2026-11-01T13:00:00Z")
+    text = "reservation cr-1 (m5.xlarge, us-east-1a) is scheduled, starts at 2026-11-01T13:00:00Z"
+    assert skip == ("ReservationPending", text)
+    other = skips(claim(types=["m5.large"]), Selection(reservation_id="cr-1"), world)["cr-1"]
+    assert other[0] == "InstanceTypeMismatch"
 
 
 @pytest.mark.covers("KRP-08")
