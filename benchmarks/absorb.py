@@ -26,8 +26,9 @@ from benchmarks.plan_world import ACCOUNT
 from benchmarks.repairs_played import BREAKS, KARPENTER, Break, outage
 from broker.apis.karpenter import Budget
 from broker.capacity.absorption import ClosedPlaces, absorbs, lets_absorb
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import Inventory, NodeClass, Selection
+from broker.capacity.model import NodeClass, Selection
 from broker.capacity.returning import IdleSince, ReturnCandidate, choose_moves, idle_for, observe_idle
 from broker.capacity.shortages import Shortages
 from broker.capacity.successors import COUNTED

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.model import Claim, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages

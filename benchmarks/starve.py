@@ -16,8 +16,9 @@ from typing import Final
 
 from benchmarks.figures import Figure, run
 from benchmarks.plan_world import ACCOUNT, NOW
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import Claim, Inventory, LaunchDefaults, NodeClass, Plan, Selection
+from broker.capacity.model import Claim, LaunchDefaults, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages

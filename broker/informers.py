@@ -10,7 +10,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID, REPLACEMENTS, replacing
+from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID, BY_SLOT, REPLACEMENTS, replacing
 from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
 from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.lifecycle.takeover import KARPENTER_LEASE_SELECTOR
@@ -21,6 +21,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import SYSTEM_SELECTOR
 from broker.kube.informer import Informer
+from broker.reservations.claims import held_slot
 
 
 class Informers:
@@ -37,6 +38,7 @@ class Informers:
                 BY_INSTANCE: by_instance,
                 BY_CLASS: by_class,
                 REPLACEMENTS: replacing,
+                BY_SLOT: held_slot,
             },
         )
         self.pools = Informer(client, NodePool, clock=clock)

@@ -16,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
-from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import NodeClass
 from broker.capacity.supply import LaunchSupply
 from providers.model import Instance, Odcr, ReservationGroup
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice, repeat
 
 import numpy as np
 
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.flow import Flow
-from broker.capacity.model import Claim, Inventory
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim
 from broker.capacity.problem import ClaimDemand, Rank, SlotFlow, SlotProblem
 
 
@@ -52,7 +52,7 @@ def lacking(
     edges = {claim.uid: demands[claim.uid].slots for claim in gang if not demands[claim.uid].rank.falls_back}
     held = matched(
         edges,
-        without_slots(inventory, Counter(before.values())),
+        inventory.taken(Counter(before.values())),
         entitlements.after((demands[uid].queue, slot) for uid, slot in before.items()),
     )
     return [claim.name for claim in gang if claim.uid in edges and claim.uid not in held]
@@ -83,11 +83,6 @@ def matched(
             taken[slot_pool] += 1
             close(slot_pool)
     return {uid: next(iter(slots)) for uid in edges if (slots := flow.taken(uid))}
-
-
-def without_slots(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
-    """The inventory without these slots."""
-    return replace(inventory, debits=Counter(inventory.debits) + Counter(taken)) if taken else inventory
 
 
 def _units(odcr_ids: Sequence[str], inventory: Inventory) -> Iterator[str]:

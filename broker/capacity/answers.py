@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from broker.capacity.inventory import Inventory
 from broker.capacity.launches import Distribution, LaunchGroup
-from broker.capacity.model import Inventory, Option, Pool
+from broker.capacity.model import Option, Pool
 from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
 from providers.errors import ErrorClass, ErrorPolicy, ProviderError
 from providers.launch import LaunchError

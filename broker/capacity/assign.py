@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
-from broker.capacity.allocation import allocate, matched, without_slots
+from broker.capacity.allocation import allocate, matched
 from broker.capacity.demand import WaitingClaims
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
@@ -23,7 +23,8 @@ from broker.capacity.gang_hold import (
     held_for,
     merged,
 )
-from broker.capacity.model import GangHold, Inventory, Solution
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import GangHold, Solution
 from broker.capacity.nominations import LentSlots, Nominations, nominate
 from broker.capacity.problem import NOTHING_HELD, ClaimDemand, problem_of
 from broker.capacity.solve import solve
@@ -118,7 +119,7 @@ class SlotAssigner:
         slots = [item for part in taken for item in part.items()]
         draws = self.supply.entitlements.draws
         return (
-            without_slots(self.supply.inventory, Counter(slot for _, slot in slots)),
+            self.supply.inventory.taken(Counter(slot for _, slot in slots)),
             self.supply.entitlements.after((draws.get(uid, ""), slot) for uid, slot in slots),
         )
 
@@ -154,7 +155,7 @@ class SlotAssigner:
         `held`: slots held for gangs against claims of any queue; `unlendable`: against borrowers.
         """
         keeps: dict[str, str] = {}
-        inventory = without_slots(self.supply.inventory, unlendable)
+        inventory = self.supply.inventory.taken(unlendable)
         lent = self._lent(demands, assigned, keeps, inventory, held)
         nominations = self._nominations(demands, assigned, lent, inventory)
         for _ in self.waiting.gangs:  # each may keep slots that were lent
@@ -207,7 +208,7 @@ class SlotAssigner:
         lends = any(self.waiting.candidates[uid].borrowable for uid in rest)
         if not lends or not any(borrowing[uid].slots for uid in rest if uid not in assigned.allocated):
             return assigned
-        room = without_slots(inventory, Counter(keeps.values()))
+        room = inventory.taken(Counter(keeps.values()))
         _, entitlements = self._without([keeps])
         lent = self._assigned(borrowing, room, entitlements, held=held, keeps=assigned.allocated)
         return replace(

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.absorption import Place, absorbing_places
 from broker.capacity.compatibility import incompatibility
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import begins_by, ends_at, launchable
-from broker.capacity.model import Inventory, NodeClass, Option, Pool, Resolved, Selection
+from broker.capacity.model import NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr

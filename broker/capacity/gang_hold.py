@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from broker.capacity.allocation import matched
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.flow import Flow
-from broker.capacity.model import Claim, GangHold, Inventory, NodeClass
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, GangHold, NodeClass
 from broker.capacity.option_catalog import CandidateOptions
 from broker.quota.model import Preemption
 
@@ -130,11 +131,6 @@ def _lendable(entitlements: Entitlements, policy: Callable[[Preemption], str]) -
         return own and policy(entitlements.rule(uid)) != "Never"
 
     return lendable
-
-
-def returned(inventory: Inventory, held: Mapping[str, int]) -> Inventory:
-    """The inventory with these slots free again."""
-    return replace(inventory, debits=Counter(inventory.debits) - Counter(held))
 
 
 def merged(gang: HoldingGang, *held: Iterable[str]) -> GangHold:

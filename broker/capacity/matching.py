@@ -18,7 +18,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis.names import INSTANCE_TENANCY
-from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.text import format_time, plain
 from providers.errors import ProviderError
 from providers.model import Odcr

@@ -17,7 +17,7 @@ from broker.capacity.requirements import Requirements
 from broker.text import counted, pool_name
 from providers.errors import ErrorClass
 from providers.launch import BlockDevice, NetworkInterface, Preference
-from providers.model import CapacityType, Image, Market, Odcr, ReservationGroup, Subnet
+from providers.model import CapacityType, Image, Market, Odcr, Subnet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,51 +370,3 @@ class Plan:
     kept: Mapping[str, str] = field(default_factory=dict)
     later: frozenset[str] = frozenset()
     holds: tuple[GangHold, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """EC2's reservations and groups as last described, less the launches since.
-
-    `debits` are launches into a reservation that the description does not show yet, by reservation id;
-    `credits` are instances that have ended in one since. `left`: slots that are left to another launcher,
-    which replaces its node. `joining`: slots in which EC2 is to count an instance of the broker that runs
-    outside. `kept`: the reservation of the slot that is kept for each successor (by the uid of its claim).
-    `odds`: the ranks of pools (see `forecast.odds`). `occupied`: the instances of claims, by reservation, if
-    known: EC2's counts may lack the newest.
-    """
-
-    odcrs: Mapping[str, Odcr] = field(default_factory=dict)
-    groups: Mapping[str, ReservationGroup] = field(default_factory=dict)
-    debits: Mapping[str, int] = field(default_factory=dict)
-    credits: Mapping[str, int] = field(default_factory=dict)
-    left: Mapping[str, int] = field(default_factory=dict)
-    joining: Mapping[str, int] = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
-    odds: Mapping[str, int] = field(default_factory=dict)
-    described: datetime | None = None
-    occupied: Mapping[str, int] = field(default_factory=dict)
-
-    def free(self, odcr_id: str) -> int:
-        """The slots that may be planned: the unused ones that are promised to no instance."""
-        return max(0, self.unused(odcr_id) - self.promised(odcr_id))
-
-    def promised(self, odcr_id: str) -> int:
-        """The slots that are left to a certain instance."""
-        kept = sum(slot == odcr_id for slot in self.kept.values())
-        return self.left.get(odcr_id, 0) + self.joining.get(odcr_id, 0) + kept
-
-    @property
-    def left_ids(self) -> frozenset[str]:
-        """The reservations with slots that are left to launches to come."""
-        return frozenset((*(odcr_id for odcr_id, count in self.left.items() if count), *self.kept.values()))
-
-    def unused(self, odcr_id: str) -> int:
-        """EC2's available count plus credits, less debits; no more than the instances of claims leave."""
-        odcr = self.odcrs.get(odcr_id)
-        if odcr is None or odcr.unlaunchable:
-            return 0
-        # The description may already include the freed slots.
-        room = min(odcr.total, odcr.available + self.credits.get(odcr_id, 0))
-        room -= self.debits.get(odcr_id, 0)
-        return max(0, min(room, odcr.total - self.occupied.get(odcr_id, 0)))

@@ -26,7 +26,7 @@ from typing import Literal
 
 from broker.capacity.demand import WaitingClaims
 from broker.capacity.entitlement import Borrower, Entitlements, NominatedSlot, SlotPool, gives_back
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.capacity.problem import ClaimDemand, in_rank_order
 from broker.quota.candidates import below_threshold, outranked
 

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs, named
 from broker.capacity.entitlement import RESERVED_FOR_OTHERS
 from broker.capacity.full_slots import none_of
-from broker.capacity.model import Claim, Inventory, Option, Skipped
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Option, Skipped
 from broker.capacity.options import Hosts, choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import BACKING_OFF, Shortage

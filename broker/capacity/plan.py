@@ -36,7 +36,7 @@ from broker.capacity.demand import GangProblem, WaitingClaims, demands_of, gangs
 from broker.capacity.domains import LaunchedGangs, in_domains
 from broker.capacity.explanations import Explanations
 from broker.capacity.flow import Flow
-from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
+from broker.capacity.gang_hold import HoldingGang, holding, open_windows
 from broker.capacity.model import Assignment, Claim, Option, Plan, Skipped, Solution, Unplaced
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog, awaited
 from broker.capacity.overlap import opted_out, separated
@@ -214,7 +214,7 @@ class _Draft:
         gang, slots = self.waiting.gangs[name], self.slots
         rank = min(self.demands[claim.uid].rank for claim in gang)
         hold = next((hold for hold in slots.holds if hold.gang == name), None)
-        room = returned(slots.room, hold.slots) if hold else slots.room
+        room = slots.room.returned(hold.slots) if hold else slots.room
         return lacking(gang, rank, self.demands, slots.allocated, room, self.supply.entitlements)
 
     def _gangs_of(self, uids: Iterable[str]) -> set[str]:

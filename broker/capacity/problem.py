@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from broker.capacity.class_catalog import FOREVER
 from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, SlotPool
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import ends_at
-from broker.capacity.model import Inventory
 from broker.capacity.types import size_key
 from providers.model import InstanceType
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from broker.capacity.model import Inventory, Option, Pool
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Option, Pool
 from broker.doubling import doubled
 from providers.errors import ErrorClass
 

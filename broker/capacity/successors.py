@@ -21,7 +21,8 @@ from typing import Final, TypeVar
 from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.class_catalog import named
 from broker.capacity.domains import LaunchedGangs
-from broker.capacity.model import Assignment, Claim, Inventory, Unplaced
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Assignment, Claim, Unplaced
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
@@ -68,12 +69,11 @@ class Succession:
         supply = self.supply
         if not self.slots:
             return supply
-        debits = Counter(supply.inventory.debits) + Counter(self.slots.values())
         draws = supply.entitlements.draws
         taken = [(draws.get(uid, ""), odcr_id) for uid, odcr_id in self.slots.items()]
         return replace(
             supply,
-            inventory=replace(supply.inventory, debits=debits),
+            inventory=supply.inventory.taken(Counter(self.slots.values())),
             entitlements=supply.entitlements.after(taken),
         )
 

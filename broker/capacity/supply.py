@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
-from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import NodeClass
 from broker.capacity.shortages import Shortages
 from providers.model import InstanceType
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from broker.capacity.entitlement import SlotPool
-from broker.capacity.model import Claim, Inventory, Option, Skipped
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Option, Skipped
 from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, full
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.supply import LaunchSupply

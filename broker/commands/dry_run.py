@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import unread_group
-from broker.capacity.model import Inventory, Plan
+from broker.capacity.model import Plan
 from broker.capacity.shortages import Shortages
 from broker.commands.explain.permitted import ODDS, SHORTAGES, published
 from broker.controllers.claim_caches import ClaimCaches

@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from broker.capacity.entitlement import NominatedSlot
-from broker.capacity.model import Inventory, Plan
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Plan
 from broker.kube.clock import Clock
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.desired import LATEST_VISIBLE

@@ -23,6 +23,7 @@ from broker.kube.partial import PartialObject
 BY_PROVIDER_ID: Final = "providerID"
 BY_NODE: Final = "nodeName"
 REPLACEMENTS: Final = "replacements"  # one value for all
+BY_SLOT: Final = "slot"  # see `held_slot`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client import Gauge
 
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.block_ends import BlockEnds
 from broker.kube.clock import Clock
@@ -93,6 +93,8 @@ class InventoryCache:
         self._readers: list[Callable[[], None]] = []
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
         self.kept: Callable[[datetime], Mapping[str, str]] = lambda _: {}  # as in `Inventory`
+        # As in `Inventory`, of launches by instance and of claims.
+        self.occupied: Callable[[Mapping[str, str]], Mapping[str, int]] = lambda _: {}
         self.group_errors: dict[str, ProviderError] = {}
         # By id, the size before and after the last change of each reservation that was seen to shrink.
         self.resized: Mapping[str, tuple[int, int]] = {}
@@ -204,9 +206,11 @@ class InventoryCache:
     def snapshot(self) -> Inventory:
         with self.assumed.lock:
             left, joining, kept = self._promised_now()
+            debits = self.assumed.debits.values()
             return replace(
                 self._inventory,
-                debits=Counter(self.assumed.debits.values().values()),
+                debits=Counter(debits.values()),
+                occupied=self.occupied(debits),
                 credits=Counter(self.assumed.credits.values().values()),
                 left=left,
                 joining=joining,

@@ -21,12 +21,12 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore, LeftSlot
 from broker.controllers.claim_status import instance_id, replaces, since
 from broker.kube.clock import StoppedClock
 from broker.placement.claims import kept_slots
-from broker.reservations.claims import occupied_odcr
+from broker.reservations.claims import held_slots, occupied_odcr
 
 # For other reasons Karpenter's pods go to existing nodes, or to a new one that is there before.
 REPLACING: Final = frozenset({"Drifted", "Unhealthy"})
@@ -105,16 +105,17 @@ class LeftSlots:
         return earlier or occupied_odcr(claim) == slot.odcr_id
 
 
-def promised_slots(
+def slots_of_claims(
     claims: Sequence[NodeClaim], now: datetime, *, owns: Callable[[NodeClaim], bool]
 ) -> Inventory:
-    """The promised slots alone, as a new process finds them by the claims."""
+    """The occupied and promised slots alone, as a new process finds them by the claims."""
     assumed = AssumptionStore(StoppedClock(now))
     slots = LeftSlots(lambda: claims, assumed, owns=owns)
     for claim in claims:
         slots.observe(None, claim)
     left, joining = assumed.promised(None)
-    return Inventory(left=left, joining=joining, kept=kept_slots(claims, now))
+    kept = kept_slots(claims, now)
+    return Inventory(left=left, joining=joining, kept=kept, occupied=held_slots(claims))
 
 
 def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:

@@ -25,7 +25,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, Res
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import JudgedSpec
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumedSlots
 from broker.kube.cache import Guard
 from broker.kube.informer import Informer

@@ -12,6 +12,7 @@ must check `left_out` first.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -108,6 +109,11 @@ class Cache(Generic[T]):
         """The objects for which the index named `index` gives `value`."""
         with self._lock:
             return [*self._indexed[index].get(value, {}).values()]
+
+    def sizes(self, index: str) -> Counter[str]:
+        """The number of objects for each value that the index named `index` gives."""
+        with self._lock:
+            return Counter({value: len(objects) for value, objects in self._indexed[index].items()})
 
     def __len__(self) -> int:
         return len(self._objects)

@@ -48,9 +48,14 @@ def node_odcr(node: Node, claim: NodeClaim | None) -> str:
     return node.labels.get(names.RESERVATION_ID) or (occupied_odcr(claim) if claim is not None else "")
 
 
+def held_slot(claim: NodeClaim) -> tuple[str, ...]:
+    """The ODCR of the claim's instance if that stays: EC2 counts one that ends until it has left."""
+    return (odcr_id,) if not claim.deleting and (odcr_id := occupied_odcr(claim)) else ()
+
+
 def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
-    """By ODCR, the claims with an instance in it that stays: EC2 counts one that ends until it has left."""
-    return Counter(odcr_id for claim in claims if not claim.deleting and (odcr_id := occupied_odcr(claim)))
+    """By ODCR, the claims with an instance in it that stays."""
+    return Counter(odcr_id for claim in claims for odcr_id in held_slot(claim))
 
 
 def ending_claims(claims: Iterable[NodeClaim]) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.reservations.desired import DesiredCapacity, FlavorCount, FlavorDemand, OdcrChange, PurchaseSpec
 from broker.reservations.ownership import Ownership, made_here
 from broker.reservations.sizing import needed, size
@@ -118,7 +118,7 @@ def surplus(
         if not odcr.active:
             continue  # EC2 modifies no other
         needs = fulfilment.needs[odcr.instance_type]
-        back = min(spare(odcr, inventory), max(0, math.floor(over * needs)))
+        back = min(inventory.free(odcr.id), max(0, math.floor(over * needs)))
         if odcr.lent:  # at least one instance stays: what it lent returns to it
             back = min(back, max(0, odcr.total - 1))
         end = desired.terms.end if _second(odcr) != desired.terms.end else UNCHANGED
@@ -155,7 +155,7 @@ def given_back(
     """Reduces each ODCR to its running instances; cancels it if there are none. One that lends stays."""
     changes = []
     for odcr in odcrs:
-        used = odcr.total - unused(odcr, inventory)
+        used = odcr.total - inventory.unused(odcr.id)
         if not odcr.lent and (used == 0 or (used < odcr.total and odcr.active)):
             changes.append(
                 OdcrChange(
@@ -175,17 +175,6 @@ def counted_once(odcrs: Iterable[Odcr]) -> tuple[Odcr, ...]:
     odcrs = tuple(odcrs)
     lenders = {odcr.id for odcr in odcrs if odcr.lent}
     return tuple(odcr for odcr in odcrs if odcr.source_id not in lenders)
-
-
-def unused(odcr: Odcr, inventory: Inventory) -> int:
-    """Slots that are certainly free, by EC2's count and by launches since, also those of its claims."""
-    free = min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0)
-    return max(0, min(free, odcr.total - inventory.occupied.get(odcr.id, 0)))
-
-
-def spare(odcr: Odcr, inventory: Inventory) -> int:
-    """The unused slots that no instance is promised, such as the successor of a node."""
-    return max(0, unused(odcr, inventory) - inventory.promised(odcr.id))
 
 
 def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
@@ -224,8 +213,8 @@ def _second(odcr: Odcr) -> object:
 
 def used_by_now(odcr_id: str, decided: Inventory, latest: Inventory) -> int:
     """Used slots of an ODCR after a decision was made: launches did not wait for it."""
-    inventories = [replace(decided, debits=latest.debits)]
+    inventories = [replace(decided, debits=latest.debits, occupied=latest.occupied)]
     if latest.described and decided.described and latest.described > decided.described:
         inventories.append(latest)  # a newer description has launches that are debits no longer
     odcrs = [(inventory.odcrs.get(odcr_id), inventory) for inventory in inventories]
-    return max((odcr.total - unused(odcr, inventory) for odcr, inventory in odcrs if odcr), default=0)
+    return max((odcr.total - inventory.unused(odcr_id) for odcr, inventory in odcrs if odcr), default=0)

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from broker.capacity.model import Inventory
-from broker.reservations.fulfilment import spare
+from broker.capacity.inventory import Inventory
 from broker.reservations.ownership import made_here
 from providers.model import InstanceType, Odcr
 from providers.prices import slot_price
@@ -77,7 +76,7 @@ class IdleTracker:
             return
         since_by_odcr: dict[str, tuple[int, datetime]] = {}
         for odcr in inventory.odcrs.values():
-            free = spare(odcr, inventory) if made_here(odcr, self._cluster) and odcr.active else 0
+            free = inventory.free(odcr.id) if made_here(odcr, self._cluster) and odcr.active else 0
             if free:
                 count, since = self._since.get(odcr.id, (free, now))
                 since_by_odcr[odcr.id] = (min(count, free), since)

@@ -21,8 +21,8 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.units import CPU, whole
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import ends_at
-from broker.capacity.model import Inventory
 from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr

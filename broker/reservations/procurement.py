@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.capacity.shortages import Shortage
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
 from broker.reservations.fulfilment import FlavorFulfilment
 from broker.reservations.ownership import Ownership, ReservationProblem

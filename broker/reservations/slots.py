@@ -24,8 +24,8 @@ from broker.capacity.entitlement import (
     SlotAvailability,
     SlotPool,
 )
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import launchable
-from broker.capacity.model import Inventory
 from broker.quota.joint import SlotState
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from broker.apis import names
 from broker.app import Broker
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.capacity.shortages import Shortages
 from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot

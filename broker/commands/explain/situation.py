@@ -20,7 +20,8 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.attempts import Attempt
-from broker.capacity.model import Inventory, Pool
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.commands.explain.event_facts import (
     concerned,
@@ -29,7 +30,7 @@ from broker.commands.explain.event_facts import (
 )
 from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price
-from broker.controllers.left_slots import promised_slots
+from broker.controllers.left_slots import slots_of_claims
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
@@ -160,7 +161,7 @@ class Situation:
         """The promised slots, also of a part."""
         if self.whole is not None:
             return self.whole.promised
-        return self.promises or promised_slots(self.claims, self.now, owns=is_brokers)
+        return self.promises or slots_of_claims(self.claims, self.now, owns=is_brokers)
 
     @property
     def slot_owners(self) -> dict[str, ReservationKey]:

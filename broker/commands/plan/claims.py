@@ -20,17 +20,9 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import NAME_ANOTHER
-from broker.capacity.model import (
-    LAUNCH_DEFAULTS,
-    Claim,
-    Inventory,
-    LaunchDefaults,
-    NodeClass,
-    Plan,
-    Skipped,
-    Solution,
-)
+from broker.capacity.model import LAUNCH_DEFAULTS, Claim, LaunchDefaults, NodeClass, Plan, Skipped, Solution
 from broker.capacity.plan import plan
 from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
@@ -41,7 +33,7 @@ from broker.commands.manifests import BadManifest
 from broker.commands.plan import bill
 from broker.controllers.claim_status import instance_id
 from broker.controllers.inventory import read_groups
-from broker.controllers.left_slots import promised_slots
+from broker.controllers.left_slots import slots_of_claims
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
@@ -203,9 +195,12 @@ def considered(
     """
     find = cache(lambda: {pod.key: pod for pod in pods()})
     inventory, errors = _inventory(classes, provider, now)
-    promises = promised_slots(among, now, owns=is_brokers)
     inventory = replace(
-        inventory, left=promises.left, joining=promises.joining, kept=promises.kept, odds=odds
+        slots_of_claims(among, now, owns=is_brokers),
+        odcrs=inventory.odcrs,
+        groups=inventory.groups,
+        odds=odds,
+        described=now,
     )
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}

@@ -17,7 +17,8 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
-from broker.capacity.model import Inventory, NodeClass
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import NodeClass
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import AccountReads, DryRun, read_once
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published

@@ -20,7 +20,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import condition
 from broker.apis.static_pools import number_of_nodes, static
 from broker.capacity.absorption import absorbs
-from broker.capacity.model import Claim, Inventory, Option
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Option
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.returning import (

@@ -16,7 +16,8 @@ from typing import Any
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.answers import answer
-from broker.capacity.model import Claim, Inventory, Plan, Unplaced
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Plan, Unplaced
 from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.execute import NOT_RECORDED, Executor

@@ -13,7 +13,8 @@ from datetime import datetime
 
 from broker.capacity import launches
 from broker.capacity.class_catalog import ClassCatalog, class_catalog
-from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Assignment, Claim, NodeClass, Option
 from broker.capacity.options import offered, tenancy
 from broker.capacity.shortages import Shortages
 from broker.controllers.launch.calls import FleetCall

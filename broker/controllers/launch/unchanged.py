@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import Entitlements
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.controllers.snapshot import Snapshot
@@ -79,5 +79,6 @@ class UnchangedInputs:
 
 
 def _counts(inventory: Inventory) -> tuple[object, ...]:
-    slots = inventory.debits, inventory.credits, inventory.left, inventory.joining, inventory.kept
-    return inventory.odcrs, inventory.groups, *slots
+    taken = inventory.debits, inventory.credits, inventory.occupied
+    promised = inventory.left, inventory.joining, inventory.kept
+    return inventory.odcrs, inventory.groups, *taken, *promised

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import structlog
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.kube.events import Recorder
 from broker.quota.usage import ReservationKey
 from broker.reservations import moves

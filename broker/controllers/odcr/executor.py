@@ -18,7 +18,7 @@ import structlog
 from prometheus_client import Counter
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.newest import unchanged
 from broker.controllers.odcr.events import ChangeEvents

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import unread_group
-from broker.capacity.model import Inventory
 from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Adopters
 from broker.reservations.reading import ParsedReservation

@@ -21,7 +21,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.absorption import Place, absorbs, place_of
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.claim_status import (
     AVAILABLE,

@@ -19,7 +19,7 @@ from broker.apis.capacity_broker import (
     OnDemandCapacityReservationStatus,
 )
 from broker.apis.meta import ConditionUpdate
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.odcr.metrics import measure
 from broker.controllers.odcr.mirror_status import status_of

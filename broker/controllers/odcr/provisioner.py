@@ -15,7 +15,7 @@ from itertools import chain
 
 import structlog
 
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.odcr import metrics
 from broker.controllers.odcr.events import DeletionNotices, StopEvents
@@ -171,7 +171,7 @@ class OdcrProvisioner:
         observed: Mapping[str, Odcr],
     ) -> ProvisioningState:
         now = self._clock.now()
-        described, inventory = inventory, self._inventory.assumed.shown(self._running.within(inventory))
+        described, inventory = inventory, self._inventory.assumed.shown(inventory)
         groups, unread = self._groups.adopted(readings.values(), inventory, self._settings.adopters, now)
         ownership = resolve_ownership(
             inventory.odcrs.values(),

@@ -1,17 +1,14 @@
-"""The instances in reservations, and those outside that the next purchase may absorb."""
+"""The instances outside reservations that the next purchase may absorb."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Inventory
 from broker.controllers.instances import InstanceListing
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import held_slots
 from broker.reservations.drawing import DrawRights
 from broker.reservations.purchases import Purchase
 from broker.reservations.running import bought_at, running_outside
@@ -29,10 +26,6 @@ class RunningInstances:
 
     def add(self, purchase: Purchase, now: datetime) -> None:
         self._bought.append((now, purchase))
-
-    def within(self, inventory: Inventory) -> Inventory:
-        """With the slots of claims: EC2 may show an instance late, and its slot free until then."""
-        return replace(inventory, occupied=held_slots(self._claims.list()))
 
     def outside(self, rights: DrawRights) -> Mapping[ReservationKey, tuple[Instance, ...]]:
         """Those of claims that draw from each reservation."""

@@ -21,8 +21,9 @@ from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
+from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import RESERVATION_PENDING, misfits
-from broker.capacity.model import Claim, Inventory, Option
+from broker.capacity.model import Claim, Option
 from broker.capacity.option_catalog import RESERVATION_FULL, OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.supply import LaunchSupply

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import whole
 from broker.capacity.entitlement import NominatedSlot
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.slots.builder import SlotSnapshotBuilder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import base
@@ -18,7 +18,6 @@ from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.slots.policy import SlotPolicy
 from broker.kube.clock import Clock
 from broker.placement.claims import in_gangs, minimums
-from broker.reservations.claims import held_slots
 from broker.reservations.drawing import DrawRequest
 
 
@@ -71,7 +70,7 @@ class PoolSupplyReader:
         supply = LaunchSupply(
             classes=classes,
             types=snapshot.types,
-            inventory=replace(snapshot.inventory, occupied=held_slots(claims)),
+            inventory=snapshot.inventory,
             shortages=self._launches.shortages,
             now=self._clock.now(),
             entitlements=self._slots.entitlements(

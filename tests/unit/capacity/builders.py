@@ -9,9 +9,10 @@ from typing import Any
 
 from broker.capacity.class_catalog import class_catalog
 from broker.capacity.domains import LaunchedGangs
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import resolve_class
 from broker.capacity.mismatches import misfits
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Plan, Pool, Selection, Skipped
+from broker.capacity.model import Claim, NodeClass, Option, Plan, Pool, Selection, Skipped
 from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements

@@ -11,7 +11,8 @@ import pytest
 from broker.capacity import launches
 from broker.capacity.absorption import ClosedPlaces, absorbs
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
-from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, NodeClass, ReservationTerm, Selection
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages

@@ -14,7 +14,8 @@ from random import Random
 import pytest
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
-from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Plan, Selection
 from broker.capacity.plan import plan
 from tests.support.examples import times
 

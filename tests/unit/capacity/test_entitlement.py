@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.quota.model import Policy, Preemption
 from tests.support.examples import examples

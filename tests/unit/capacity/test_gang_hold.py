@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
-from broker.capacity.model import Claim, Inventory, LaunchDefaults, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, LaunchDefaults, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from broker.quota.model import Policy, Preemption

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.names import RESERVATION_ID, RESERVATION_TYPE
+from broker.capacity.inventory import Inventory
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, group, refused, undone
-from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
+from broker.capacity.model import Claim, NodeClass, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.types import EFA
 from providers.errors import ErrorClass, ProviderError

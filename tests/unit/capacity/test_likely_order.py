@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 
 from .builders import claim, inventory, node_class, planned, type_
 

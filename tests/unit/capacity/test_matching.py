@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import ends_at, launchable, resolve, resolve_class
-from broker.capacity.model import Inventory, ReservationTerm, Resolved, Selection
+from broker.capacity.model import ReservationTerm, Resolved, Selection
 from providers.model import Odcr
 
 from .builders import ACCOUNT, GROUP, IMAGES, NOW, ZONES, inventory, minutes, node_class, odcr

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.model import Claim, Inventory, ReservationTerm, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, ReservationTerm, Selection
 from providers.model import Image
 from tests.unit.capacity.builders import options
 

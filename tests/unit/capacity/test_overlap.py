@@ -10,8 +10,9 @@ import pytest
 
 from broker.capacity import launches
 from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, Entitlements, SlotAvailability, SlotPool
+from broker.capacity.inventory import Inventory
 from broker.capacity.launches import LaunchGroup
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, ReservationTerm, Selection
+from broker.capacity.model import Claim, NodeClass, Plan, ReservationTerm, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from providers.launch import Preference, ReservationTarget

@@ -11,7 +11,8 @@ import pytest
 
 from broker.capacity.answers import remember, scopes
 from broker.capacity.full_slots import full_ids
-from broker.capacity.model import Claim, Inventory, Plan, ReservationTerm, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Plan, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from broker.commands.explain.options import forecast_planned
 from providers.errors import ErrorClass, ProviderError

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from providers.errors import ErrorClass

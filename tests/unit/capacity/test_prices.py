@@ -10,8 +10,9 @@ import pytest
 
 from broker.capacity import launches
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
+from broker.capacity.inventory import Inventory
 from broker.capacity.launches import LaunchGroup
-from broker.capacity.model import Claim, Inventory, LaunchDefaults, NodeClass, Selection
+from broker.capacity.model import Claim, LaunchDefaults, NodeClass, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from providers.errors import ErrorClass

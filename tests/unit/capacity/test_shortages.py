@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.model import Inventory, Option
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Option
 from broker.capacity.shortages import CAP, FIRST, MEMORY, Scope, Shortages, quota_family, quota_scope
 from providers.errors import ErrorClass
 

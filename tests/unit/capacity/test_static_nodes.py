@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
+from broker.capacity.inventory import Inventory
 from broker.capacity.launches import MAX_INSTANCES
-from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.model import Claim, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.static_nodes import (
     LEAVES_BEFORE,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
-from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.capacity.successors import COUNTED, HOLD

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from broker.apis.names import ZONE
-from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Plan, Selection
 from broker.capacity.plan import plan
 
 from .builders import chosen, claim, inventory, node_class, odcr, supply

@@ -9,8 +9,9 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
+from broker.capacity.inventory import Inventory
 from broker.capacity.matching import with_group_errors
-from broker.capacity.model import Inventory, NodeClass, Resolved, Selection, Skipped
+from broker.capacity.model import NodeClass, Resolved, Selection, Skipped
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.reservations.claims import ending_claims

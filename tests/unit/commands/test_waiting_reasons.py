@@ -10,7 +10,7 @@ from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
 from broker.commands.explain.slot_rows import slot_rows

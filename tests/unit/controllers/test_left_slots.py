@@ -12,7 +12,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.left_slots import LeftSlots, promised_slots
+from broker.controllers.left_slots import LeftSlots, slots_of_claims
 from broker.kube.cache import Cache
 from broker.kube.conditions import timestamp
 from tests.support.clock import FakeClock
@@ -201,5 +201,5 @@ def test_new_process_finds_the_claims_that_still_end(world: World) -> None:
     world.put(world.body("new", "cr-1"))
     world.clock.advance(10)
     world.ending("old")
-    promises = promised_slots(world.claims.list(), world.clock.now(), owns=ours)
+    promises = slots_of_claims(world.claims.list(), world.clock.now(), owns=ours)
     assert promises.left == {"cr-1": 1} and promises.promised("cr-1") == 1

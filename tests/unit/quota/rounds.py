@@ -22,7 +22,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind, condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.model import Inventory, NodeClass, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.quota.usage import ReservationKey
 from broker.reservations.machines import MachineReader, expires, node_problem, slots
 from broker.reservations.ownership import Ownership

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (
     LATEST_VISIBLE,

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import (
     LATEST_VISIBLE,

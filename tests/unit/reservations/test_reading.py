@@ -13,7 +13,7 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, GROUP_NAME_LENGTH, Groups
 from broker.controllers.reservation_reads import ReservationReads

@@ -9,7 +9,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
 from broker.app import Broker
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.snapshot import Snapshot
 from broker.placement.holds_ledger import HoldLedger

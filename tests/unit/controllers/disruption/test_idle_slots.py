@@ -9,7 +9,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot
 from broker.controllers.snapshot import Snapshot

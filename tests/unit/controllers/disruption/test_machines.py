@@ -11,7 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.cache import Cache

@@ -11,7 +11,8 @@ import pytest
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Claim, Inventory, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, Selection
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.inventory import Inventory
+from broker.capacity.model import Claim, NodeClass, Plan, Selection
 from broker.capacity.shortages import Shortages
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.planning import Planner

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 from broker.apis import names
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.snapshot import Snapshot

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from broker.apis import names
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from tests.unit.controllers.odcr.test_purchase_properties import MANAGE, Purchases, begun
 
 CANCEL = MANAGE | {names.DELETION_POLICY: "Cancel"}

@@ -13,7 +13,7 @@ from broker.apis import crds, names
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import CONVERGENCE, AssumptionStore
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.builder import SlotSnapshotBuilder

@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.model import Inventory
+from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumedSlots
 from broker.controllers.slots.overtaken import overtaken, parted
 from broker.controllers.snapshot import Snapshot
