@@ -49,7 +49,10 @@ class HostPort(NamedTuple):
 
 
 class SpreadConstraint(NamedTuple):
-    """A required topology spread constraint, its label keys merged into the selector."""
+    """A required topology spread constraint, its label keys merged into the selector.
+
+    `offered`: domains without a node that count, since machines there can be had for the pod.
+    """
 
     max_skew: int
     topology_key: str
@@ -57,6 +60,7 @@ class SpreadConstraint(NamedTuple):
     min_domains: int = 1
     honor_affinity: bool = True
     honor_taints: bool = False
+    offered: frozenset[str] = frozenset()
 
 
 class PodTerm(NamedTuple):

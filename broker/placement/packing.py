@@ -24,14 +24,14 @@ from broker.apis.units import written
 from broker.capacity.full_slots import MOST_NAMED, none_left
 from broker.placement.filters import prepare
 from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
-from broker.placement.model import PodInfo
+from broker.placement.model import PodInfo, SpreadConstraint
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
 from broker.placement.program import packed_together
 from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
-from broker.placement.shapes import ZONE, PodShape, by_domain, shapes_of, term_counts
+from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
@@ -72,7 +72,8 @@ def pack(
         ),
     )
     offered = [*options]
-    waiting = [*pods]
+    originals = {pod.key: pod for pod in pods}
+    waiting = _spread_over([*originals.values()], offered, state)
     weights = sorted({option.weight for option in offered}, reverse=True) or [0]  # existing nodes may do
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
@@ -92,6 +93,7 @@ def pack(
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
+    bins = tuple(replace(item, pods=tuple(originals[pod.key] for pod in item.pods)) for item in bins)
     cost = sum(item.option.cost for item in bins)
     return Packing(
         bins=bins,
@@ -103,6 +105,31 @@ def pack(
         bound=min(state.bound, cost),
         unsolved=state.unsolved,
     )
+
+
+def _spread_over(
+    pods: Sequence[PendingPod], options: Sequence[MachineOption], state: PackingState
+) -> list[PendingPod]:
+    """The pods with the domains that machines offer them, without those that are a last resort.
+
+    As in Karpenter, the NodePools of every weight count
+    (https://karpenter.sh/docs/concepts/scheduling/#topology-spread).
+    """
+    shapes = shapes_of((pod for pod in pods if over_domains(pod.info)), state.snapshot)
+    if not shapes:
+        return [*pods]
+    usual = [option for option in options if option.weight >= 0 and state.supply.has(option)]
+    table = MachineTable(usual, shapes, state.snapshot.storage)
+    rules: dict[str, tuple[SpreadConstraint, ...]] = {}
+    for shape in shapes:
+        fitting = [usual[place].node.labels for place in places_of(table.fits(shape))]
+        offered = {
+            rule.topology_key: frozenset(filter(None, (labels.get(rule.topology_key) for labels in fitting)))
+            for rule in shape.example.spread
+        }
+        spread = tuple(rule._replace(offered=offered[rule.topology_key]) for rule in shape.example.spread)
+        rules |= {pod.key: spread for pod in shape.pods}
+    return [replace(pod, info=replace(pod.info, spread=rules.get(pod.key, pod.info.spread))) for pod in pods]
 
 
 def _pack_tier(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -152,7 +153,8 @@ def take_rejected(state: PackingState, first: int) -> list[PendingPod]:
     """Takes coupled pods off the machines opened since `first` if a filter rejects them there; returns them.
 
     The filters see the pods come one after another, as kube-scheduler does: a pod that is rejected at first
-    is tried again after others have come. All machines are there, so a zone that was opened late counts.
+    is tried again after others have come. All machines are there, so a zone that was opened late counts, and
+    one that is only offered does not.
     """
     bins = _checkable(state.bins[first:])
     if not bins:
@@ -206,7 +208,8 @@ def in_turn(
     missed = 0
     while queue and missed < len(queue):
         pod, item = queue.popleft()
-        if prepare(pod.info, snapshot).reasons(snapshot.states[item.name]):
+        spread = tuple(rule._replace(offered=frozenset()) for rule in pod.info.spread)
+        if prepare(replace(pod.info, spread=spread), snapshot).reasons(snapshot.states[item.name]):
             queue.append((pod, item))
             missed += 1
             continue

@@ -124,7 +124,7 @@ def _ruled(shape: PodShape, shapes: Sequence[PodShape], snapshot: PlacementSnaps
     if not _has_rules(pod):
         return shape
     cap = _machine_cap(pod, others, namespaces)
-    if cap is None or len(_over_domains(pod)) > 1:
+    if cap is None or len(over_domains(pod)) > 1:
         return replace(shape, ordered=True, coupled=True)
     return replace(shape, per_bin=cap, coupled=True)
 
@@ -187,30 +187,35 @@ def term_counts(term: PodTerm, pod: PodInfo, namespaces: Mapping[str, Labels]) -
 # ---- domains
 
 
-def _over_domains(pod: PodInfo) -> list[SpreadConstraint]:
+def over_domains(pod: PodInfo) -> list[SpreadConstraint]:
     return [item for item in pod.spread if item.topology_key != HOSTNAME]
 
 
 def by_domain(shape: PodShape, machines: Iterable[Labels], snapshot: PlacementSnapshot) -> list[PodShape]:
     """The shape divided over zones, or values of another label, so that its constraint holds; pods beyond it
-    are left out.
+    are left out, and those of domains that other machines offer.
 
     `machines`: the labels of those that the shape may get. Domains that have nodes only count, and receive no
     pod.
     """
-    constraint = next(iter(_over_domains(shape.example)), None)
+    constraint = next(iter(over_domains(shape.example)), None)
     if constraint is None:
         return [shape]
     key = constraint.topology_key
     domains = {labels[key] for labels in machines if key in labels}
     counts = dict.fromkeys(domains, 0) | domain_counts(constraint, shape.example, snapshot)
+    choice = domains | constraint.offered
     itself = matches(constraint.selector, shape.example.labels)
     pods_by_domain: dict[str, list[PendingPod]] = {}
     for pod in shape.pods:
         fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
-        domain = min(domains, key=lambda name: (counts[name], name), default=None)
+        domain = min(choice, key=lambda name: (counts[name], name), default=None)
         if domain is None or counts[domain] + itself - fewest > constraint.max_skew:
             break
         pods_by_domain.setdefault(domain, []).append(pod)
         counts[domain] += itself
-    return [replace(shape, pods=tuple(pods), domain=(key, name)) for name, pods in pods_by_domain.items()]
+    return [
+        replace(shape, pods=tuple(pods), domain=(key, name))
+        for name, pods in pods_by_domain.items()
+        if name in domains
+    ]

@@ -65,7 +65,7 @@ def domain_counts(constraint: SpreadConstraint, pod: PodInfo, snapshot: Placemen
         for name, state in snapshot.states.items()
         if keys <= state.node.labels.keys() and _included(constraint, pod, state.node)
     }
-    counts = dict.fromkeys(domain_of.values(), 0)
+    counts = dict.fromkeys((*constraint.offered, *domain_of.values()), 0)
     selector = constraint.selector
     if selector:
         for group, nodes in snapshot.groups.items():

@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
+from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
@@ -16,11 +17,16 @@ from tests.cluster.test_provisioning import bound, pods, pool, start
 
 WEB = {"app": "web"}
 SHARE = "capacity-spread"
+ZONE = "topology.kubernetes.io/zone"
 
 
 def spread(key: str) -> dict[str, Any]:
     rule = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
     return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": WEB}}]}
+
+
+def in_zones(*zones: str) -> dict[str, Any]:
+    return {"key": ZONE, "operator": "In", "values": [*zones]}
 
 
 def shares(stack: Stack, name: str, capacity: list[str], values: list[str]) -> None:
@@ -93,3 +99,29 @@ def test_static_node_has_a_value_of_each_label_of_its_pool(stack: Stack, own: st
     start(stack)
     waiting = pods(stack, 1, spec={"nodeSelector": {SHARE: value}})
     stack.until(lambda: bound(stack, waiting), "the pod runs", step=0.2)
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_are_spread_over_the_zones_of_pools_of_every_weight(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    machines = required(["m5.large"], [ON_DEMAND])
+    pool(stack, "first", weight=10, template={"requirements": [*machines, in_zones(A)]})
+    pool(stack, "second", template={"requirements": [*machines, in_zones(A, B)]})
+    waiting = pods(stack, 4, cpu="1500m", labels=WEB, spec=spread(ZONE))
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    placed = Counter((node.labels[names.NODEPOOL], node.labels[ZONE]) for node in stack.all(Node))
+    assert placed == {("first", A): 2, ("second", B): 2}
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_under_two_rules_are_spread_over_zones_that_have_no_node_yet(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    machines = required(["m5.large"], [SPOT, ON_DEMAND])
+    pool(stack, template={"requirements": [*machines, in_zones(A, B)]})
+    rules = [rule for key in (names.CAPACITY_TYPE, ZONE) for rule in spread(key)["topologySpreadConstraints"]]
+    waiting = pods(stack, 4, cpu="1500m", labels=WEB, spec={"topologySpreadConstraints": rules})
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    for key in (names.CAPACITY_TYPE, ZONE):
+        assert [*Counter(node.labels[key] for node in stack.all(Node)).values()] == [2, 2]
