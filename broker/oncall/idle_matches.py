@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import whole
+from broker.capacity.inventory import Inventory
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
@@ -175,15 +176,14 @@ def idle_slots(
     mirrors: Iterable[OnDemandCapacityReservation],
     owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
-    held: Mapping[str, int],
-    promised: Callable[[str], int],
+    inventory: Inventory,
 ) -> Iterator[IdleSlots]:
     """The active reservations with slots that are free for any claim. `facts`: those of a type, if it is
-    known; `held`: as in `held_slots`; `promised`: slots that are left to certain instances, by id.
+    known; `inventory`: with the slots that are occupied and promised.
     """
     for mirror in mirrors:
         status = mirror.status
-        free = unheld(mirror, held.get(mirror.name, 0)) - promised(mirror.name)
+        free = unheld(mirror, inventory.occupied.get(mirror.name, 0)) - inventory.promised(mirror.name)
         if free <= 0:
             continue
         known = facts(status.type) or TypeFacts()

@@ -36,7 +36,7 @@ from broker.oncall.waiters import (
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import held_slots, occupied_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
@@ -226,9 +226,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
         waiting_pods=waiting,
-        idle_slots=[
-            *idle_slots(broker.mirrors.list(), owners, facts, held_slots(claims), inventory.promised)
-        ],
+        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts, inventory)],
         broken=broken,
         slots=broker.slot_rows(),
         outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),

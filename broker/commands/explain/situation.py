@@ -54,7 +54,7 @@ from broker.placement.node_prices import Price
 from broker.placement.pool_room import TypeRoom
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import held_slots, occupied_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
 from providers.model import InstanceType
@@ -86,7 +86,7 @@ class Situation:
     reports: Mapping[str, PodReport] = field(default_factory=dict)
     whole: Situation | None = None  # if this is a part
     price: Price | None = None  # None: by the shipped table
-    promises: Inventory | None = None  # with the promised slots; None: by the claims
+    promises: Inventory | None = None  # with the occupied and promised slots; None: by the claims
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -153,14 +153,14 @@ class Situation:
             self.claims,
             self.every_pod,
             rights.of_claim,
-            self.promised.promised,
+            self.inventory.promised,
         )
 
     @cached_property
-    def promised(self) -> Inventory:
-        """The promised slots, also of a part."""
+    def inventory(self) -> Inventory:
+        """The occupied and promised slots, also of a part."""
         if self.whole is not None:
-            return self.whole.promised
+            return self.whole.inventory
         return self.promises or slots_of_claims(self.claims, self.now, owns=is_brokers)
 
     @property
@@ -191,8 +191,7 @@ class Situation:
             whole.mirrors,
             whole.slot_owners,
             known_facts(whole.claims, whole.types),
-            held_slots(whole.claims),
-            self.promised.promised,
+            self.inventory,
         )
         part = None
         if self.whole is not None:

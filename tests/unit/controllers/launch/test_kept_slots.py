@@ -80,7 +80,7 @@ def mirror(supply: LaunchSupply) -> OnDemandCapacityReservation:
 
 
 def by_idle_slots(supply: LaunchSupply, *_: NodeClaim) -> int:
-    slots = idle_slots([mirror(supply)], {}, lambda _: TypeFacts(), {}, supply.inventory.promised)
+    slots = idle_slots([mirror(supply)], {}, lambda _: TypeFacts(), supply.inventory)
     return sum(slot.free for slot in slots)
 
 
