@@ -21,6 +21,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import SYSTEM_SELECTOR
 from broker.kube.informer import Informer
+from broker.oncall.state import is_brokers
 from broker.reservations.claims import held_slot
 
 
@@ -38,7 +39,7 @@ class Informers:
                 BY_INSTANCE: by_instance,
                 BY_CLASS: by_class,
                 REPLACEMENTS: replacing,
-                BY_SLOT: held_slot,
+                BY_SLOT: lambda c: held_slot(c) if is_brokers(c) else (),
             },
         )
         self.pools = Informer(client, NodePool, clock=clock)

@@ -15,11 +15,11 @@ class Inventory:
     """EC2's reservations and groups as last described, less the launches since.
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
-    `credits` are instances that have ended in one since. `occupied`: the instances of claims that stay, and
-    the launches since: EC2's count may lack the newest, and go back. `left`: slots that are left to another
-    launcher, which replaces its node. `joining`: slots in which EC2 is to count an instance of the broker
-    that runs outside. `kept`: the reservation of the slot that is kept for each successor (by the uid of its
-    claim). `odds`: the ranks of pools (see `forecast.odds`).
+    `credits` are instances that have ended in one since. `occupied`: the instances of the broker's claims
+    that stay, and the launches since: EC2's count may lack the newest, and go back. `left`: slots that are
+    left to another launcher, which replaces its node. `joining`: slots in which EC2 is to count an instance
+    of the broker that runs outside. `kept`: the reservation of the slot that is kept for each successor (by
+    the uid of its claim). `odds`: the ranks of pools (see `forecast.odds`).
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from broker.kube.partial import PartialObject
 BY_PROVIDER_ID: Final = "providerID"
 BY_NODE: Final = "nodeName"
 REPLACEMENTS: Final = "replacements"  # one value for all
-BY_SLOT: Final = "slot"  # see `held_slot`
+BY_SLOT: Final = "slot"  # `held_slot` of the claims that the broker launched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,8 @@ def slots_of_claims(
         slots.observe(None, claim)
     left, joining = assumed.promised(None)
     kept = kept_slots(claims, now)
-    return Inventory(left=left, joining=joining, kept=kept, occupied=held_slots(claims))
+    occupied = held_slots(filter(owns, claims))
+    return Inventory(left=left, joining=joining, kept=kept, occupied=occupied)
 
 
 def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:
