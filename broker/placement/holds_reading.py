@@ -197,7 +197,7 @@ def _restricted(annotations: Mapping[str, str], names: frozenset[str]) -> frozen
     return names & frozenset(listed) or names
 
 
-def _inner(annotations: Mapping[str, str]) -> dict[str, int]:
+def _inner(annotations: Mapping[str, str]) -> Mapping[str, int]:
     key = koord.NODE_RESERVATION
     resources = _json(annotations, key).get("resources") or {}
     if not isinstance(resources, dict):

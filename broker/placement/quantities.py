@@ -33,11 +33,14 @@ _NANO: Final = 10**9
 _NO_STATUS: Final = ContainerStatus()
 
 
-def amounts(quantities: Mapping[str, str]) -> dict[str, int]:
-    """Room of a node, with the number of pods."""
-    return {
-        name: _whole(name, _nano(text)) for name, text in quantities.items() if name == PODS or counted(name)
-    }
+def amounts(quantities: Mapping[str, str]) -> Mapping[str, int]:
+    """Room of a node, with the number of pods: one map for all nodes of a size."""
+    return _amounts(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=4096)
+def _amounts(quantities: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
+    return {name: _whole(name, _nano(text)) for name, text in quantities if name == PODS or counted(name)}
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:

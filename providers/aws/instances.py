@@ -16,7 +16,7 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.images import platform
 from providers.aws.listings import ListOperation, leave_out
-from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, to_ec2
+from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, text, to_ec2
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Instance
 from providers.names import TAG_CLUSTER
@@ -169,23 +169,23 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
     target = specification.get("CapacityReservationTarget", {})
     return Instance(
         id=item["InstanceId"],
-        instance_type=item.get("InstanceType", ""),
-        zone=placement.get("AvailabilityZone", ""),
-        zone_id=placement.get("AvailabilityZoneId", ""),
-        state=item.get("State", {}).get("Name", "pending"),
-        image_id=item.get("ImageId", ""),
-        subnet_id=item.get("SubnetId", ""),
-        security_group_ids=frozenset(group["GroupId"] for group in item.get("SecurityGroups", ())),
-        reservation_id=item.get("CapacityReservationId", ""),
-        reservation_preference=specification.get("CapacityReservationPreference", ""),
-        reservation_group=target.get("CapacityReservationResourceGroupArn", ""),
-        platform=platform(item.get("PlatformDetails", "")),
-        placement_group=placement.get("GroupName", ""),
-        lifecycle=item.get("InstanceLifecycle", ""),
-        tenancy=placement.get("Tenancy") or "default",
-        private_dns_name=item.get("PrivateDnsName", ""),
+        instance_type=text(item, "InstanceType"),
+        zone=text(placement, "AvailabilityZone"),
+        zone_id=text(placement, "AvailabilityZoneId"),
+        state=text(item.get("State", {}), "Name", "pending"),
+        image_id=text(item, "ImageId"),
+        subnet_id=text(item, "SubnetId"),
+        security_group_ids=frozenset(text(group, "GroupId") for group in item.get("SecurityGroups", ())),
+        reservation_id=text(item, "CapacityReservationId"),
+        reservation_preference=text(specification, "CapacityReservationPreference"),
+        reservation_group=text(target, "CapacityReservationResourceGroupArn"),
+        platform=platform(text(item, "PlatformDetails")),
+        placement_group=text(placement, "GroupName"),
+        lifecycle=text(item, "InstanceLifecycle"),
+        tenancy=text(placement, "Tenancy", "default"),
+        private_dns_name=text(item, "PrivateDnsName"),
         launched=utc(item.get("LaunchTime")),
-        end_reason=item.get("StateReason", {}).get("Message", ""),
+        end_reason=text(item.get("StateReason", {}), "Message"),
         tags=carried,
         ownership=owner.ownership_of(carried),
     )

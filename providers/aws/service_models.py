@@ -2,9 +2,9 @@
 
 Invariant: a kept operation is described in full: its own shapes, and those that they refer to. The SDK keeps
 every operation of a service, with its documentation, for as long as the process lives. For EC2 that is 28
-MB, and a thirtieth of the operations is used. A loader reads files by its `file_loader` (botocore,
-loaders.py); documentation is for its own manual. Services by which the SDK itself gets credentials are read
-whole.
+MB, and a thirtieth of the operations is used; of its list of endpoints, a thirtieth of the services. A loader
+reads files by its `file_loader` (botocore, loaders.py); documentation is for its own manual. Services by
+which the SDK itself gets credentials are read whole.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ USED: Mapping[str, Collection[str]] = {
     ),
     "ssm": ("GetParameters",),
 }
+# The others that are called, here or by the SDK for credentials, by their names in the list of endpoints.
+OTHERS = ("api.pricing", "oidc", "portal.sso", "resource-groups", "sqs", "sts")
 
 
 class LeanFiles(JSONFileLoader):
@@ -74,6 +76,10 @@ class LeanFiles(JSONFileLoader):
         *_, service, _date, name = Path(file_path).parts
         if name == "service-2" and service in USED:
             return cut(model, USED[service])
+        if name == "endpoints":
+            for partition in model["partitions"]:
+                services = partition["services"]
+                partition["services"] = {key: services[key] for key in (*USED, *OTHERS) if key in services}
         return model
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from sys import intern
+from typing import TYPE_CHECKING, Any
 
 from providers.aws import errors
 from providers.model import Ownership
@@ -65,4 +66,9 @@ def to_ec2(tags: Mapping[str, str]) -> list[TagTypeDef]:
 
 
 def from_ec2(tags: Iterable[TagTypeDef]) -> dict[str, str]:
-    return {tag.get("Key", ""): tag.get("Value", "") for tag in tags}
+    return {text(tag, "Key"): text(tag, "Value") for tag in tags}
+
+
+def text(item: Mapping[str, Any], name: str, otherwise: str = "") -> str:
+    """A text of an answer. The SDK makes one for each item; thousands of items share it."""
+    return intern(item.get(name) or otherwise)

@@ -138,7 +138,7 @@ def _has_room(node: ManagedNode, pod: Pod) -> bool:
     """Whether the node has the resources for one more pod; True until it is initialized."""
     if not node.initialized or node.node is None:
         return True
-    room = amounts(node.node.status.allocatable)
+    room = {**amounts(node.node.status.allocatable)}
     for placed in (pod, *(item for item in node.pods if not item.ended)):
         for name, amount in (*pod_requests(placed).items(), (PODS, 1)):
             room[name] = room.get(name, 0) - amount

@@ -95,7 +95,7 @@ class RoomRules:
         return space.annotations.get(names.KEPT_ROOM, "").strip() if space is not None else ""
 
 
-def _own_limits(text: str) -> dict[str, int]:
+def _own_limits(text: str) -> Mapping[str, int]:
     """The amounts of the annotation; none for `true`. Raises ValueError."""
     if text in (_ON, *_OFF):
         return {}

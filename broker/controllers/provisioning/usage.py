@@ -137,7 +137,7 @@ def node_room(pool: NodePool, claims: Iterable[NodeClaim]) -> int | None:
 
 def limit_amounts(limits: Mapping[str, str]) -> dict[str, int]:
     """Limits in placement's units; the number of nodes is one of them. Raises InvalidText."""
-    limited = amounts(limits)
+    limited = {**amounts(limits)}
     if NODES in limits:
         limited[NODES] = int(quantities({NODES: limits[NODES]})[NODES])
     return limited

@@ -97,3 +97,11 @@ def test_instance_has_the_values_of_its_template(world: World) -> None:
 
 def test_deleting_a_template_that_was_never_there_is_success(world: World) -> None:
     world.aws.delete_template(TemplateRef(name="capacity-broker/nothing", id="lt-0123456789abcdef0"))
+
+
+def test_instances_share_equal_texts(world: World) -> None:
+    world.launch(pools=(world.pool("m5.large"),), count=2)
+    first, second = world.aws.instances()
+    assert first.zone is second.zone and first.image_id is second.image_id
+    shared = {id(text) for pair in first.tags.items() for text in pair}
+    assert {id(text) for pair in second.tags.items() for text in pair} == shared

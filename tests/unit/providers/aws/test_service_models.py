@@ -9,10 +9,12 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore import xform_name
+from botocore.loaders import create_loader
 from botocore.model import Shape, StructureShape
+from botocore.regions import EndpointResolver
 
 import providers.aws
-from providers.aws.service_models import USED, LeanFiles, lean_loader
+from providers.aws.service_models import OTHERS, USED, LeanFiles, lean_loader
 
 CALLED = re.compile(r"aws\.(ec2|eks|iam|ssm)\.([a-z]+_[a-z_]+)")
 
@@ -52,6 +54,23 @@ def test_an_operation_equals_that_of_the_sdk(service: str) -> None:
         assert actual.http == expected.http
         assert _described(actual.input_shape) == _described(expected.input_shape)
         assert _described(actual.output_shape) == _described(expected.output_shape)
+
+
+@pytest.mark.parametrize("service", [*USED, *OTHERS])
+def test_an_endpoint_equals_that_of_the_sdk(service: str) -> None:
+    paths = tuple(botocore.session.Session().get_component("data_loader").search_paths)
+    loaders = (create_loader(), lean_loader(paths))
+    resolver, lean = (EndpointResolver(loader.load_data("endpoints")) for loader in loaders)
+    for partition in resolver.get_available_partitions():
+        for region in ("new-region-1", *resolver.get_available_endpoints("ec2", partition)):
+            expected = resolver.construct_endpoint(service, region, partition)
+            assert lean.construct_endpoint(service, region, partition) == expected
+
+
+def test_endpoints_of_other_services_are_left_out() -> None:
+    path = Path(botocore.__file__).parent / "data" / "endpoints"
+    partitions = (LeanFiles().load_file(str(path)) or {})["partitions"]
+    assert {name for partition in partitions for name in partition["services"]} == {*USED, *OTHERS}
 
 
 def test_a_missing_file_is_none() -> None:
