@@ -262,7 +262,7 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
         message = f"reservation {odcr.id} is {odcr.state}, not active"
         return Misfit(id=odcr.id, reason=reason, message=message, code=WRONG_STATE)
     if odcr.end is not None and odcr.end <= now:
-        message = f"reservation {odcr.id} ended at {format_time(odcr.end)}, it is {format_time(now)}"
+        message = f"reservation {odcr.id} ended at {format_time(odcr.end)}"
         return Misfit(id=odcr.id, reason="ReservationExpired", message=message, code=WRONG_STATE)
     if odcr.unlaunchable and odcr.active:
         message = (
@@ -274,7 +274,7 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
     if odcr.end is not None and last is not None and last <= now:
         message = (
             f"capacity block {odcr.id} ends at {format_time(odcr.end)}; "
-            f"nothing is launched into it after {format_time(last)}, it is {format_time(now)}"
+            f"nothing is launched into it after {format_time(last)}"
         )
         return Misfit(id=odcr.id, reason="CapacityBlockEnding", message=message)
     return None

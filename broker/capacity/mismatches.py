@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from broker.apis.names import CAPACITY_TYPE
+from broker.apis.names import CAPACITY_TYPE, ZONE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.model import Claim, Misfit, Pool, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
@@ -48,6 +48,18 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
             starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
             shown = f"{odcr.id} ({odcr.instance_type}, {odcr.zone})"
             yield _skip(odcr, RESERVATION_PENDING, f"reservation {shown} is {odcr.state}{starts}")
+
+
+def closed(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
+    """The reservations of the class with types and zones that the claim accepts, and without launches now:
+    they begin later, or no claim of the class can use them.
+    """
+    names = {candidate.type.name for candidate in suitable_types}
+    yield from (s for s in misfits(claim, suitable_types, known) if s.reason == RESERVATION_PENDING)
+    if "reserved" in capacity_types(claim.requirements):
+        for unusable in known.node_class.resolved.misfits:
+            if unusable.instance_type in names and claim.requirements.allows(ZONE, unusable.zone):
+                yield Skipped(pool=_place(unusable), reason=unusable.reason, message=unusable.message)
 
 
 def _place(misfit: Misfit) -> Pool:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.units import whole
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import ANY_CLASS
@@ -61,7 +62,7 @@ class TypeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSlots:
-    """The free slots of one EC2 reservation."""
+    """The free slots of one EC2 reservation. `misfits`: why classes select it in vain, by their names."""
 
     id: str
     type: str
@@ -71,6 +72,7 @@ class IdleSlots:
     owner: ReservationKey | None
     labels: Mapping[str, str]
     facts: TypeFacts = TypeFacts()
+    misfits: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +179,15 @@ def idle_slots(
     owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
     inventory: Inventory,
+    classes: Iterable[EC2NodeClass] = (),
 ) -> Iterator[IdleSlots]:
     """The active reservations with slots that are free for any claim. `facts`: those of a type, if it is
     known; `inventory`: with the slots that are occupied and promised.
     """
+    misfits: dict[str, set[tuple[str, str]]] = {}
+    for class_ in classes:
+        for misfit in class_.status.capacity_reservation_misfits:
+            misfits.setdefault(misfit.id, set()).add((class_.name, misfit.message))
     for mirror in mirrors:
         status = mirror.status
         free = unheld(mirror, inventory.occupied.get(mirror.name, 0)) - inventory.promised(mirror.name)
@@ -210,6 +217,7 @@ def idle_slots(
             owner=owners.get(mirror.name),
             labels={**known.labels, **of_slot},
             facts=known,
+            misfits=frozenset(misfits.get(mirror.name, ())),
         )
 
 
@@ -268,7 +276,7 @@ def _kinds(every: Iterable[Sequence[Waiter]]) -> Callable[[IdleSlots], object]:
 
     def kind(slot: IdleSlots) -> object:
         labels = frozenset(item for item in slot.labels.items() if by_id or item[0] != names.RESERVATION_ID)
-        return slot.type, slot.owner, slot.node_classes, labels, min(slot.free, gangs)
+        return slot.type, slot.owner, slot.node_classes, slot.misfits, labels, min(slot.free, gangs)
 
     return kind
 
@@ -364,6 +372,9 @@ def _target(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator
     """The target of the class. Other NodePools of the class change with it."""
     name, shared = alternative.node_class, alternative.shared
     if name and name not in slot.node_classes:
+        if misfit := dict(slot.misfits).get(name):
+            yield _Obstacle(misfit)
+            return
         if not shown.cluster:
             yield _Obstacle("the target of its class is another reservation")
             return

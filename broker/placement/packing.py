@@ -399,7 +399,7 @@ def _without_supply(
 
 def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
     """The limits that the smallest machine exceeds, and the reservations of the machines within them: the
-    full ones, and those that begin later.
+    full ones, and those without launches now.
     """
     within = [option for option in options if supply.within_limits(option)]
     if full := {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}:

@@ -226,7 +226,9 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         rooms=rooms(broker.occupancy.ledger(now)),
         waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
         waiting_pods=waiting,
-        idle_slots=[*idle_slots(broker.mirrors.list(), owners, facts, inventory)],
+        idle_slots=[
+            *idle_slots(broker.mirrors.list(), owners, facts, inventory, broker.read.classes.cache.list())
+        ],
         broken=broken,
         slots=broker.slot_rows(),
         outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),

@@ -11,6 +11,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.nodeclass.controller import RECHECK
 from tests.cluster import objects
 from tests.cluster import test_disruption as disruption
 from tests.cluster.account import A, B
@@ -18,6 +20,7 @@ from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Provider, Stack
 from tests.cluster.test_drift import daemon_set, drift, requesting
 from tests.cluster.test_provisioning import bound, pods, pool, start
+from tests.cluster.test_waiting_pods import explained
 
 GPU = {"nvidia.com/gpu": "1"}
 HOUR = timedelta(hours=1)
@@ -110,16 +113,38 @@ def test_full_reservation_of_the_type_that_a_pod_needs_is_its_reason_beside_plai
     assert f"no free slot is left for it in {full} (g5.12xlarge, {A})" in event.message
 
 
-@pytest.mark.covers("FLT-35")
-def test_block_that_begins_is_the_reason_of_a_pod_that_needs_it_beside_plain_types(stack: Stack) -> None:
-    plain, block = stack.aws.odcr("m5.large"), stack.aws.capacity_block(state="scheduled", starts=HOUR)
-    stack.node_class(group=stack.aws.group(plain, block))
+def with_block(stack: Stack, **block: Any) -> str:
+    """A pod that needs a block, in a pool with a free slot of a plain type too. Returns the block."""
+    plain, id_ = stack.aws.odcr("m5.large"), stack.aws.capacity_block(**block)
+    stack.node_class(group=stack.aws.group(plain, id_))
     mixed(stack, ["m5.large", "p5.48xlarge"], [RESERVED])
     gpu_pod(stack)
     start(stack)
     pods(stack, 0)
+    return id_
+
+
+@pytest.mark.covers("FLT-35")
+def test_block_that_begins_is_the_reason_of_a_pod_that_needs_it_beside_plain_types(stack: Stack) -> None:
+    block = with_block(stack, state="scheduled", starts=HOUR)
     event = stack.until_event("gpu", "FailedScheduling", kind="Pod", text=block)
     assert f"{block} (p5.48xlarge, {A}) is scheduled, starts at 20" in event.message
+
+
+@pytest.mark.covers("FLT-35", "FLT-54", "FLT-66")
+def test_block_that_drains_is_the_reason_everywhere_and_no_target_is_to_be_edited(stack: Stack) -> None:
+    block = with_block(stack, ends=HOUR / 2)
+    ends = f"capacity block {block} ends at 20"
+    stack.until_event("gpu", "FailedScheduling", kind="Pod", text=f"NodePool team: {ends}")
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    (advice,) = explained(stack, "gpu")["do"]
+    assert ends in advice["why"] and "edit" not in advice["command"]
+    version = stack.get(EC2NodeClass, "gpu").metadata.resource_version
+    for _ in range(2):
+        stack.advance(RECHECK)
+        stack.polls(2)
+        stack.passes(1)
+    assert stack.get(EC2NodeClass, "gpu").metadata.resource_version == version
 
 
 @pytest.mark.covers("FLT-35")

@@ -192,6 +192,7 @@ class Situation:
             whole.slot_owners,
             known_facts(whole.claims, whole.types),
             self.inventory,
+            whole.classes,
         )
         part = None
         if self.whole is not None:

@@ -22,7 +22,7 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.inventory import Inventory
-from broker.capacity.mismatches import RESERVATION_PENDING, misfits
+from broker.capacity.mismatches import closed
 from broker.capacity.model import Claim, Option
 from broker.capacity.option_catalog import RESERVATION_FULL, OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
@@ -54,7 +54,7 @@ LAST_RESORT: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
     """Machine options, and the free slots of each EC2 reservation. `full`: machines of reservations without a
-    free slot, or that begin later. Pods that fit no other machine have them as the reason.
+    free slot, or without launches now. Pods that fit no other machine have them as the reason.
 
     `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
     pool and by what its pods draw from.
@@ -141,13 +141,7 @@ def offers(
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
             taken_ways = [way for way in every if _taken(way)] if open_ways else []
-            unfit = misfits(claim, candidates.suitable_types, known) if open_ways else ()
-            known_ids = inventory.odcrs.keys()
-            pending = [
-                skip
-                for skip in unfit
-                if skip.reason == RESERVATION_PENDING and skip.pool.reservation in known_ids
-            ]
+            unusable = [*closed(claim, candidates.suitable_types, known)] if open_ways else []
             if not open_ways:
                 waits = unplaced(claim, candidates, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
@@ -167,9 +161,10 @@ def offers(
                         machine = replace(machine, cost=2 * machine.cost)
                     options.append(machine)
                 full += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
-                for skip in pending:
-                    begins = maker.machine(Option(pool=skip.pool), skip.pool.reservation)
-                    full.append(replace(begins, closed=skip.message))
+                for skip in unusable:
+                    if (odcr_id := skip.pool.reservation) in inventory.odcrs:
+                        machine = maker.machine(Option(pool=skip.pool), odcr_id)
+                        full.append(replace(machine, closed=skip.message))
                 smaller |= maker.smaller
     full = [machine for machine in full if machine.source not in room]
     room |= {machine.source: 0 for machine in full}
