@@ -10,11 +10,13 @@ import pytest
 from broker.apis import names
 from broker.apis.core import ConfigMap, Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.ome import CapacityReservation
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claims import Forecaster
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.reading import read
 from broker.controllers.provisioning.published import REPORTS, read_reports
+from broker.controllers.provisioning.report import FAILED
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
@@ -23,7 +25,8 @@ from broker.webpage.live import LiveState, live_state
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5
-from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, guarded, lending
+from tests.cluster.ome.reserved import GPU, reserve
+from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, guarded, lending, owned
 from tests.cluster.stack import Stack
 from tests.cluster.test_other_pools import state
 from tests.cluster.test_provisioning import bound, capacity, pods, pool, start
@@ -216,6 +219,29 @@ def test_page_of_a_pod_shows_the_lent_slot_that_it_waits_for_and_its_borrower(st
     (reserved,) = [option for option in page["options"] if option["odcrs"] == [odcr]]
     assert reserved["lent"] == 1
     assert "is entitled to a slot" in page["next"][0]
+
+
+@pytest.mark.covers("FLT-35", "OME-032")
+def test_pods_beyond_quota_of_one_batch_get_no_claim_and_the_quota_as_the_reason(stack: Stack) -> None:
+    odcr = owned(stack, 3)
+    reserve(stack, "training", flavor=P5, quotas={GPU: "8"})
+    stack.node_class(id_=odcr)
+    taken = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [P5]}
+    pool(stack, template={"requirements": [capacity(RESERVED), taken]})
+    start(stack)
+
+    def known() -> bool:
+        return bool(stack.get(CapacityReservation, "training", namespace="default").status.cloud_reservations)
+
+    stack.until(known, "the owner is known")
+    waiting = pods(stack, 3, cpu="100", annotations={names.DRAWS_FROM: OWNER})
+    stack.until(lambda: any(bound(stack, [name]) for name in waiting), "one runs", step=1.0)
+    stack.polls(2)
+    stack.passes()
+    assert len([claim for claim in stack.all(NodeClaim) if names.PODS in claim.annotations]) == 1
+    events = [event for name in waiting for event in stack.events(name, kind="Pod") if event.reason == FAILED]
+    (message,) = {event.message for event in events}
+    assert f"no free slot: {odcr} ({P5}, {A}): {OWNER} has no quota left for slots of flavor {P5}" in message
 
 
 @pytest.mark.covers("ONC-01")

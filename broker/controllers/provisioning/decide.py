@@ -259,11 +259,12 @@ class ProvisioningPlanner:
         )
 
     def _offers(self, pods: Sequence[PendingPod]) -> Offers:
+        supply = self._state.supply_for(self._waiting, machine_draws(self.pools, pods))
         return offers(
             self.pools,
             pods,
             self.cluster.daemons,
-            self._state.supply_for(self._waiting, machine_draws(self.pools, pods)),
+            replace(supply, entitlements=supply.entitlements.after(self._forecast.drawn)),
             taken=self._forecast.taken,
             reclaimed=self._forecast.reclaimed,
             learned=self.cluster.learned,

@@ -28,7 +28,8 @@ WAITS_FOR_SLOT: Final = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForecast:
     """`taken`: the free slots of each reservation that waiting claims take or hold. `reclaimed`: the lent
-    slots of each slot pool that they wait to get back.
+    slots of each slot pool that they wait to get back. `drawn`: the queue and the reservation of those that
+    take slots.
 
     `stuck`: the claims (by uid) that nothing can launch now, and for which no slot is held or given back.
     """
@@ -36,6 +37,7 @@ class LaunchForecast:
     taken: Counter[str]
     stuck: frozenset[str]
     reclaimed: Mapping[SlotPool, int] = field(default_factory=dict)
+    drawn: Sequence[tuple[str, str]] = ()
 
 
 def forecast(
@@ -65,7 +67,9 @@ def forecast(
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
     reclaimed = Counter(slot.slot_pool for slot in result.nominated.values())
-    return LaunchForecast(taken=taken, stuck=stuck_claims(result), reclaimed=reclaimed)
+    draws = supply.entitlements.draws
+    drawn = [(draws.get(a.claim.uid, ""), id_) for a in result.assignments for id_ in a.option.odcr_ids[:1]]
+    return LaunchForecast(taken=taken, stuck=stuck_claims(result), reclaimed=reclaimed, drawn=drawn)
 
 
 def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) -> dict[str, Claim]:

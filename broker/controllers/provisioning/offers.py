@@ -174,7 +174,12 @@ def offers(
         if (slot_pool := entitlements.slot_pools.get(id_)) is not None:
             lent_pools[slot_pool] += count
     uids = {machine_uid(p, d) for p in pools for d in {q.drawing for q in pods}}
-    _within_quota(room, entitlements, uids, lent_pools)
+    lowered = _within_quota(room, entitlements, uids, lent_pools)
+    options = [
+        replace(o, closed=f"no free slot: {o.source} ({o.instance_type}, {o.zone}): {text}") if text else o
+        for o in options
+        for text in [lowered.get(o.source)]
+    ]
     return Offers(options=_slots_first(options), full=tuple(full), room=room, smaller=smaller, empty=empty)
 
 
@@ -194,30 +199,35 @@ def _taken(way: Way) -> bool:
 
 def _within_quota(
     room: dict[str, int], entitlements: Entitlements, uids: Iterable[str], lent: Mapping[SlotPool, int]
-) -> None:
-    """Lowers the room of owned slots to the share of the most entitled queue.
+) -> dict[str, str]:
+    """Lowers the room of owned slots to the share of the most entitled queue. Returns why, by reservation.
 
     `lent`: slots that come back to their owner.
     """
-    queues = {entitlements.draws.get(uid, "") for uid in uids}
+    queues = sorted({entitlements.draws.get(uid, "") for uid in uids})
     by_slot_pool: dict[SlotPool, list[str]] = defaultdict(list)
     for id_ in sorted(room):
         if (slot_pool := entitlements.slot_pools.get(id_)) is not None:
             by_slot_pool[slot_pool].append(id_)
+    lowered: dict[str, str] = {}
     for slot_pool, ids in by_slot_pool.items():
         availability = entitlements.of(slot_pool)
-        share = 0
+        shares = {"": 0}
         for queue in queues:
             borrowed = min(
                 availability.lendable, entitlements.borrow.get(SlotPool(queue, slot_pool.flavor), 0)
             )
-            if slot_pool.owner == queue:
-                share = max(share, min(availability.room + lent.get(slot_pool, 0), availability.quota))
-            else:
-                share = max(share, min(availability.room, borrowed))
+            own = min(availability.room + lent.get(slot_pool, 0), availability.quota)
+            shares[queue] = own if slot_pool.owner == queue else min(availability.room, borrowed)
+        most = max(shares, key=lambda queue: shares[queue])
+        share = max(0, shares[most])
+        limit = entitlements.after([(most, ids[0])] * share).limit(most, slot_pool)
         for id_ in ids:
-            room[id_] = min(room[id_], max(0, share))
+            if room[id_] > share and limit is not None:
+                lowered[id_] = limit[1]
+            room[id_] = min(room[id_], share)
             share -= room[id_]
+    return lowered
 
 
 def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, str]]:
