@@ -26,6 +26,7 @@ from broker.capacity.unknown_values import unknown_values
 from broker.text import abridged, counted, format_time
 from providers.model import Odcr
 
+ALL_FULL: Final = "AllReservationsFull"
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
 # The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
@@ -131,7 +132,7 @@ def unplaced(
             cost = "option costs" if count == 1 else "options cost"
             message += f"; {count} {cost} more than the ceiling of ${ceiling:.4f} an hour (--price-ceiling)"
     else:
-        reason = "AllReservationsFull"
+        reason = ALL_FULL
         message = "no free slot: " + "; ".join(skip.message for skip in skipped[:5])
     return Unplaced(claim=claim, reason=reason, message=message, skipped=skipped, retry_at=retry_at)
 

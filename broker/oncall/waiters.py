@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import Object
+from broker.capacity.reasons import ALL_FULL
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.state import is_brokers, launch_state
@@ -157,6 +158,7 @@ def claim_waiters(
             requests=amounts(spec.resources.requests),
             gang=gang,
             together=gangs[gang] if gang else 1,
+            report=message if reason == ALL_FULL else "",
         )
 
 

@@ -150,8 +150,9 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
         yield Obstacle(
             kind=ObstacleKind.USE,
             reason="QuotaExceeded",
-            message=f"{excess_text}: nothing is evicted for it, and nothing more is admitted until it fits; "
-            "end some of status.associationUsages, or raise nominalQuota",
+            message=f"{excess_text}: nothing is evicted for it, and nothing more is admitted until it fits, "
+            "except into slots without an owner, which need no quota; end some of "
+            "status.associationUsages, or raise nominalQuota",
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import ConfigMap, Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claims import Forecaster
@@ -242,6 +243,28 @@ def test_pods_beyond_quota_of_one_batch_get_no_claim_and_the_quota_as_the_reason
     events = [event for name in waiting for event in stack.events(name, kind="Pod") if event.reason == FAILED]
     (message,) = {event.message for event in events}
     assert f"no free slot: {odcr} ({P5}, {A}): {OWNER} has no quota left for slots of flavor {P5}" in message
+    claim(stack, "single", OWNER)  # made by a person
+    stack.until_waiting("single", "AllReservationsFull")
+    matches = [match for match in read(stack.client, stack.clock.now()).matches if match.slots.id == odcr]
+    assert len(matches) == 2 and all("has no quota left" in match.why for match in matches)
+
+
+@pytest.mark.covers("FLT-54")
+def test_slots_without_an_owner_need_no_quota_as_the_status_says(stack: Stack) -> None:
+    reserve(stack, "training", flavor=P5, quotas={GPU: "8"})
+    stack.node_class(id_=stack.aws.odcr(P5, A, 2))
+    pool(stack, template={"requirements": [capacity(RESERVED)]})
+    start(stack)
+    waiting = pods(stack, 2, cpu="100", annotations={names.DRAWS_FROM: OWNER})
+    stack.until(lambda: bound(stack, waiting), "both run", step=1.0)
+
+    def exceeded() -> str:
+        status = stack.get(CapacityReservation, "training", namespace="default").status
+        sufficient = condition(status.conditions, "ResourcesSufficient")
+        return sufficient.message if sufficient and sufficient.reason == "QuotaExceeded" else ""
+
+    message = stack.until(exceeded, "more is used", step=1.0)
+    assert "nothing more is admitted until it fits, except into slots without an owner" in message
 
 
 @pytest.mark.covers("ONC-01")
