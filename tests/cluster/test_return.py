@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -72,6 +73,29 @@ def until_replaced(stack: Stack, name: str) -> NodeClaim:
     replaced_by = stack.until(lambda: replacement(stack, name), f"{name} is being replaced", step=STEP)
     assert replaced_by is not None
     return replaced_by
+
+
+@pytest.mark.covers("KRP-36", "FLT-10")
+@pytest.mark.parametrize(("minutes", "moves"), [(1440, True), (80, False)])
+def test_claim_moves_into_no_capacity_block_that_drains_within_the_hour(
+    stack: Stack, minutes: int, moves: bool
+) -> None:
+    odcr = full(stack)
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"requirements": [types]}}}})
+    stack.node_class("blocks", group=stack.aws.group(odcr), zones=(A,))
+    reference = {"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "blocks"}}
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": reference}}})
+    stack.start()
+    fallback(stack, "low", node_class="blocks", types=("p5.48xlarge",))
+    block = stack.aws.capacity_block(ends=timedelta(minutes=minutes))
+    stack.aws.join("team", block)
+    if moves:
+        stack.until_launched(new := until_replaced(stack, "low").name)
+        assert stack.reservation_of(new) == block
+    else:
+        later(stack, 180)
+        assert replacement(stack, "low") is None
 
 
 @pytest.mark.covers("KRP-36")

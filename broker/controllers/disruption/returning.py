@@ -45,9 +45,12 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import MachineOption
+from broker.reservations.endings import drains
 
 # How long a slot must have been idle at least: by then a claim that needs it has requested it.
 LEAST_IDLE: Final = timedelta(minutes=1)
+# How long a node could stay at least: pods that must leave a Capacity Block at its end would move twice.
+LEAST_STAY: Final = timedelta(hours=1)
 _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 
 
@@ -104,7 +107,8 @@ class ReturnSelector:
 
     def observe(self, inventory: Inventory, now: datetime) -> None:
         """Notes the free slots. A use between two calls goes unseen if the slot is free again."""
-        free = {id_: inventory.free(id_) for id_ in inventory.odcrs}
+        until = now + LEAST_STAY
+        free = {id_: inventory.free(id_) for id_, odcr in inventory.odcrs.items() if not drains(odcr, until)}
         self._idle = observe_idle(self._idle, free, now)
 
     def idle(self, now: datetime) -> Mapping[str, int]:
