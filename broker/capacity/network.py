@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from ortools.graph.python import min_cost_flow
 
 from broker.capacity.problem import Ints, SlotFlow, SlotProblem
 
@@ -37,6 +36,8 @@ def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozen
 
     It serves at most `at_most` claims of each bundle, and first those that these gangs must place.
     """
+    if not problem.room[problem.arc_slot].any():
+        return SlotFlow(served=np.zeros_like(at_most), flow=np.zeros_like(problem.arc_slot))
     network = _Network(problem, at_most)
     if problem.limited:
         _by_levels(network, problem)
@@ -112,6 +113,8 @@ class _Network:
             cost[:takers] = served
         if used is not None:
             cost[takers : takers + ways] = used
+        from ortools.graph.python import min_cost_flow  # 18 MB, which a broker at rest does not need
+
         flow = min_cost_flow.SimpleMinCostFlow()
         arcs = flow.add_arcs_with_capacity_and_unit_cost(
             self._tail, self._head, self._upper - self._lower, cost

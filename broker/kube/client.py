@@ -200,7 +200,7 @@ class Client:
         items: Collected[R] = []
         page = self.raw("GET", path, query)
         while True:
-            items += [read(typed | item) for item in page["items"] or ()]
+            items += [read(typed | item) for item in page.pop("items") or ()]
             token = page["metadata"].get("continue", "")
             if not token:
                 break

@@ -96,6 +96,7 @@ class Incoming:
                 break
         if trouble is not None and not self._whole:  # bytes after the response only cost the connection
             raise ProtocolError(str(trouble)) from trouble
+        del self._parser  # it refers to this object: the pieces would stay until garbage is collected
         return self._status, self._headers, b"".join(self._body)
 
     def _ends_with_the_connection(self) -> bool:

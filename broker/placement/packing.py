@@ -27,7 +27,6 @@ from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, 
 from broker.placement.model import PodInfo, SpreadConstraint
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
-from broker.placement.program import packed_together
 from broker.placement.quantities import CPU
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
@@ -275,7 +274,10 @@ def _in_steps(
     in_units = {pod.key for unit in units for pod in unit.pods}
     first = len(state.bins)
     unplaced = place_units(units, upto, state, whole=whole) if units_first else []
-    state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
+    if together:
+        from broker.placement.program import packed_together  # its solver takes 18 MB
+
+        state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
     unplaced += [pod for pod in take_rejected(state, first) if pod.key in in_units]
     if not units_first:
         unplaced += place_units(units, upto, state, whole=whole)

@@ -219,6 +219,12 @@ def names(slot_problem: SlotProblem, got: SolvedSlots) -> list[str]:
 
 
 @pytest.mark.covers("KRP-22")
+def test_claims_without_a_slot_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_Network", None)
+    got = solve(problem([0, 0, 0], gangs_of((2, 3))), timer=stopped_timer)
+    assert got.solution.optimal and not got.taken.reserved
+
+
 def test_as_many_equal_gangs_launch_as_fit_in_order() -> None:
     slot_problem = problem([100, 0, 0], gangs_of([8] * 40))
     got = solve(slot_problem, timer=stopped_timer)

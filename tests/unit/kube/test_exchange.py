@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, cast
@@ -39,6 +40,15 @@ def chunked(body: bytes, sizes: list[int]) -> bytes:
         piece, body = body[:size], body[size:]
         out += b"%x;ext=1\r\n%b\r\n" % (len(piece), piece) if piece else b""
     return out + (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + b"0\r\nTrailer: x\r\n\r\n"
+
+
+def test_a_read_response_leaves_nothing_for_the_garbage_collector() -> None:
+    data = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    incoming = Incoming()
+    incoming.read(cast(socket.socket, Pieces(data, ())))
+    gone = weakref.ref(incoming)
+    del incoming
+    assert gone() is None
 
 
 @given(
