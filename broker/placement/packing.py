@@ -264,9 +264,7 @@ def _in_steps(
     shapes = shapes_of(place_on_open(pods, state), state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     together: list[PodShape] = []
-    for shape in shapes:
-        if shape.ordered:
-            continue
+    for shape in (shape for shape in shapes if not shape.ordered):
         fitting = (options[place] for place in places_of(table.fits(shape)))
         machines = (option.node.labels for option in fitting if state.supply.has(option))
         together += by_domain(shape, machines, state.snapshot)
@@ -274,10 +272,9 @@ def _in_steps(
     in_units = {pod.key for unit in units for pod in unit.pods}
     first = len(state.bins)
     unplaced = place_units(units, upto, state, whole=whole) if units_first else []
-    if together:
-        from broker.placement.program import packed_together  # its solver takes 18 MB
+    from broker.placement.program import packed_together  # its solver takes 18 MB
 
-        state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
+    state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
     unplaced += [pod for pod in take_rejected(state, first) if pod.key in in_units]
     if not units_first:
         unplaced += place_units(units, upto, state, whole=whole)
