@@ -24,7 +24,7 @@ from broker.apis.units import written
 from broker.capacity.full_slots import MOST_NAMED, none_left
 from broker.placement.filters import prepare
 from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
-from broker.placement.model import PodInfo, SpreadConstraint
+from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
 from broker.placement.quantities import CPU
@@ -32,6 +32,7 @@ from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import counting
 from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
 from broker.text import abridged
@@ -119,16 +120,13 @@ def _spread_over(
         return [*pods]
     usual = [option for option in options if option.weight >= 0 and state.supply.has(option)]
     table = MachineTable(usual, shapes, state.snapshot.storage)
-    rules: dict[str, tuple[SpreadConstraint, ...]] = {}
+    domains: dict[str, Mapping[str, frozenset[str]]] = {}
     for shape in shapes:
         fitting = [usual[place].node.labels for place in places_of(table.fits(shape))]
-        offered = {
-            rule.topology_key: frozenset(filter(None, (labels.get(rule.topology_key) for labels in fitting)))
-            for rule in shape.example.spread
-        }
-        spread = tuple(rule._replace(offered=offered[rule.topology_key]) for rule in shape.example.spread)
-        rules |= {pod.key: spread for pod in shape.pods}
-    return [replace(pod, info=replace(pod.info, spread=rules.get(pod.key, pod.info.spread))) for pod in pods]
+        keys = {rule.topology_key for rule in over_domains(shape.example)}
+        offered = {key: frozenset(labels[key] for labels in fitting if key in labels) for key in keys}
+        domains |= {pod.key: offered for pod in shape.pods}
+    return [replace(pod, info=counting(pod.info, domains.get(pod.key, {}))) for pod in pods]
 
 
 def _pack_tier(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState
 from broker.placement.shapes import ZONE, PodShape, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import counting
 
 # More coupled pods than this are not checked one by one, which would take longer than the plan.
 MOST_VERIFIED: Final = 1000
@@ -208,8 +208,7 @@ def in_turn(
     missed = 0
     while queue and missed < len(queue):
         pod, item = queue.popleft()
-        spread = tuple(rule._replace(offered=frozenset()) for rule in pod.info.spread)
-        if prepare(replace(pod.info, spread=spread), snapshot).reasons(snapshot.states[item.name]):
+        if prepare(counting(pod.info, {}), snapshot).reasons(snapshot.states[item.name]):
             queue.append((pod, item))
             missed += 1
             continue

@@ -6,7 +6,8 @@ those of the domain with the fewest. With fewer than `min_domains` domains, the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.placement.affinity import node_matches
@@ -77,6 +78,16 @@ def domain_counts(constraint: SpreadConstraint, pod: PodInfo, snapshot: Placemen
                 if node in domain_of:
                     counts[domain_of[node]] += count
     return counts
+
+
+def counting(pod: PodInfo, domains: Mapping[str, frozenset[str]]) -> PodInfo:
+    """The pod under rules that count these domains (by label), though no node may be in them.
+
+    Nothing but the nodes of a domain tells kube-scheduler that it exists. So a plan counts the domains that
+    machines offer, and those of nodes that are to end.
+    """
+    spread = tuple(rule._replace(offered=domains.get(rule.topology_key, frozenset())) for rule in pod.spread)
+    return replace(pod, spread=spread) if spread != pod.spread else pod
 
 
 def _included(constraint: SpreadConstraint, pod: PodInfo, node: NodeInfo) -> bool:

@@ -15,8 +15,9 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
 from broker.placement.quantities import amounts
-from broker.placement.reading import moved
+from broker.placement.reading import HOSTNAME, moved
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import counting
 
 
 def assumed_on(node: ManagedNode, placement: PlacementSnapshot | None) -> list[PodInfo]:
@@ -26,7 +27,19 @@ def assumed_on(node: ManagedNode, placement: PlacementSnapshot | None) -> list[P
 
 
 def moving_pods(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
-    """These pods of the node as their successors: a persistent volume keeps a pod in the zone."""
+    """These pods of the node as their successors: a persistent volume keeps a pod in the zone.
+
+    As in Karpenter, their topology spread counts the node's domains, also if it is the last node of one.
+    """
+    labels = {**node.claim.labels, **(node.node.labels if node.node is not None else {})}
+    alone = leaving(node, pods)
+    keys = {rule.topology_key for pod in alone for rule in pod.spread} - {HOSTNAME}
+    domains = {key: frozenset((labels[key],)) for key in keys if key in labels}
+    return [counting(pod, domains) for pod in alone]
+
+
+def leaving(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
+    """The same as kube-scheduler will see them, once the node is gone."""
     zone = node.claim.labels.get(names.ZONE, "")
     return [moved(pod, zone) for pod in pods]
 
@@ -43,7 +56,7 @@ def after_endings(snapshot: DisruptionSnapshot, usable: Sequence[str]) -> Placem
     for node in snapshot.nodes:
         if node.node is None or not node.moving or not (node.claim.deleting or node.replacement):
             continue
-        pods, placement = moving_pods(node, node.moving), placement.without_nodes({node.node.name})
+        pods, placement = leaving(node, node.moving), placement.without_nodes({node.node.name})
         if node.replacement is None:
             _, placement = place_on_others(pods, placement, usable)
         else:

@@ -30,6 +30,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.placement.moving import place_on_others
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import counting
 from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText
 
@@ -62,19 +63,23 @@ class Replacer:
         cause: Cause = "Drifted",
         why: str = "",
         way: ReplaceWay | None = None,
+        spread: bool = True,
     ) -> PlacementSnapshot | None:
         """Ends drifted or broken nodes if their pods fit on others; else starts replacements.
 
         Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
         its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
-        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's. Returns
-        the placement after it; None if nothing was started.
+        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's.
+        `spread`: whether topology spread counts the domains of the nodes; it does not if no machine can be
+        had there. Returns the placement after it; None if nothing was started.
         """
         if any(names.CAPACITY_TYPE not in node.claim.labels for node in nodes):
             return None  # EC2 has not shown yet whether they are in a reservation
         ending = {node.node.name for node in nodes if node.node is not None}
         placement = before.without_nodes(ending)
         demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
+        if not spread:
+            demands = [replace(item, pods=tuple(counting(pod, {}) for pod in item.pods)) for item in demands]
         pods = [pod for needed in demands for pod in needed.pods]
         unplaced, placed = place_on_others(pods, placement, usable)
         static = any(node.static for node in nodes)
@@ -98,6 +103,10 @@ class Replacer:
         if problem:
             self._reporter.blocked(nodes[0], f"Cannot replace it now: {problem}")
             return None
+        if spread and not all(machines for _, machines in pairs) and any(pod.spread for pod in pods):
+            return self.replace_nodes(
+                nodes, gang, finder, before, usable, cause=cause, why=why, way=way, spread=False
+            )
         if not self._have_machines(pairs):
             return None
         pairs = finder.within_limits(pairs)
