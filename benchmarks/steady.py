@@ -16,7 +16,7 @@ from benchmarks.figures import Figure, run
 from benchmarks.rest import broker, grouped, resting
 
 POLL = 30.0  # the broker's default: a change in EC2 shows within twice that
-MEMORY, PROCESSOR = 300.0, 2.0
+MEMORY, PROCESSOR = 240.0, 2.0
 WINDOW = float(os.environ.get("BENCH_SECONDS", "180"))
 
 
