@@ -87,7 +87,7 @@ def register(app: typer.Typer) -> None:
         from broker.commands.errors.stored_history import HistoryUnreadable, opened
         from broker.commands.explain.present import page
         from broker.history.advice import AdviceQuery, advise, chosen, headline, parse_hours, recorded_days
-        from broker.history.connections import MEMORY
+        from broker.history.store import MEMORY
         from broker.kube.clock import SystemClock
 
         try:

@@ -17,12 +17,12 @@ from typing import Final
 
 import structlog
 from prometheus_client import Counter, Gauge
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from broker.apis import names
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.chances import SlotTurnover, reservation_of, turnovers
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts, odds
-from broker.history.connections import HistoryError, RejectedRows
 from broker.history.demand import LevelSampler, UseLevel, pulse
 from broker.history.entries import (
     Entry,
@@ -155,7 +155,7 @@ class HistoryRecorder:
         return self._odds
 
     def forecast(self) -> None:
-        """Reads the forecasts anew. Raises HistoryError."""
+        """Reads the forecasts anew. Raises SQLAlchemyError."""
         now = self._clock.now()
         since = int((now - WINDOW).timestamp())
         outcomes = self.store.outcomes(since=since)
@@ -245,14 +245,14 @@ class HistoryRecorder:
             if self._batch:
                 self.store.write(batch_of(self._batch))
                 self.version += 1
-        except RejectedRows:
+        except (DataError, IntegrityError):
             self._lose_batch()
             raise
-        except (HistoryError, OSError) as error:
+        except (SQLAlchemyError, OSError) as error:
             self._failed(error)
             self._maintained = float("-inf")  # the forecasts are read anew once it works
             if self._opened and self.store.bounded:  # it may be full
-                with suppress(HistoryError):
+                with suppress(SQLAlchemyError):
                     self._prune()
             return False
         except Exception:
@@ -283,7 +283,7 @@ class HistoryRecorder:
         try:
             self._prune()
             self.forecast()
-        except HistoryError as error:
+        except SQLAlchemyError as error:
             self._failed(error)
 
     def _prune(self) -> None:

@@ -2,70 +2,94 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    or_,
+    select,
+)
 
 from broker.history.demand import UseLevel
 from broker.history.entries import Entry
 
 # Seconds of a cell of the heat map, and of a sample of use.
 SLOT: Final = 300
-_TYPES: Final = {"int": "BIGINT", "bool": "BOOLEAN", "str": "VARCHAR"}
-_COUNTS_OF_POOLS: Final = {"slot": "BIGINT", "pool": "VARCHAR", "count": "INTEGER"}
-LEVELS: Final = "history_levels"
-# The columns of each table, none of them NULL, and the primary key.
-TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
-    "history_entries": ({f.name: _TYPES[str(f.type)] for f in fields(Entry)}, "id"),
-    "history_shortages": (_COUNTS_OF_POOLS, "slot, pool"),  # refusals for lack of capacity
-    "history_launches": (_COUNTS_OF_POOLS, "slot, pool"),
-    "history_uses": (
-        {"slot": "BIGINT", "reservation": "VARCHAR", "total": "INTEGER", "used": "INTEGER"},
-        "slot, reservation",
-    ),
-    # The counts of `broker.history.demand`: a row where one changed, and all of them every few hours.
-    LEVELS: (
-        {
-            "at": "BIGINT",
-            **dict.fromkeys(("reservation", "instance_type", "zone", "platform"), "VARCHAR"),
-            **dict.fromkeys(("total", "used", "waiting"), "INTEGER"),
-            "price": "BIGINT",
-        },
-        "at, reservation, instance_type, zone, platform",
-    ),
-    # The reservations of an attempt: several for a group or an open match.
-    "history_reservations": (
-        {"reservation": "VARCHAR", "entry": "VARCHAR", "at": "BIGINT"},
-        "reservation, entry",
-    ),
-    # The NodePools of claims, which a claim's later entries do not repeat; `at` is the last entry's.
-    "history_claims": ({"claim": "VARCHAR", "node_pool": "VARCHAR", "at": "BIGINT"}, "claim"),
-}
-INDEXES: Final[Mapping[str, str]] = {
-    "history_entries_at": "history_entries (at, id)",
-    "history_entries_name": "history_entries (kind, name, at)",
-    "history_entries_request": "history_entries (request_id)",
-    "history_entries_reservation": "history_entries (reservation, at)",
-    "ix_history_reservations_at": "history_reservations (at)",
-    "ix_history_claims_node_pool": "history_claims (node_pool)",
-}
+METADATA: Final = MetaData()
+_TYPES: Final = {"int": BigInteger, "bool": Boolean, "str": String}
+
+ENTRIES: Final = Table(
+    "history_entries",
+    METADATA,
+    *(Column(f.name, _TYPES[str(f.type)], primary_key=f.name == "id", nullable=False) for f in fields(Entry)),
+    Index("history_entries_at", "at", "id"),
+    Index("history_entries_name", "kind", "name", "at"),
+    Index("history_entries_request", "request_id"),
+    Index("history_entries_reservation", "reservation", "at"),
+)
 
 
-def insert(table: str, *updated: str, add: str = "") -> str:
-    """The statement for a row: of a row that is there, it takes the `updated` columns and adds to `add`."""
-    columns, key = TABLES[table]
-    changes = [*(f"{name} = excluded.{name}" for name in updated)]
-    changes += [f"{add} = {table}.{add} + excluded.{add}"] if add else []
-    values = ", ".join(f":{name}" for name in columns)
-    conflict = f"({key}) DO UPDATE SET {', '.join(changes)}" if changes else "DO NOTHING"
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values}) ON CONFLICT {conflict}"
+def _counts_of_pools(name: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("slot", BigInteger, primary_key=True),
+        Column("pool", String, primary_key=True),
+        Column("count", Integer, nullable=False),
+    )
 
 
-def listed(name: str, items: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """The right side of IN, and its values."""
-    values = {f"{name}_{number}": item for number, item in enumerate(items)}
-    return f"({', '.join(f':{key}' for key in values) or 'NULL'})", values
+SHORTAGES: Final = _counts_of_pools("history_shortages")  # refusals for lack of capacity
+LAUNCHES: Final = _counts_of_pools("history_launches")
+USES: Final = Table(
+    "history_uses",
+    METADATA,
+    Column("slot", BigInteger, primary_key=True),
+    Column("reservation", String, primary_key=True),
+    Column("total", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+)
+# The counts of `broker.history.demand`: a row where one changed, and all of them every few hours.
+LEVELS: Final = Table(
+    "history_levels",
+    METADATA,
+    Column("at", BigInteger, primary_key=True),
+    Column("reservation", String, primary_key=True),
+    Column("instance_type", String, primary_key=True),
+    Column("zone", String, primary_key=True),
+    Column("platform", String, primary_key=True),
+    Column("total", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+    Column("waiting", Integer, nullable=False),
+    Column("price", BigInteger, nullable=False),
+)
+# The reservations of an attempt: several for a group or an open match.
+RESERVATIONS: Final = Table(
+    "history_reservations",
+    METADATA,
+    Column("reservation", String, primary_key=True),
+    Column("entry", String, primary_key=True),
+    Column("at", BigInteger, nullable=False, index=True),
+)
+# The NodePools of claims, which a claim's later entries do not repeat; `at` is the last entry's.
+CLAIMS: Final = Table(
+    "history_claims",
+    METADATA,
+    Column("claim", String, primary_key=True),
+    Column("node_pool", String, nullable=False, index=True),
+    Column("at", BigInteger, nullable=False),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,37 +123,29 @@ class EntryFilter:
     namespaces: tuple[str, ...] | None = None
     cluster: bool = True
 
-    def where(self) -> tuple[str, dict[str, Any]]:
-        """The condition in SQL, and its values."""
-        values: dict[str, Any] = {name: value for name in _EQUAL if (value := getattr(self, name))}
-        terms = ["1 = 1", *(f"{name} = :{name}" for name in values)]
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        columns = ENTRIES.c
+        for name in _EQUAL:
+            if value := getattr(self, name):
+                yield columns[name] == value
         if self.reservation:
-            matching = "SELECT entry FROM history_reservations WHERE reservation = :odcr"
-            terms.append(f"(reservation = :odcr OR id IN ({matching}))")
-            values["odcr"] = self.reservation
+            matching = select(RESERVATIONS.c.entry).where(RESERVATIONS.c.reservation == self.reservation)
+            yield or_(columns.reservation == self.reservation, columns.id.in_(matching))
         if self.node_pool:
-            claims = "SELECT claim FROM history_claims WHERE node_pool = :node_pool"
-            terms.append(f"kind = 'NodeClaim' AND name IN ({claims})")
-            values["node_pool"] = self.node_pool
+            claims = select(CLAIMS.c.claim).where(CLAIMS.c.node_pool == self.node_pool)
+            yield and_(columns.kind == "NodeClaim", columns.name.in_(claims))
         if self.request_id:
-            terms.append("request_id LIKE :request ESCAPE '/'")
-            values["request"] = "%" + re.sub("([/%_])", r"/\1", self.request_id) + "%"
+            yield columns.request_id.contains(self.request_id, autoescape=True)
         if self.warning:
-            terms.append("warning")
+            yield columns.warning.is_(True)
         if self.since:
-            terms.append("at >= :since")
-            values["since"] = self.since
+            yield columns.at >= self.since
         if self.names is not None:
-            claims, chosen = listed("claim", self.names)
-            terms.append(f"kind = 'NodeClaim' AND name IN {claims}")
-            values |= chosen
+            yield and_(columns.kind == "NodeClaim", columns.name.in_(self.names))
         if self.namespaces is not None:
-            admitted, chosen = listed("admitted", (*self.namespaces, *([""] if self.cluster else [])))
-            terms.append(f"namespace IN {admitted}")
-            values |= chosen
+            yield columns.namespace.in_((*self.namespaces, *([""] if self.cluster else [])))
         elif not self.cluster:
-            terms.append("namespace != ''")
-        return " AND ".join(terms), values
+            yield columns.namespace != ""
 
 
 _EQUAL: Final = tuple(

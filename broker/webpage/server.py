@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import structlog
 from aiohttp import hdrs, web
+from sqlalchemy.exc import SQLAlchemyError
 
-from broker.history.connections import HistoryError
 from broker.history.recorder import HistoryRecorder
 from broker.kube.clock import Clock
 from broker.web import WebServer
@@ -133,7 +133,7 @@ class WebPage:
             values = dict(build(page_request))
         except PageNotFound as error:
             template, status, values = "message.html", 404, {"title": "Not found", "text": str(error)}
-        except HistoryError as error:
+        except SQLAlchemyError as error:
             _log.warning("history cannot be read", error=str(error).partition("\n")[0])
             text = "The history's database cannot be read now. Launches go on without it."
             template, status, values = "message.html", 503, {"title": "History unavailable", "text": text}
@@ -170,7 +170,7 @@ class WebPage:
         if live is not None:
             namespaces |= {row.namespace for row in live.reservations}
             namespaces |= {row.namespace for row in live.waiters} | {row.namespace for row in live.rooms}
-        with suppress(HistoryError):  # a page reports it when it reads its rows
+        with suppress(SQLAlchemyError):  # a page reports it when it reads its rows
             namespaces |= {*self._history.store.namespaces()}
         return namespaces
 

@@ -21,8 +21,8 @@ from broker.commands.errors.problems_by import GroupBy
 from broker.commands.errors.stored_history import opened
 from broker.commands.explain.event_facts import concerned, happened
 from broker.commands.explain.situation import Situation
-from broker.history.connections import MEMORY
 from broker.history.entries import Entry, is_turn, microseconds
+from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import attempt_id

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
-from broker.history.connections import HistoryError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
 from broker.history.store import HistoryStore, LevelsMissing, TableMissing
 from broker.options import called
 from broker.text import shortened
@@ -22,6 +24,7 @@ _WHERE: Final = f"run this where the file is, such as in the broker's pod, {_OR_
 _SERVER: Final = f"check that it is up and that its user may read it, {_OR_CLUSTER}"
 _OTHER: Final = f"write the path of a file or postgresql://USER:PASSWORD@HOST/DATABASE, {_OR_CLUSTER}"
 _OLDER: Final = "upgrade the broker, and try again after two days of record"
+_HIDDEN: Final = "***"
 
 
 class HistoryUnreadable(ValueError):
@@ -36,8 +39,7 @@ def opened(location: str) -> Iterator[HistoryStore]:
     except ValueError as error:
         raise HistoryUnreadable(f"{called('history')}: {error}: {_OTHER}") from None
     try:
-        path = history.database.path
-        if path is not None and not path.exists():
+        if history.bounded and not Path(history.url.database or "").exists():
             raise _unreadable(history, "there is no such file", _WHERE)
         history.open()
         yield history
@@ -45,7 +47,7 @@ def opened(location: str) -> Iterator[HistoryStore]:
         raise _unreadable(history, str(error), _OLDER) from error
     except TableMissing as error:
         raise _unreadable(history, str(error), _OTHER_DATABASE) from error
-    except (HistoryError, OSError) as error:
+    except (SQLAlchemyError, OSError) as error:
         way_out = _OTHER_DATABASE if history.bounded else _SERVER
         raise _unreadable(history, _reason(error, history), way_out) from error
     finally:
@@ -57,10 +59,18 @@ def _unreadable(history: HistoryStore, reason: str, way_out: str) -> HistoryUnre
 
 
 def _shown(history: HistoryStore) -> str:
-    return shortened(history.database.shown, 120) if history.bounded else history.database.shown
+    """The path, or the URL without its password and its parameters, one of which may be a password."""
+    if history.bounded:
+        return shortened(history.url.database, 120)
+    return history.url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
 
 
 def _reason(error: Exception, history: HistoryStore) -> str:
     """The first line of the driver's message, without the password."""
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return history.database.without_password(reason).rstrip(".")
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    reason = next(iter(str(cause or error).strip().splitlines()), type(error).__name__)
+    passwords = (history.url.password, history.url.query.get("password"))
+    for password in passwords:
+        if isinstance(password, str) and password:
+            reason = reason.replace(password, _HIDDEN)
+    return reason.rstrip(".")

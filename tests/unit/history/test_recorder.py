@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 
 from broker.apis import names
-from broker.history.connections import HistoryError
 from broker.history.demand import LINUX, UseLevel
 from broker.history.recorder import LOST, WRITABLE, HistoryRecorder
 from broker.history.store import HistoryStore
@@ -31,7 +31,7 @@ class FailingStore(HistoryStore):
     def write(self, batch: Batch) -> None:
         if self.broken:
             self.failures += 1
-            raise HistoryError("disk full")
+            raise OperationalError("INSERT", {}, OSError("disk full"))
         super().write(batch)
 
 
@@ -42,7 +42,7 @@ class ForbiddenStore(HistoryStore):
 
     def open(self) -> None:
         self.opened += 1
-        raise HistoryError("permission denied for schema public")
+        raise ProgrammingError("CREATE TABLE", {}, PermissionError("permission denied for schema public"))
 
 
 class ReadOnlyStore(FailingStore):
@@ -50,7 +50,7 @@ class ReadOnlyStore(FailingStore):
 
     def write(self, batch: Batch) -> None:
         if self.broken:
-            raise HistoryError("read-only transaction")
+            raise InternalError("INSERT", {}, OSError("read-only transaction"))
         super().write(batch)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from broker.apis import names
 from broker.capacity.attempts import Outcome
 from broker.capacity.forecast import PoolOutcomes
-from broker.history.connections import HistoryError, RejectedRows
 from broker.history.entries import LONGEST_TEXT, microseconds
 from broker.history.recorder import batch_of
-from broker.history.store import HistoryStore, TableMissing
+from broker.history.store import HistoryStore, TableMissing, database_url
 from broker.history.tables import Batch, EntryFilter
 from broker.kube.events import Reference
 from broker.oncall.journal import attempt_id
@@ -198,7 +197,7 @@ def test_read_only_store_reads_beside_a_writer_and_writes_nothing(location: str)
     reader.open()
     writer.write(batch_of([refusal(2)]))
     assert [entry.name for entry in reader.find(EntryFilter())] == ["train-2", "train-1"]
-    with pytest.raises(HistoryError, match=r"read-?only"):
+    with pytest.raises(DBAPIError, match=r"read-?only"):
         reader.write(batch_of([refusal(3)]))
     writer.close()
     reader.close()
@@ -218,8 +217,10 @@ def test_read_only_store_leaves_no_file_beside_a_closed_database(tmp_path: Path)
 
 
 def test_read_only_store_creates_no_table_in_postgresql(server: str) -> None:
-    with psycopg.connect(server, autocommit=True) as owner:
-        owner.execute("CREATE DATABASE empty")
+    owner = create_engine(database_url(server), isolation_level="AUTOCOMMIT")
+    with owner.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE empty")
+    owner.dispose()
     location = server.replace("/postgres?", "/empty?")
     for _ in range(2):
         store = HistoryStore(location, read_only=True)
@@ -228,27 +229,8 @@ def test_read_only_store_creates_no_table_in_postgresql(server: str) -> None:
         store.close()
 
 
-def test_a_rejected_row_leaves_nothing_of_its_batch_and_the_next_batch_is_stored(store: HistoryStore) -> None:
-    bad: Any = {(300, "cr-1"): (None, 3)}
-    with pytest.raises(RejectedRows):
-        store.write(replace(batch_of([refusal(1)]), uses=bad))
-    assert store.find(EntryFilter()) == []
-    fill(store, refusal(2))
-    assert [entry.name for entry in store.find(EntryFilter())] == ["train-2"]
-
-
-def test_a_connection_that_the_server_ended_is_replaced(server: str) -> None:
-    store = HistoryStore(server)
-    fill(store, refusal(1))
-    with psycopg.connect(server, autocommit=True) as owner:
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()"
-        owner.execute(f"{others} AND backend_type = 'client backend'")
-    assert store.find(EntryFilter(), limit=1)
-    store.close()
-
-
 def test_an_unavailable_database_raises(tmp_path: object) -> None:
-    with pytest.raises(HistoryError):
+    with pytest.raises(OperationalError):
         HistoryStore("postgresql://broker@127.0.0.1:1/history").open()
 
 
@@ -290,10 +272,10 @@ def test_a_size_of_uses_alone_is_limited(tmp_path: Path) -> None:
 
 
 def test_postgresql_ends_a_slow_statement(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.history.connections.STATEMENT_SECONDS", 1)
+    monkeypatch.setattr("broker.history.store.STATEMENT_SECONDS", 1)
     store = HistoryStore(server)
     store.open()
-    with pytest.raises(HistoryError, match="statement timeout"), store._begin() as transaction:
-        transaction.run("SELECT pg_sleep(60)")
+    with pytest.raises(OperationalError, match="statement timeout"), store._begin() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(60)")
     assert store.find(EntryFilter(), limit=1) is not None
     store.close()

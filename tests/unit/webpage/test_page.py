@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from broker.capacity.attempts import Outcome
 from broker.capacity.requirements import Requirements
@@ -149,8 +150,8 @@ def test_pages_load_only_their_own_files() -> None:
 def test_a_broken_database_is_reported() -> None:
     store = filled()
     with page(store, state()) as url:
-        with store._begin() as transaction:
-            transaction.run("DROP TABLE history_entries")
+        with store._begin() as connection:
+            connection.execute(text("DROP TABLE history_entries"))
         answer = get(url)
         assert answer.status == 503 and "Launches go on without it" in answer.data.decode()
 
