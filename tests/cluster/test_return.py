@@ -16,7 +16,7 @@ from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import STEP, gone, later, replacement, run
+from tests.cluster.test_disruption import STEP, gone, hashed, later, node, replacement, run
 
 BOTH = (RESERVED, ON_DEMAND)
 ASK = {names.RETURN_TO_RESERVATIONS: "true"}
@@ -73,6 +73,36 @@ def until_replaced(stack: Stack, name: str) -> NodeClaim:
     replaced_by = stack.until(lambda: replacement(stack, name), f"{name} is being replaced", step=STEP)
     assert replaced_by is not None
     return replaced_by
+
+
+@pytest.mark.covers("FLT-10", "FUL-40")
+@pytest.mark.parametrize(("minutes", "moves"), [(1440, True), (80, False)])
+def test_node_of_a_block_that_drains_within_the_hour_gets_no_pods_and_is_not_replaced(
+    stack: Stack, minutes: int, moves: bool
+) -> None:
+    full(stack)
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "p5.48xlarge"]}
+    block = stack.aws.capacity_block(ends=timedelta(minutes=minutes))
+    stack.node_class("blocks", group=stack.aws.group(block), zones=(A,))
+    reference = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "blocks"}
+    template = {"spec": {"requirements": [types], "nodeClassRef": reference}}
+    stack.edit(NodePool, "web", {"spec": {"template": template}})
+    stack.start()
+    node(stack, "big", "gpu", node_class="blocks", types=("p5.48xlarge",), capacity=(RESERVED,))
+    node(stack, "small", "app", node_class="blocks")
+    assert stack.reservation_of("big") == block
+    if moves:
+        gone(stack, "small")
+    else:
+        later(stack, 180)
+        assert not stack.get(NodeClaim, "small").deleting
+    hashed(stack, "big")
+    stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+    if moves:
+        until_replaced(stack, "big")
+    else:
+        later(stack, 120)
+        assert not stack.get(NodeClaim, "big").deleting
 
 
 @pytest.mark.covers("KRP-36", "FLT-10")

@@ -52,7 +52,7 @@ from broker.controllers.disruption.returning import (
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
-from broker.controllers.disruption.usable import closed_nodes, usable_nodes
+from broker.controllers.disruption.usable import closed_nodes, leaving_soon, usable_nodes
 from broker.controllers.newest import pods_on
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
@@ -118,17 +118,19 @@ class DisruptionMethods:
             observed=self._sources.slots.snapshot(),
         )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
-        closed = closed_nodes(snapshot, self._caches)
+        leaving = leaving_soon(snapshot, finder.observed.inventory.odcrs)
+        closed = closed_nodes(snapshot, self._caches).union(leaving.values())
         # None are needed where Karpenter launches the claims of all pools.
         usable = usable_nodes(self._caches.nodes.list(), closed) if snapshot.nodes else ()
         settled = after_endings(snapshot, usable)
         self._succeed(snapshot, finder, usable)
         in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
-        moved, placement, partial_hosts = self._move_to_standing(finder, settled, free, ledger)
+        staying = [node for node in free if node.claim.uid not in leaving]
+        moved, placement, partial_hosts = self._move_to_standing(finder, settled, staying, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, [node for node in free if node.claim.uid not in partial_hosts], ledger)
-        free = [node for node in free if node.claim.uid not in ended]
+        free = [node for node in free if node.claim.uid not in {*ended, *leaving}]
         started, placement = self._drifted(finder, placement, free, ledger, closed)
         # Pods that this pass moved to a node would have to move again.
         ended |= started | {

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import pods_of
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.candidates import awaits_pods, waits
+from broker.controllers.disruption.returning import LEAST_STAY
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.placement.holds_reading import holds_room
+from broker.reservations.claims import occupied_odcr
+from broker.reservations.endings import drains
+from providers.model import Odcr
 
 
 def closed_nodes(snapshot: DisruptionSnapshot, caches: ClaimCaches) -> frozenset[str]:
@@ -31,6 +35,20 @@ def closed_nodes(snapshot: DisruptionSnapshot, caches: ClaimCaches) -> frozenset
             or _expects(node, caches, bound)
         )
     )
+
+
+def leaving_soon(snapshot: DisruptionSnapshot, odcrs: Mapping[str, Odcr]) -> dict[str, str]:
+    """The nodes, by their claims' uids, of Capacity Blocks that drain within `LEAST_STAY`: pods that move
+    there, or to a node that replaces one, would move again.
+    """
+    until = snapshot.now + LEAST_STAY
+    return {
+        node.claim.uid: node.node.name
+        for node in snapshot.nodes
+        if node.node is not None
+        and (odcr := odcrs.get(occupied_odcr(node.claim))) is not None
+        and drains(odcr, until)
+    }
 
 
 def _gained(occupancy: NodeOccupancy, caches: ClaimCaches) -> frozenset[str]:
