@@ -16,10 +16,10 @@ class Inventory:
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
     `credits` are instances that have ended in one since. `occupied`: the instances of the broker's claims
-    that stay, and the launches since: EC2's count may lack the newest, and go back. `left`: slots that are
-    left to another launcher, which replaces its node. `joining`: slots in which EC2 is to count an instance
-    of the broker that runs outside. `kept`: the reservation of the slot that is kept for each successor (by
-    the uid of its claim). `odds`: the ranks of pools (see `forecast.odds`).
+    that stay: EC2's count may lack the newest, and go back. `left`: slots that are left to another launcher,
+    which replaces its node. `joining`: slots in which EC2 is to count an instance of the broker that runs
+    outside. `kept`: the reservation of the slot that is kept for each successor (by the uid of its claim).
+    `odds`: the ranks of pools (see `forecast.odds`).
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)

@@ -93,8 +93,7 @@ class InventoryCache:
         self._readers: list[Callable[[], None]] = []
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
         self.kept: Callable[[datetime], Mapping[str, str]] = lambda _: {}  # as in `Inventory`
-        # As in `Inventory`, of launches by instance and of claims.
-        self.occupied: Callable[[Mapping[str, str]], Mapping[str, int]] = lambda _: {}
+        self.occupied: Callable[[], Mapping[str, int]] = dict  # as in `Inventory`
         self.group_errors: dict[str, ProviderError] = {}
         # By id, the size before and after the last change of each reservation that was seen to shrink.
         self.resized: Mapping[str, tuple[int, int]] = {}
@@ -206,11 +205,10 @@ class InventoryCache:
     def snapshot(self) -> Inventory:
         with self.assumed.lock:
             left, joining, kept = self._promised_now()
-            debits = self.assumed.debits.values()
             return replace(
                 self._inventory,
-                debits=Counter(debits.values()),
-                occupied=self.occupied(debits),
+                debits=Counter(self.assumed.debits.values().values()),
+                occupied=self.occupied(),
                 credits=Counter(self.assumed.credits.values().values()),
                 left=left,
                 joining=joining,

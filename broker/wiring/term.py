@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodePool
 from broker.controllers.claim_caches import BY_SLOT, ClaimCaches, Ec2State, replacements
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.instances import InstanceView
-from broker.controllers.interruption.notices import BY_INSTANCE
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle.takeover import TakeOver
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
@@ -21,7 +20,6 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Ec2Reads
 from broker.controllers.successions import Successions
 from broker.informers import Informers
-from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.context import ControllerContext
@@ -29,7 +27,6 @@ from broker.kube.events import Recorder
 from broker.kube.manager import ControllerManager
 from broker.kube.watches import Signal
 from broker.placement.claims import kept_slots
-from broker.reservations.claims import held_slot
 from broker.settings import Settings
 from providers.base import CapacityProvider
 from providers.errors import ProviderError
@@ -76,7 +73,7 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
         stale_after=timedelta(seconds=2 * settings.poll_seconds),
     )
     inventory.kept = partial(_kept_slots, read)
-    inventory.occupied = partial(_occupied_slots, read.claims.cache)
+    inventory.occupied = partial(read.claims.cache.sizes, BY_SLOT)
     view = InstanceView(
         provider,
         clock=clock,
@@ -125,15 +122,6 @@ def new_term(client: Client, provider: CapacityProvider, settings: Settings, *, 
 
 def _kept_slots(read: Informers, now: datetime) -> Mapping[str, str]:
     return kept_slots(replacements(read.claims.cache), now)
-
-
-def _occupied_slots(claims: Cache[NodeClaim], launched: Mapping[str, str]) -> Mapping[str, int]:
-    """`launched`: reservations by instance, of which some are not on their claims yet."""
-    counts = claims.sizes(BY_SLOT)
-    for id_, odcr_id in launched.items():
-        shown = any(odcr_id in held_slot(claim) for claim in claims.by(BY_INSTANCE, id_))
-        counts[odcr_id] += not shown
-    return counts
 
 
 def _caches(read: Informers, takeover: TakeOver) -> ClaimCaches:
