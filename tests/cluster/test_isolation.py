@@ -171,8 +171,10 @@ def alone(stack: Stack, **more: Any) -> Node:
     stack.claim("c-0", capacity=(ON_DEMAND,), **more)
     stack.until_ready("c-0")
     stack.until_shown("c-0")
+    name = stack.get(NodeClaim, "c-0").status.node_name
+    stack.until(lambda: names.CAPACITY_TYPE in stack.get(Node, name).labels, "the Node has its labels")
     stack.kubelets.stop()
-    return stack.get(Node, stack.get(NodeClaim, "c-0").status.node_name)
+    return stack.get(Node, name)
 
 
 def reason(stack: Stack, type_: str) -> str:
