@@ -55,8 +55,8 @@ class MachineOption:
     `node`: the node that it becomes; its allocatable is for pods, after DaemonSets. `drawing`: that of the
     pods for which it may be opened. `source`: the EC2 reservation that bounds the number of such machines;
     empty for none. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against
-    the pool's limits. `daemons`: the requests of DaemonSets' pods. `weight`: the pool's; below zero for a last
-    resort.
+    the pool's limits. `daemons`: the requests of DaemonSets' pods. `weight`: the pool's; less than 0 for a
+    last resort.
 
     `valued`: a slot with accelerators, for pods alone that no plain machine of the pool outside reservations
     can have. `closed`: why the source has no slot, unless all are taken.
