@@ -112,10 +112,11 @@ def replaced(stack: Stack, claim: str, count: int) -> None:
 
     def done() -> bool:
         replicas(stack, count)
+        if stack.find(NodeClaim, claim) is not None:  # read first: it is Ready until it is gone
+            return False
         bound = [pod for pod in stack.all(Pod) if pod.spec.node_name and not pod.deleting]
         ready = [item for item in stack.all(NodeClaim) if stack.is_true(item.name, names.READY)]
-        gone = stack.find(NodeClaim, claim) is None
-        return gone and len(bound) == count and len(ready) == count
+        return len(bound) == count and len(ready) == count
 
     stack.until(done, f"{claim} is replaced", step=STEP)
 
