@@ -32,7 +32,7 @@ def share() -> None:
     """
     if _trim is not None and _option is not None:  # other libraries have a mallopt with other numbers
         _option(_ARENA_MAX, 1)
-        _option(_MMAP_THRESHOLD, 128 << 10)
+        _option(_MMAP_THRESHOLD, 1 << 20)
 
 
 def give_back() -> None:
