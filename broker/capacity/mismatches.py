@@ -6,12 +6,11 @@ Invariant: a reservation or a type has a reason here exactly if `options` makes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from broker.apis.names import CAPACITY_TYPE, ZONE
-from broker.capacity.class_catalog import CandidateType, ClassCatalog
+from broker.capacity.class_catalog import CandidateType, ClassCatalog, LiveReservation
 from broker.capacity.model import Claim, Misfit, Pool, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
 from broker.capacity.types import fits, lacking
@@ -30,42 +29,54 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
     names = {candidate.type.name for candidate in suitable_types}
     resolved = known.node_class.resolved
     if not resolved.usable and "reserved" in kinds:
-        for unusable in resolved.misfits:
-            yield Skipped(pool=_place(unusable), reason=unusable.reason, message=unusable.message)
-    pending = [live for live, _ in known.pending]
-    for live in chain(pending, known.reserved):
-        odcr = live.odcr
-        if "reserved" not in kinds:
-            yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
-        elif odcr.instance_type not in names:
-            problem = mismatch(claim, odcr.instance_type, known)
-            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {problem}")
-        elif live.problem:
-            yield _skip(odcr, *live.problem)
-        elif mismatch_text := claim.requirements.accepts(live.labels, among=PLACE_KEYS):
-            yield _skip(odcr, "RequirementsMismatch", mismatch_text)
-        elif live in pending:
-            starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
-            shown = f"{odcr.id} ({odcr.instance_type}, {odcr.zone})"
-            yield _skip(odcr, RESERVATION_PENDING, f"reservation {shown} is {odcr.state}{starts}")
+        yield from map(_unusable, resolved.misfits)
+    for live, _ in known.pending:
+        yield _unfit(claim, live, kinds, names, known) or _begins(live.odcr)
+    yield from filter(None, (_unfit(claim, live, kinds, names, known) for live in known.reserved))
 
 
 def closed(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
     """The reservations of the class with types and zones that the claim accepts, and without launches now:
     they begin later, or no claim of the class can use them.
     """
+    kinds = capacity_types(claim.requirements)
     names = {candidate.type.name for candidate in suitable_types}
-    yield from (s for s in misfits(claim, suitable_types, known) if s.reason == RESERVATION_PENDING)
-    if "reserved" in capacity_types(claim.requirements):
+    for live, _ in known.pending:
+        if _unfit(claim, live, kinds, names, known) is None:
+            yield _begins(live.odcr)
+    if "reserved" in kinds:
         for unusable in known.node_class.resolved.misfits:
             if unusable.instance_type in names and claim.requirements.allows(ZONE, unusable.zone):
-                yield Skipped(pool=_place(unusable), reason=unusable.reason, message=unusable.message)
+                yield _unusable(unusable)
 
 
-def _place(misfit: Misfit) -> Pool:
-    return Pool(
+def _unfit(
+    claim: Claim, live: LiveReservation, names: Collection[str], known: ClassCatalog
+) -> Skipped | None:
+    """Why the claim cannot use the reservation once it is launchable. `names`: of the suitable types."""
+    odcr, kinds = live.odcr, capacity_types(claim.requirements)
+    if "reserved" not in kinds:
+        return _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
+    if odcr.instance_type not in names:
+        problem = mismatch(claim, odcr.instance_type, known)
+        return _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {problem}")
+    if live.problem:
+        return _skip(odcr, *live.problem)
+    mismatch_text = claim.requirements.accepts(live.labels, among=PLACE_KEYS)
+    return _skip(odcr, "RequirementsMismatch", mismatch_text) if mismatch_text else None
+
+
+def _begins(odcr: Odcr) -> Skipped:
+    starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
+    shown = f"{odcr.id} ({odcr.instance_type}, {odcr.zone})"
+    return _skip(odcr, RESERVATION_PENDING, f"reservation {shown} is {odcr.state}{starts}")
+
+
+def _unusable(misfit: Misfit) -> Skipped:
+    pool = Pool(
         capacity_type="reserved", instance_type=misfit.instance_type, zone=misfit.zone, reservation=misfit.id
     )
+    return Skipped(pool=pool, reason=misfit.reason, message=misfit.message)
 
 
 def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:

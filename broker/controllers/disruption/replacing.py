@@ -103,7 +103,8 @@ class Replacer:
         if problem:
             self._reporter.blocked(nodes[0], f"Cannot replace it now: {problem}")
             return None
-        if spread and not all(machines for _, machines in pairs) and any(pod.spread for pod in pods):
+        counted = any(rule.offered for pod in pods for rule in pod.spread)
+        if counted and not all(machines for _, machines in pairs):
             return self.replace_nodes(
                 nodes, gang, finder, before, usable, cause=cause, why=why, way=way, spread=False
             )
