@@ -51,10 +51,17 @@ def closed(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCa
 
 
 def _unfit(
-    claim: Claim, live: LiveReservation, names: Collection[str], known: ClassCatalog
+    claim: Claim,
+    live: LiveReservation,
+    kinds: Sequence[CapacityType],
+    names: Collection[str],
+    known: ClassCatalog,
 ) -> Skipped | None:
-    """Why the claim cannot use the reservation once it is launchable. `names`: of the suitable types."""
-    odcr, kinds = live.odcr, capacity_types(claim.requirements)
+    """Why the claim, of these capacity types, cannot use the reservation once it is launchable.
+
+    `names`: of the suitable types.
+    """
+    odcr = live.odcr
     if "reserved" not in kinds:
         return _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
     if odcr.instance_type not in names:
