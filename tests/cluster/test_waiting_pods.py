@@ -208,8 +208,10 @@ def test_page_of_a_pod_shows_the_lent_slot_that_it_waits_for_and_its_borrower(st
         step=1.0,
     )
     stack.until(
-        lambda: [row for row in explained(stack, "p-0")["slots"] if row["role"] == "waits for"],
-        "it waits for the slot",
+        lambda: [
+            row for row in explained(stack, "p-0")["slots"] if row["role"] == "waits for" and row["why_until"]
+        ],
+        "it waits for the slot, and the borrower ends",
         step=1.0,
     )
     page = explained(stack, "p-0")
