@@ -253,7 +253,12 @@ class ObjectWithConditions(Protocol):
     def status(self) -> StatusWithConditions: ...
 
 
+def true_condition(obj: ObjectWithConditions, type_: str) -> Condition | None:
+    """The condition of that type if its status is True."""
+    current = condition(obj.status.conditions, type_)
+    return current if current is not None and current.status == "True" else None
+
+
 def is_true(obj: ObjectWithConditions, type_: str) -> bool:
     """Whether the object has the condition with status True."""
-    current = condition(obj.status.conditions, type_)
-    return current is not None and current.status == "True"
+    return true_condition(obj, type_) is not None

@@ -20,7 +20,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import true_condition
 from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore, LeftSlot
 from broker.controllers.claim_status import instance_id, replaces, since
@@ -127,8 +127,8 @@ def _joins(successor: NodeClaim, old: NodeClaim, slot: str) -> bool:
 
 def _leaves(claim: NodeClaim) -> bool:
     """Whether the claim ends in a reservation, to be replaced."""
-    disrupted = condition(claim.status.conditions, names.DISRUPTION_REASON)
-    replaced = disrupted is not None and disrupted.status == "True" and disrupted.reason in REPLACING
+    disrupted = true_condition(claim, names.DISRUPTION_REASON)
+    replaced = disrupted is not None and disrupted.reason in REPLACING
     return replaced and claim.deleting and bool(occupied_odcr(claim))
 
 

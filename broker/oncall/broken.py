@@ -14,7 +14,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import condition
+from broker.apis.meta import condition, true_condition
 from broker.oncall.state import is_brokers
 from broker.placement.node_prices import Price
 from broker.placement.reboots import reboots_of
@@ -110,8 +110,7 @@ def next_step(
     """The next step in words, and when it is due; None if it waits for no time."""
     if claim.deleting:
         return "its claim ends", None
-    disruption = condition(claim.status.conditions, names.DISRUPTION_REASON)
-    if disruption is not None and disruption.status == "True":
+    if disruption := true_condition(claim, names.DISRUPTION_REASON):
         return f"it is replaced: {disruption.message}", None
     if (reboot := reboots_of(claim).current) is not None:
         if reboot.phase == "Draining":

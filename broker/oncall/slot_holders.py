@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import condition, true_condition
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
@@ -208,8 +208,7 @@ def _end(claim: NodeClaim, pods: Sequence[Pod]) -> tuple[datetime | None, str]:
         except InvalidText:
             deadline = None
         return deadline, "its claim ends"
-    preempted = condition(claim.status.conditions, names.PREEMPTED)
-    if preempted is not None and preempted.status == "True":
+    if preempted := true_condition(claim, names.PREEMPTED):
         return None, f"it gives the slot back: {preempted.message}"
     ends = [_deadline(pod) for pod in pods]
     known = [end for end in ends if end is not None]

@@ -14,7 +14,7 @@ from broker.apis.kueue import (
     PodSetAssignment,
     Workload,
 )
-from broker.apis.meta import Condition, condition
+from broker.apis.meta import condition, is_true, true_condition
 from broker.apis.units import units
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, ReservationKey
@@ -43,12 +43,8 @@ class WorkloadHolders:
 
 def reserves(workload: Workload) -> bool:
     """Whether quota is reserved for the workload, which lasts until it has finished."""
-    status = workload.status
-    return (
-        status.admission is not None
-        and _true(condition(status.conditions, QUOTA_RESERVED))
-        and not _true(condition(status.conditions, FINISHED))
-    )
+    admitted = workload.status.admission is not None
+    return admitted and is_true(workload, QUOTA_RESERVED) and not is_true(workload, FINISHED)
 
 
 def counts_as(workload: Workload | None) -> object:
@@ -97,14 +93,9 @@ def _holder(workload: Workload, reserved: ReservationKey) -> ReservationHolder:
 
 def _trouble(workload: Workload) -> str:
     """The problem of a workload that holds quota; empty if there is none."""
-    evicted = condition(workload.status.conditions, EVICTED)
-    if evicted is not None and evicted.status == "True":
+    if evicted := true_condition(workload, EVICTED):
         return f"evicted ({evicted.reason}): {evicted.message}"
     pods = condition(workload.status.conditions, PODS_READY)
     if pods is not None and pods.status == "False" and pods.reason == "WaitForRecovery":
         return f"its pods were ready and are no longer: {pods.message}"
     return ""
-
-
-def _true(state: Condition | None) -> bool:
-    return state is not None and state.status == "True"

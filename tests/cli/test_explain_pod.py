@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -109,6 +110,29 @@ def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town
     assert page["next"] == ["nothing: its node stays"]
     shown = town.text("pod", "old", "-n", "ml")
     assert town.world.odcr in shown and "holder-0" in shown and max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_in_a_capacity_block_says_when_its_node_ends(town: Town) -> None:
+    town.fill()
+    end = {"status": {"end": timestamp(SINCE + timedelta(days=1)), "reservationType": "capacity-block"}}
+    town.client.patch(OnDemandCapacityReservation.KIND, town.world.odcr, end, subresource="status")
+    (ordinary,) = town.explain("pod", "old", "-n", "ml")["next"]
+    assert ordinary == "nothing: its node stays", "EC2 ends no instance with an ordinary reservation"
+    block = {"metadata": {"labels": {names.RESERVATION_TYPE: "capacity-block"}}}
+    town.client.patch(NodeClaim.KIND, "holder-0", block)
+    (step,) = town.explain("pod", "old", "-n", "ml")["next"]
+    assert step.startswith(f"its node ends with Capacity Block {town.world.odcr} at ")
+
+
+@pytest.mark.covers("ONC-01")
+def test_page_of_a_pod_in_a_reclaimed_slot_says_that_its_node_ends(town: Town) -> None:
+    town.fill()
+    taken = condition(names.PREEMPTED, "True", "Reclaimed", "for NodeClaim train-0 of ml/gpus")
+    status = {"status": {"conditions": [taken]}}
+    town.client.patch(NodeClaim.KIND, "holder-0", status, subresource="status")
+    (step,) = town.explain("pod", "old", "-n", "ml")["next"]
+    assert step == "its node gives its slot back: for NodeClaim train-0 of ml/gpus"
 
 
 @pytest.mark.covers("ONC-01")

@@ -9,14 +9,14 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import true_condition
 from broker.commands.explain.event_facts import concerned, happened, times
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
-from broker.oncall.slot_holders import holder, workloads_on
+from broker.oncall.slot_holders import SlotUse, holder, workloads_on
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
 
@@ -29,6 +29,7 @@ def placed(situation: Situation, pod: Pod) -> Explanation:
     state = "is being deleted" if pod.deleting else pod.status.phase.lower() or "bound"
     since = pod.status.start_time or pod.metadata.creation_timestamp
     broken = [row for row in situation.broken if claim is not None and row.claim == claim.name]
+    use = situation.slot_uses.get(occupied_odcr(claim)) if claim is not None else None
     return Explanation(
         subject=f"Pod {pod.key}",
         headline=f"{state} {node}{f' for {age(situation.now - since)}' if since else ''}",
@@ -37,7 +38,7 @@ def placed(situation: Situation, pod: Pod) -> Explanation:
             "do": _command_of(pod, claim, broken),
             "events": [*last_events(situation, pod, claim)],
         },
-        next=[*_next_of_node(pod, claim, broken)],
+        next=[*_next_of_node(pod, claim, broken, use)],
         unread=situation.unread,
     )
 
@@ -81,7 +82,9 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     }
 
 
-def _next_of_node(pod: Pod, claim: NodeClaim | None, broken: Iterable[BrokenNode]) -> Iterator[str]:
+def _next_of_node(
+    pod: Pod, claim: NodeClaim | None, broken: Iterable[BrokenNode], use: SlotUse | None
+) -> Iterator[str]:
     if pod.ended:
         yield "nothing: the pod has ended"
     elif claim is None:
@@ -90,10 +93,14 @@ def _next_of_node(pod: Pod, claim: NodeClaim | None, broken: Iterable[BrokenNode
         yield f"NodeClaim {claim.name} ends: its pods are drained"
     elif rows := [*broken]:
         yield from (f"{row.sign}: {row.next}" for row in rows)
+    elif reason := true_condition(claim, names.DISRUPTION_REASON):
+        yield f"its node is replaced: {reason.message}"
+    elif reason := true_condition(claim, names.PREEMPTED):
+        yield f"its node gives its slot back: {reason.message}"
+    elif use and use.ends and claim.labels.get(names.RESERVATION_TYPE) == "capacity-block":
+        yield f"its node ends with Capacity Block {use.id} at {format_time(use.ends)}"
     else:
-        reason = condition(claim.status.conditions, names.DISRUPTION_REASON)
-        moves = reason is not None and reason.status == "True"
-        yield f"its node is replaced: {reason.message}" if moves and reason else "nothing: its node stays"
+        yield "nothing: its node stays"
 
 
 def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode]) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from broker.apis.kueue import (
     PodSet,
     Workload,
 )
-from broker.apis.meta import Condition, ConditionUpdate, condition, is_true
+from broker.apis.meta import Condition, ConditionUpdate, condition, is_true, true_condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -205,10 +205,8 @@ def eviction(workloads: Sequence[Workload]) -> ClusterEviction | None:
     cluster keeps the quota of its other admitted Workloads."""
     keeps = usage(workload for workload in workloads if admitted(workload)) or None
     for workload in workloads:
-        evicted_condition = condition(workload.status.conditions, EVICTED)
-        if counted(workload) and evicted_condition is not None and evicted_condition.status == "True":
-            preempted = condition(workload.status.conditions, PREEMPTED)
-            if preempted is not None and preempted.status == "True":
+        if counted(workload) and (evicted_condition := true_condition(workload, EVICTED)):
+            if preempted := true_condition(workload, PREEMPTED):
                 return ClusterEviction(reason=preempted.reason, message=preempted.message, keeps=keeps)
             why = f"Workload {workload.key} is evicted: {evicted_condition.message}"
             return ClusterEviction(reason=evicted_condition.reason, message=why, keeps=keeps)

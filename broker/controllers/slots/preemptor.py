@@ -19,7 +19,7 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, true_condition
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
@@ -182,8 +182,8 @@ class Preemptor:
         change = ConditionUpdate(
             type=names.RECLAIMING, status="True", reason=str(cause.reason), message=message
         )
-        before = condition(preemptor.status.conditions, names.RECLAIMING)
-        if before is not None and before.status == "True" and before.message == message:
+        before = true_condition(preemptor, names.RECLAIMING)
+        if before is not None and before.message == message:
             return
         write(self._client, self._claims, preemptor, change, now=self._clock.now())
         self._recorder.event(preemptor, "Normal", "Reclaiming", message)
