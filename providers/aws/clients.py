@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from providers.aws import errors, retry
 from providers.aws.clock import AwsClock
 from providers.aws.metrics import CallMetrics
+from providers.aws.parser import Parsers
 from providers.aws.ratelimit import RateLimiter
 from providers.aws.service_models import lean_loader
 from providers.errors import ErrorClass, ProviderError
@@ -90,7 +91,7 @@ def no_region(region: str, *, endpoint: str) -> str:
 
 def _core() -> botocore.session.Session:
     core = botocore.session.Session()
-    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_timestamp)
+    core.register_component("response_parser_factory", Parsers(timestamp_parser=_parse_timestamp))
     search_paths = dict.fromkeys(core.get_component("data_loader").search_paths)  # AWS_DATA_PATH's among them
     core.register_component("data_loader", lean_loader(tuple(search_paths)))
     return core
