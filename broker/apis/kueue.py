@@ -184,7 +184,12 @@ class PodSetSpec(Model):
     containers: tuple[PodSetContainer, ...] = ()
 
 
+class PodSetMeta(Model):
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
 class PodSetTemplate(Model):
+    metadata: Annotated[PodSetMeta, crd(**_ANY)] = PodSetMeta()
     spec: Annotated[PodSetSpec, crd(**_ANY)] = PodSetSpec()
 
 
@@ -217,6 +222,7 @@ class Admission(Model):
 
 class PodSetUpdate(Model):
     name: Annotated[str, crd(required=True)]
+    annotations: dict[str, str] = Field(default_factory=dict)
     node_selector: dict[str, str] = Field(default_factory=dict)
 
 

@@ -170,7 +170,7 @@ class AdmissionCheckController:
         demand = self._demands.demands(workload)
         short, used = supply.place(reserved, self._beyond_replaced(workload, demand))
         if not short:
-            return ready(workload, used, supply.labels(used))
+            return ready(workload, reserved, used, supply.labels(used))
         self._refuse(workload, reserved, demand)
         return retry(short)
 

@@ -2,7 +2,8 @@
 
 Invariant: an answer follows from its arguments alone. Ready selects the nodes of the pods by labels that
 Karpenter's NodePools and the broker's own claims both know. These are `karpenter.sh/capacity-type: reserved`,
-and the ODCR's id if a single ODCR can take all the pods. Ready only adds keys: Kueue fails an admission that
+and the ODCR's id if a single ODCR can take all the pods. It also names the reservation that the pods draw
+from, since the queue is the workload's only word about it. Ready only adds keys: Kueue fails an admission that
 changes a key of the flavor or of the pod sets (apis/kueue/v1beta2/workload_types.go, PodSetUpdate). Its
 webhook refuses updates that do not name every pod set (pkg/webhooks/workload_webhook.go).
 
@@ -23,9 +24,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import CheckState, Workload
+from broker.apis.kueue import CheckState, PodSetTemplate, Workload
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
+from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import WAITS, identity
 from broker.reservations.sizing import amount_text
 from broker.reservations.workloads import assigned
@@ -40,11 +42,11 @@ RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckAnswer:
-    """`updates`: the node selectors to add, by pod set. All pod sets are named, or none."""
+    """`updates`: the fields to add, by pod set. All pod sets are named, or none."""
 
     state: CheckState
     message: str
-    updates: Mapping[str, Mapping[str, str]] | None = None
+    updates: Mapping[str, Json] | None = None
 
 
 def demands(workload: Workload, *, dedicated: bool = False) -> Mapping[str, tuple[PodGroup, ...]]:
@@ -105,14 +107,15 @@ def _equal(pods: PodGroup) -> object:
 
 def ready(
     workload: Workload,
+    reserved: ReservationKey,
     slots: Mapping[str, Sequence[InstanceSlots]],
     labels: Mapping[str, Mapping[str, str]],
 ) -> CheckAnswer:
     """Ready: the capacity exists. `slots`: the instances that the workload may use of each reserved flavor;
     `labels`: the flavors' own node labels."""
-    updates: dict[str, Mapping[str, str]] = {}
+    updates: dict[str, Json] = {}
     admission = workload.status.admission
-    given = {pod_set.name: pod_set.template.spec.node_selector for pod_set in workload.spec.pod_sets}
+    given = {pod_set.name: pod_set.template for pod_set in workload.spec.pod_sets}
     for assignment in admission.pod_set_assignments if admission else ():
         used = {*assignment.flavors.values()}
         chosen: dict[str, str] = {}
@@ -120,8 +123,13 @@ def ready(
             chosen |= RESERVED
             if len(slots[flavor]) == 1:
                 chosen[names.RESERVATION_ID] = slots[flavor][0].odcr
-        taken = {*given.get(assignment.name, {}), *(key for flavor in used for key in labels.get(flavor, {}))}
-        updates[assignment.name] = {key: value for key, value in sorted(chosen.items()) if key not in taken}
+        template = given.get(assignment.name, PodSetTemplate())
+        taken = {*template.spec.node_selector, *(key for flavor in used for key in labels.get(flavor, {}))}
+        selected = {key: value for key, value in sorted(chosen.items()) if key not in taken}
+        update: Json = {"nodeSelector": selected} if selected else {}
+        if chosen and names.DRAWS_FROM not in template.metadata.annotations:
+            update["annotations"] = {names.DRAWS_FROM: str(reserved)}
+        updates[assignment.name] = update
     if any(updates.values()):
         updates = {pod_set.name: updates.get(pod_set.name, {}) for pod_set in workload.spec.pod_sets}
     else:
@@ -178,10 +186,7 @@ def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> 
         "lastTransitionTime": timestamp(now),
     }
     if answer.updates:
-        entry["podSetUpdates"] = [
-            {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
-            for name, chosen in answer.updates.items()
-        ]
+        entry["podSetUpdates"] = [{"name": name, **update} for name, update in answer.updates.items()]
     status: Json = {"admissionChecks": [entry]}
     if answer.state == "Retry":
         status["requeueState"] = {"requeueAt": timestamp(now - SKEW)}

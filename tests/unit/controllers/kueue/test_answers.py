@@ -27,6 +27,7 @@ from broker.controllers.kueue.queues import cycle
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
 from broker.kube.cache import Cache
 from broker.kube.conditions import timestamp
+from broker.quota.usage import ReservationKey
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -129,6 +130,8 @@ def test_demand_is_by_flavor_and_pod() -> None:
 ONE = {"h100": [slots(1)]}
 TWO = {"h100": [slots(1), slots(1, "cr-2")]}
 RESERVED = {names.CAPACITY_TYPE: "reserved"}
+TEAM = ReservationKey("team", "gpu")
+DRAWS = {"annotations": {names.DRAWS_FROM: "team/gpu"}}
 PINNED = RESERVED | {names.RESERVATION_ID: "cr-1"}
 
 
@@ -141,16 +144,17 @@ PINNED = RESERVED | {names.RESERVATION_ID: "cr-1"}
         # Labels that the flavor or the pods already set are left out: Kueue would fail the admission.
         (ONE, {"h100": RESERVED}, {}, {names.RESERVATION_ID: "cr-1"}),
         (ONE, {}, {"nodeSelector": {names.CAPACITY_TYPE: "spot"}}, {names.RESERVATION_ID: "cr-1"}),
-        (ONE, {"h100": PINNED}, {}, None),
+        (ONE, {"h100": PINNED}, {}, {}),
     ],
 )
 def test_ready_selects_the_nodes_of_the_pods(
     used: Mapping[str, list[InstanceSlots]], labels: Json, template: Json, added: Json | None
 ) -> None:
     workload_ = workload({GPU: "8"}, {GPU: "h100"}, **template)
-    answer = ready(workload_, used, labels)
+    answer = ready(workload_, TEAM, used, labels)
     assert answer.state == "Ready"
-    assert answer.updates == ({"main": added} if added else {})
+    selected = {"nodeSelector": added} if added else {}
+    assert answer.updates == ({} if added is None else {"main": selected | DRAWS})
 
 
 def test_an_update_of_a_pod_set_names_all_pod_sets() -> None:
@@ -160,11 +164,19 @@ def test_an_update_of_a_pod_set_names_all_pod_sets() -> None:
     driver = {"name": "driver", "flavors": {"cpu": "small"}, "resourceUsage": {"cpu": "1"}, "count": 1}
     raw["status"]["admission"]["podSetAssignments"] += (driver,)
     workload_ = Workload.decode(raw)
-    answer = ready(workload_, ONE, {})
-    assert answer.updates == {"driver": {}, "main": PINNED}
+    answer = ready(workload_, TEAM, ONE, {})
+    assert answer.updates == {"driver": {}, "main": {"nodeSelector": PINNED} | DRAWS}
     (entry,) = body(workload_, "check", answer, NOW)["status"]["admissionChecks"]
-    assert entry["podSetUpdates"] == [{"name": "driver"}, {"name": "main", "nodeSelector": PINNED}]
-    assert not ready(workload_, {}, {}).updates
+    assert entry["podSetUpdates"] == [{"name": "driver"}, {"name": "main", "nodeSelector": PINNED} | DRAWS]
+    assert not ready(workload_, TEAM, {}, {}).updates
+
+
+def test_pods_that_name_a_reservation_keep_it() -> None:
+    raw = workload({GPU: "8"}, {GPU: "h100"}).model_dump(by_alias=True)
+    metadata = {"annotations": {names.DRAWS_FROM: "other"}}
+    raw["spec"]["podSets"][0]["template"]["metadata"] = metadata
+    answer = ready(Workload.decode(raw), TEAM, ONE, {})
+    assert answer.updates == {"main": {"nodeSelector": PINNED}}
 
 
 def test_retry_has_no_future_time() -> None:
@@ -185,10 +197,10 @@ def test_the_delay_of_a_parked_workload_doubles_up_to_a_limit(retried: int, seco
 
 def test_a_decision_is_written_at_the_version_of_its_workload() -> None:
     workload_ = workload({GPU: "8"}, {GPU: "h100"})
-    body_ = body(workload_, "check", ready(workload_, ONE, {}), NOW)
+    body_ = body(workload_, "check", ready(workload_, TEAM, ONE, {}), NOW)
     assert body_["metadata"] == {"name": "w", "namespace": "team", "uid": "u", "resourceVersion": "7"}
     (entry,) = body_["status"]["admissionChecks"]
-    assert entry["podSetUpdates"] == [{"name": "main", "nodeSelector": PINNED}]
+    assert entry["podSetUpdates"] == [{"name": "main", "nodeSelector": PINNED} | DRAWS]
     assert "requeueAfterSeconds" not in entry
     (waits,) = body(workload_, "check", pending("x"), NOW)["status"]["admissionChecks"]
     assert waits["state"] == "Pending" and "podSetUpdates" not in waits
