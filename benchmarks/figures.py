@@ -6,12 +6,15 @@ rounding, so no figure is rounded into holding.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.processes import ROOT
 from broker.commands.output import Format, show
 
 COLUMNS = {
@@ -72,11 +75,18 @@ def run(measure: Callable[..., Sequence[Figure]], **options: Any) -> None:
     """The command line of a benchmark: `measure(small=...)` gives its figures."""
 
     def command(small: Small = False, output: Output = Format.TABLE) -> None:
+        _compile_once()
         rows = [figure.row() for figure in measure(small=small, **options)]
         show(rows, columns=COLUMNS, format_=output)
 
     command.__doc__ = measure.__doc__
     typer.run(command)
+
+
+def _compile_once() -> None:
+    """Keeps bytecode, as the image does: each process compiles all modules where the shell forbids it."""
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(ROOT / ".cache/pycache")
+    os.environ.update(PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=sys.pycache_prefix)
 
 
 def _plain(value: float) -> str:
