@@ -22,6 +22,7 @@ from broker.quota.model import Preemption
 Right = Literal["free", "own", "lent"]
 
 RESERVED_FOR_OTHERS: Final = "ReservedForOthers"
+RESERVATION_FULL: Final = "ReservationFull"
 QUOTA_REACHED: Final = "QuotaReached"
 BORROWING_LIMIT: Final = "BorrowingLimitReached"
 LENDING_LIMIT: Final = "LendingLimitReached"
@@ -66,12 +67,14 @@ class SlotAvailability:
 
     `quota`: by its owner, if nothing were lent; `room`: by all together; `lendable`: of those by others.
     `room` and `lendable` are negative if more is held or promised than exists: no single eviction helps
-    then. `borrowers` hold slots that others may get, the first to give back first.
+    then. `scarce`: the owner has quota for more slots than exist. `borrowers` hold slots that others may
+    get, the first to give back first.
     """
 
     quota: int = 0
     room: int = 0
     lendable: int = 0
+    scarce: bool = False
     borrowers: tuple[Borrower, ...] = ()
 
 
@@ -152,6 +155,8 @@ class Entitlements:
         availability = self.of(slot_pool)
         slots = f"slots of flavor {slot_pool.flavor}"
         if slot_pool.owner == queue:
+            if availability.quota <= 0 and availability.scarce:
+                return RESERVATION_FULL, f"{self.name(queue)} has quota for more, but uses all its {slots}"
             if availability.quota <= 0:
                 return QUOTA_REACHED, f"{self.name(queue)} has no quota left for {slots}"
             return None

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs, named
-from broker.capacity.entitlement import RESERVED_FOR_OTHERS
+from broker.capacity.entitlement import RESERVATION_FULL, RESERVED_FOR_OTHERS
 from broker.capacity.full_slots import none_of
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, Option, Skipped
@@ -32,7 +32,6 @@ from broker.text import format_time
 from providers.errors import ErrorClass
 from providers.model import Odcr
 
-RESERVATION_FULL: Final = "ReservationFull"
 MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
 
 
@@ -276,6 +275,9 @@ class OptionCatalog:
     def _limit(self, option: Option, queue: str) -> Skipped | None:
         """Why quota or limits leave the queue nothing of the option now."""
         limit = self._entitlements.limit(queue, self._entitlements.slot_pools[option.odcr_ids[0]])
+        inventory = self._supply.inventory
+        if limit and limit[0] == RESERVATION_FULL and not any(map(inventory.free, option.odcr_ids)):
+            return full(option, inventory)
         return limit and option.skipped(*limit)
 
     def _withheld(

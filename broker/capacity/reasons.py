@@ -14,12 +14,12 @@ from typing import Final
 
 from broker.apis.names import GANG_DOMAIN, INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
 from broker.capacity.class_catalog import ClassCatalog
-from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
+from broker.capacity.entitlement import RECLAIMING, RESERVATION_FULL, Entitlements, NominatedSlot
 from broker.capacity.full_slots import none_left
 from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, NodeClass, Option, Skipped, Unplaced
-from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions
+from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.unknown_values import unknown_values

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from broker.capacity.entitlement import SlotPool
+from broker.capacity.entitlement import RESERVATION_FULL, SlotPool
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, Option, Skipped
-from broker.capacity.option_catalog import RESERVATION_FULL, CandidateOptions, full
+from broker.capacity.option_catalog import CandidateOptions, full
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy

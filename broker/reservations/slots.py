@@ -303,6 +303,7 @@ def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: SlotSnapshot) ->
         quota=tree.quota(slot_pool),
         room=tree.room(slot_pool),
         lendable=tree.lendable(slot_pool),
+        scarce=slot_pool.quota > slot_pool.nominal,
         borrowers=(*freed, *borrowers),
     )
 

@@ -251,6 +251,27 @@ def test_pods_beyond_quota_of_one_batch_get_no_claim_and_the_quota_as_the_reason
     assert len(matches) == 2 and all("has no quota left" in match.why for match in matches)
 
 
+@pytest.mark.covers("FLT-35", "ONC-01")
+def test_pod_beyond_the_slots_of_its_reservation_is_not_told_of_quota_that_it_has(stack: Stack) -> None:
+    odcr = owned(stack, 1)
+    reserve(stack, "training", flavor=P5, quotas={GPU: "32"})
+    stack.node_class(id_=odcr)
+    pool(stack, template={"requirements": [capacity(RESERVED)]})
+    start(stack)
+    waiting = pods(stack, 2, cpu="100", annotations={names.DRAWS_FROM: OWNER})
+    stack.until(lambda: any(bound(stack, [name]) for name in waiting), "one runs", step=1.0)
+    (left,) = [name for name in waiting if not bound(stack, [name])]
+
+    def messages() -> list[str]:
+        return [item.message for item in stack.events(left, kind="Pod") if item.reason == FAILED]
+
+    stack.until(lambda: [text for text in messages() if f"{odcr} 0 of 1" in text], "the reason", step=1.0)
+    assert not any("no quota left" in text for text in messages())
+    page = explained(stack, left)
+    assert f"{odcr} 0 of 1" in page["next"][0]
+    assert [row["slot"] for row in page["slots"]] == [odcr]
+
+
 @pytest.mark.covers("FLT-54")
 def test_slots_without_an_owner_need_no_quota_as_the_status_says(stack: Stack) -> None:
     reserve(stack, "training", flavor=P5, quotas={GPU: "8"})

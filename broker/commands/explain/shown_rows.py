@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from broker.capacity.option_catalog import RESERVATION_FULL
+from broker.capacity.entitlement import RESERVATION_FULL
 from broker.commands.explain.situation import Situation
 from broker.commands.output import age
 from broker.kube.conditions import timestamp

@@ -3,7 +3,7 @@
 Invariant: an answer follows from its arguments alone. Ready selects the nodes of the pods by labels that
 Karpenter's NodePools and the broker's own claims both know. These are `karpenter.sh/capacity-type: reserved`,
 and the ODCR's id if a single ODCR can take all the pods. It also names the reservation that the pods draw
-from, since the queue is the workload's only word about it. Ready only adds keys: Kueue fails an admission that
+from, since only the queue names it otherwise. Ready only adds keys: Kueue fails an admission that
 changes a key of the flavor or of the pod sets (apis/kueue/v1beta2/workload_types.go, PodSetUpdate). Its
 webhook refuses updates that do not name every pod set (pkg/webhooks/workload_webhook.go).
 

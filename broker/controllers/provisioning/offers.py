@@ -19,12 +19,12 @@ from broker.apis.karpenter import NodePool
 from broker.apis.names import CAPACITY_TYPE
 from broker.apis.units import whole
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
-from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.entitlement import RESERVATION_FULL, Entitlements, SlotPool
 from broker.capacity.future_labels import future_labels
 from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import closed
 from broker.capacity.model import Claim, Option
-from broker.capacity.option_catalog import RESERVATION_FULL, OptionCatalog
+from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.supply import LaunchSupply
 from broker.capacity.types import WELL_KNOWN, capacity, has_accelerator, reservation_labels

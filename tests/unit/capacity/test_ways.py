@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ OWNED = SlotPool("a", "f")
 
 def owned(queue: str, *borrowers: Borrower, **availability: int) -> Entitlements:
     """The queue `a` owns cr-1, in which these borrowers run; the need draws from `queue`."""
-    given = SlotAvailability(**{"quota": 2, "room": 1, "lendable": 1, **availability}, borrowers=borrowers)
+    amounts: dict[str, Any] = {"quota": 2, "room": 1, "lendable": 1, **availability}
+    given = SlotAvailability(**amounts, borrowers=borrowers)
     return Entitlements(
         slot_pools={"cr-1": OWNED},
         availability={OWNED: given},
