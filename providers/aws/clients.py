@@ -206,18 +206,19 @@ class Aws:
         if waited:
             self.metrics.waited.labels(operation).inc(waited)
         started = self.clock.monotonic()
-        code = ""
+        error: ProviderError | None = None
         try:
             return send()
         except errors.RAISED as caught:
             sender = f"{meta.endpoint_url} of Region {meta.region_name}"
             error = errors.translate(caught, operation=operation, sender=sender)
-            code = error.code
             if error.class_ is ErrorClass.THROTTLING:
                 self.metrics.throttled.labels(service, operation).inc()
                 self._limiter.throttled(operation)
             raise error from caught
         finally:
+            code = error.code if error is not None else ""
+            error = None  # its traceback has this frame, and so would keep all that the callers' frames hold
             self.metrics.seconds.labels(service, operation).observe(self.clock.monotonic() - started)
             self.metrics.calls.labels(service, operation, code).inc()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from botocore.exceptions import ReadTimeoutError
 from prometheus_client import CollectorRegistry
@@ -145,3 +148,23 @@ def test_an_unknown_profile_is_an_error_at_start() -> None:
     with pytest.raises(ProviderError, match="no-such-profile") as caught:
         provider(profile="no-such-profile")
     assert caught.value.class_ is ErrorClass.PERMISSION
+
+
+def test_a_refused_call_keeps_nothing_of_its_callers() -> None:
+    aws = provider()
+    Wire(aws).reply("CreateFleet", (400, refusal("VcpuLimitExceeded")))
+
+    class Plan:
+        """Stands for all that a pass holds."""
+
+    def planned() -> weakref.ref[Plan]:
+        plan = Plan()
+        with pytest.raises(ProviderError):
+            aws.launch(REQUEST)
+        return weakref.ref(plan)
+
+    gc.disable()
+    try:
+        assert planned()() is None
+    finally:
+        gc.enable()
