@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition
+from broker.apis.meta import condition, is_true
 from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
@@ -160,7 +160,13 @@ def waiting_rows(pods: Iterable[Pod], around: PodSurroundings, now: datetime) ->
     claim_of = {key: claim for claim in around.claims if not claim.deleting for key in pods_of(claim)}
     choices = _Choices(around)
     waiting = sorted(filter(waits, pods), key=lambda pod: (created(pod, now), pod.key))
-    return [_row(pod, claim_of.get(pod.key), choices, around) for pod in waiting]
+    return [_row(pod, _unless_taken(pod, claim_of.get(pod.key), around), choices, around) for pod in waiting]
+
+
+def _unless_taken(pod: Pod, claim: NodeClaim | None, around: PodSurroundings) -> NodeClaim | None:
+    """The pod's claim; None if others took its node, and the launcher found no other for the pod since."""
+    taken = claim is not None and pod.uid in around.reports and is_true(claim, names.INITIALIZED_CONDITION)
+    return None if taken else claim
 
 
 def grouped(rows: Iterable[WaitingPod]) -> list[WaitingGroup]:

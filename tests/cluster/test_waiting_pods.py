@@ -173,6 +173,32 @@ def test_pod_of_karpenters_pool_is_shown_against_the_reservations_that_the_broke
     assert by_command(stack)[0].message == row.message
 
 
+@pytest.mark.covers("ONC-02")
+def test_pod_whose_node_another_took_has_the_reason_why_it_gets_no_other(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    only = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    pool(stack, template={"requirements": [capacity(ON_DEMAND), only]}, limits={"cpu": "2"})
+    pods(stack, 1, cpu="1500m")
+    start(stack)
+    claim = stack.until(lambda: next(iter(stack.all(NodeClaim)), None), "a claim", step=0.2)
+    assert claim is not None
+    stack.until_ready(claim.name)
+    (row,) = live(stack).waiting_pods
+    assert row.claim == claim.name and "kube-scheduler has not bound the pod" in row.message
+    node = stack.get(NodeClaim, claim.name).status.node_name
+    pods(stack, 1, "other", cpu="1500m", spec={"nodeName": node})
+
+    def shown() -> bool:
+        rows = live(stack).waiting_pods
+        limited = [row.claim == "" and "its limit of cpu is 2" in row.message for row in rows]
+        return limited == [True] and rows == by_command(stack)
+
+    stack.until(shown, "the pod has the reason of its NodePool", step=1.0)
+    page = explained(stack, "p-0")
+    assert "its limit of cpu is 2" in page["why"][0]["message"]
+    assert not [step for step in page["next"] if claim.name in step]
+
+
 def explained(stack: Stack, name: str) -> dict[str, Any]:
     """The page of a pod in `default`."""
     now = stack.clock.now()
