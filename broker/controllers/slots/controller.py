@@ -127,7 +127,6 @@ class PreemptionController:
         }
         clusters = snapshot.clusters
         present = {cluster.name for cluster in clusters if cluster.uid not in admitted}
-        present |= {f"{CLAIM}{claim.name}" for claim in self._shared.caches.claims.list()}
         active = {cluster.uid for cluster in clusters if cluster.status.dac_lifecycle_state == "ACTIVE"}
         with self._assumed.lock:
             self._assumed.served.confirm(active)
@@ -137,7 +136,14 @@ class PreemptionController:
                 evicted=decided.evictions.keys(),
                 evicted_for=evicted_for,
             )
-            self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - present)
+            evicted = self._assumed.evicted_for.values().keys()
+            present |= {name for name in evicted if self._is_claim(name)}
+            self._assumed.evicted_for.confirm(evicted - present)
+
+    def _is_claim(self, name: str) -> bool:
+        """Whether a holder of a slot is a claim that is there."""
+        claims = self._shared.caches.claims
+        return name.startswith(CLAIM) and claims.get(name.removeprefix(CLAIM)) is not None
 
     def decide(self, snapshot: Snapshot) -> JointDecision:
         """The decision that a pass would make now. Writes nothing. Raises ProviderError."""

@@ -110,7 +110,8 @@ class Preemptor:
         for_each(self._claims.list(), clear)
 
     def _unlaunched(self, uids: Collection[str]) -> Mapping[str, NodeClaim]:
-        return {claim.uid: claim for claim in self._claims.list() if claim.uid in uids and claim.waits}
+        claims = self._claims.list() if uids else ()
+        return {claim.uid: claim for claim in claims if claim.uid in uids and claim.waits}
 
     def _cluster(self, claim_name: str) -> str:
         """The uid of the claim's dedicated cluster."""
