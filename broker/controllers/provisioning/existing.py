@@ -3,7 +3,8 @@
 A node that is not initialized has the taints that its claim keeps, and the room that EC2's type gives: as in
 karpenter pkg/controllers/state/statenode.go. A claim without a node is the node that it becomes. Its pods
 are those for which it was made, until it is initialized: they need no other room. A replacement has those of
-the node that it replaces until they have moved.
+the node that it replaces until they have moved. Another node that drains has no room, but its pods count in
+the rules of others until they end.
 """
 
 from __future__ import annotations
@@ -72,10 +73,14 @@ def existing(
 
     by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
     infos: list[NodeInfo] = []
+    replaced = {replaces(claim)[1] for claim in claims}
+    draining: dict[str, NodeInfo] = {}  # without room, for the rules of the pods that stay on them for now
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
     for node in occupancy.nodes:
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
+            if claim is None or claim.uid not in replaced:
+                draining[node.name] = replace(node_info(node), allocatable={})
             continue
         if claim is not None and node.rebooting and occupied_odcr(claim):
             infos.append(_coming_back(node))
@@ -93,9 +98,10 @@ def existing(
         ):
             infos.append(future(_in_flight(claim), claim))
             name_of[claim.name] = claim.name
-    snapshot = PlacementSnapshot.of(
-        infos, occupancy.occupied, namespaces=occupancy.namespaces, storage=storage
-    )
+    pods = [pod for pod in occupancy.occupied if not (pod.terminating and pod.node_name in draining)]
+    staying = {pod.node_name for pod in pods}
+    infos += (info for name, info in draining.items() if name in staying)
+    snapshot = PlacementSnapshot.of(infos, pods, namespaces=occupancy.namespaces, storage=storage)
     for name, pod in _arriving(occupancy, claims, name_of):
         snapshot = snapshot.with_pod(pod, name)
     return ExistingNodes(
