@@ -96,6 +96,23 @@ def test_pod_with_a_waiting_claim_shows_the_options_of_that_claim(town: Town) ->
 
 
 @pytest.mark.covers("ONC-01")
+def test_page_promises_no_launch_from_a_class_that_is_being_deleted(town: Town) -> None:
+    town.pool("gpu")
+    town.pod("train")
+    waiting_claim = claim("train-0", "reserved")
+    waiting_claim["metadata"] |= {
+        "labels": {names.NODEPOOL: "gpu"},
+        "annotations": {names.PODS: "ml/train"},
+    }
+    town.put(NodeClaim, waiting_claim)
+    kept = {"metadata": {"finalizers": ["example.com/kept"]}}
+    town.client.patch(EC2NodeClass.KIND, "training", kept)
+    town.client.delete(EC2NodeClass.KIND, "training")
+    (step,) = town.explain("pod", "train", "-n", "ml")["next"]
+    assert "EC2NodeClass training is being deleted: nothing is launched from it any more" in step
+
+
+@pytest.mark.covers("ONC-01")
 def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town) -> None:
     town.fill()
     page = town.explain("pod", "old", "-n", "ml")

@@ -28,6 +28,7 @@ from broker.controllers.nodeclass.resolve import (
     Unresolved,
     launch_class,
     read_surroundings,
+    require_kept,
     selection,
     unread,
 )
@@ -155,12 +156,9 @@ class NodeClassController:
             raise Unresolved(outcome.reason, outcome.message, passing=outcome.passing)
         if broken := self._cache.broken.get(name):
             raise Unresolved("NodeClassInvalid", f"EC2NodeClass {name} cannot be read: {broken}")
-        if known is not None and known.deleting:
-            raise Unresolved(
-                "NodeClassTerminating",
-                f"EC2NodeClass {name} is being deleted: nothing is launched from it any more",
-            )
-        if known is None:
+        if known is not None:
+            require_kept(known)
+        else:
             raise Unresolved(
                 NOT_FOUND,
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",

@@ -39,6 +39,7 @@ from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subn
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 LINUX = "Linux/UNIX"
 NOT_FOUND = "NodeClassNotFound"
+TERMINATING = "NodeClassTerminating"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -207,6 +208,13 @@ def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str
     )
 
 
+def require_kept(node_class: EC2NodeClass) -> None:
+    """Raises Unresolved for a class that is being deleted."""
+    if node_class.deleting:
+        text = f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more"
+        raise Unresolved(TERMINATING, text)
+
+
 def launch_class(
     node_class: EC2NodeClass,
     around: Surroundings,
@@ -219,9 +227,10 @@ def launch_class(
 ) -> LaunchClass:
     """Resolves the class's selection against EC2's description.
 
-    Raises Unresolved for an invalid spec, and with the resolved class if only Karpenter can launch it.
-    `group_errors`: by ARN, the error of each group that could not be read.
+    Raises Unresolved for an invalid spec, for a class that is being deleted, and with the resolved class if
+    only Karpenter can launch it. `group_errors`: by ARN, the error of each group that could not be read.
     """
+    require_kept(node_class)
     invalid = problems(node_class.spec.kubelet)
     try:
         settings = Kubelet() if invalid else kubelet(node_class)
