@@ -170,11 +170,11 @@ def shortage(
         if group.count and not group.optional
     )
     has = sum(instances.count for instances in own)
-    where = "it and its cohort's idle ones have" if borrows else "they have"
+    where = " there or in idle ones of its cohort" if borrows else ""
     if promised:
-        where = "beside the workloads of its cohort that use them they have"
+        where = " beside the workloads of its cohort"
     active = counted(has, "reserved instance is active", "reserved instances are active")
-    return f"flavor {flavor}: {active}, and {where} no room for {requested}"
+    return f"flavor {flavor}: {active}, with no room{where} for {requested}"
 
 
 def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> Json:

@@ -307,7 +307,7 @@ def test_idle_instances_of_the_cohort_are_for_borrowers() -> None:
     # Kueue evicts nobody for B, since A is within its quota: B's instance is promised.
     world.submit("b", B)
     assert world.check_states("b") == ["Retry"]
-    assert "beside the workloads of its cohort that use them they have no room" in world.check_of("b").message
+    assert "with no room beside the workloads of its cohort" in world.check_of("b").message
     is_parked(world, "b")
     world.kueue.finishes("second", namespace="team")
     world.check_states()
@@ -394,7 +394,7 @@ def test_without_allow_borrowing_only_own_instances_count() -> None:
     world.submit("a")
     world.submit("b", B)
     assert world.check_states("a", "b") == ["Retry", "Ready"]
-    assert "0 reserved instances are active, and they have no room" in world.check_of("a").message
+    assert "0 reserved instances are active, with no room for" in world.check_of("a").message
 
 
 def test_dedicated_clusters_keep_their_instances() -> None:

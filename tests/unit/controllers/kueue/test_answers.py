@@ -209,7 +209,7 @@ def test_a_decision_is_written_at_the_version_of_its_workload() -> None:
 def test_a_shortage_is_described_with_its_numbers() -> None:
     message = shortage("h100", [pods(2, 8, memory=5.0)], [slots(1), slots(2, "cr-2")], borrows=True)
     assert message == (
-        "flavor h100: 3 reserved instances are active, and it and its cohort's idle ones have no room for "
+        "flavor h100: 3 reserved instances are active, with no room there or in idle ones of its cohort for "
         "2 pods of 8 nvidia.com/gpu"
     )
 
