@@ -64,7 +64,7 @@ class InstanceView:
         self._grace = grace
         self._check = check
         self._known: dict[str, Instance] = {}
-        self._listed_at: datetime | None = None
+        self._listed_at: float | None = None
         self._doubted = True
         self._unshown = False  # whether the last description lacks an earlier launch
         self._unclaimed_since: dict[str, float] = {}  # instance id -> since when it is seen without a claim
@@ -93,9 +93,9 @@ class InstanceView:
 
     def refresh(self) -> None:
         """Describes again if the last description is old or doubted. Raises ProviderError."""
-        now = self._clock.now()
-        fresh = UNSHOWN if self._unshown else FRESH
-        if self._listed_at and not self._doubted and now - self._listed_at < fresh:
+        now, began = self._clock.now(), self._clock.monotonic()
+        fresh = (UNSHOWN if self._unshown else FRESH).total_seconds()
+        if self._listed_at is not None and not self._doubted and began - self._listed_at < fresh:
             return
         self._doubted = False  # a doubt that comes during the call requests another
         try:
@@ -109,7 +109,7 @@ class InstanceView:
             for id_, instance in self._known.items()
             if not instance.described and instance.launched and now - instance.launched < LISTING_LAG
         }
-        self._known, self._listed_at = unseen | listed, now
+        self._known, self._listed_at = unseen | listed, began
         self._unshown = not unseen.keys() <= listed.keys()
         self.listing = InstanceListing(taken=now, instances=listed)
         for reader in self._readers:

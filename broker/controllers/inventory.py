@@ -86,6 +86,7 @@ class InventoryCache:
         self.assumed = AssumptionStore(clock)
         self._inventory = Inventory()
         self._described_until: datetime | None = None
+        self._started = 0.0  # when the last description began, by the monotonic clock
         # By id, the fleet calls without an answer, and the slots that a description showed as taken by them.
         self._calling: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()
@@ -120,7 +121,7 @@ class InventoryCache:
 
     def refresh(self) -> None:
         """Describes everything again. Raises ProviderError, and keeps the known state."""
-        began = self._clock.now()
+        began, started = self._clock.now(), self._clock.monotonic()
         try:
             described = {odcr.id: odcr for odcr in self._provider.reservations()}
         except ProviderError as error:
@@ -139,8 +140,9 @@ class InventoryCache:
                 groups[arn] = known
         assumed = self.assumed
         with assumed.lock:
-            if self._inventory.described is not None and began < self._inventory.described:
+            if started < self._started:
                 return  # another loop has a newer description
+            self._started = started
             debits = assumed.debits.values().keys()
             self._update_assumptions(odcrs, began, until)
             confirmed = debits != assumed.debits.values().keys()

@@ -29,9 +29,9 @@ from tests.simulation.schedule import (
 )
 from tests.simulation.world import Lab
 
-# The last three: a wait that ended by a rounding too early, a record that only a restart deleted, and a wait
-# that grew by the time that a clock was behind.
-SEEDS = (1, 6, 8, 500063, 520279, 94028960)
+# The last four: a wait that ended by a rounding too early, a record that only a restart deleted, a wait that
+# grew by the time that a clock was behind, and listings without a pause after a clock was set back.
+SEEDS = (1, 6, 8, 500063, 520279, 94028960, 157038906)
 # Pods and NodePools: limits, budgets, a deleted pool and class, watch gaps.
 POOL_SEEDS = (20071, 20079, 20090)
 # Full reservations: rollouts, reboots, absorption, loans.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -80,6 +81,7 @@ class InstanceLabelController:
         self._relist = relist
         self._launched = Derived(self._read, caches.claims, caches.nodes)
         self._sizes: Mapping[str, Size] = {}  # of each reservation, when the instances were last listed
+        self._asked: datetime | None = None  # the description for which the last new listing was requested
         self._settled: tuple[object, ...] = ()  # what a pass read that had nothing to write or to doubt
 
     def run(self) -> Result | None:
@@ -88,7 +90,8 @@ class InstanceLabelController:
         if listing is None or inventory.described is None:
             return None
         due, doubtful = self._due(listing, inventory)
-        if doubtful:
+        if doubtful and inventory.described != self._asked:
+            self._asked = inventory.described
             self._view.doubt()
             self._relist()
         for_each(due, lambda work: self._reconcile(*work))
