@@ -17,7 +17,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import is_true
-from broker.controllers.claim_status import replaces
+from broker.controllers.claim_status import replaced_uids
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pending import incomplete
@@ -73,14 +73,12 @@ def existing(
 
     by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
     infos: list[NodeInfo] = []
-    replaced = {replaces(claim)[1] for claim in claims}
-    draining: dict[str, NodeInfo] = {}  # without room, for the rules of the pods that stay on them for now
+    draining: list[tuple[Node, str]] = []  # with the uid of the claim
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
     for node in occupancy.nodes:
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
-            if claim is None or claim.uid not in replaced:
-                draining[node.name] = replace(node_info(node), allocatable={})
+            draining.append((node, claim.uid if claim is not None else ""))
             continue
         if claim is not None and node.rebooting and occupied_odcr(claim):
             infos.append(_coming_back(node))
@@ -98,11 +96,16 @@ def existing(
         ):
             infos.append(future(_in_flight(claim), claim))
             name_of[claim.name] = claim.name
-    pods = [pod for pod in occupancy.occupied if not (pod.terminating and pod.node_name in draining)]
+    successors = {
+        uid: name_of[claim.name] for claim in claims if claim.name in name_of for uid in replaced_uids(claim)
+    }
+    # Without room, for the rules of the pods that stay on them for now.
+    kept = {node.name: node for node, uid in draining if uid not in successors}
+    pods = [pod for pod in occupancy.occupied if not (pod.terminating and pod.node_name in kept)]
     staying = {pod.node_name for pod in pods}
-    infos += (info for name, info in draining.items() if name in staying)
+    infos += (replace(node_info(kept[name]), allocatable={}) for name in kept if name in staying)
     snapshot = PlacementSnapshot.of(infos, pods, namespaces=occupancy.namespaces, storage=storage)
-    for name, pod in _arriving(occupancy, claims, name_of):
+    for name, pod in _arriving(occupancy, claims, successors):
         snapshot = snapshot.with_pod(pod, name)
     return ExistingNodes(
         snapshot=snapshot,
@@ -125,24 +128,22 @@ def read_in_flight(claim: NodeClaim) -> None:
 
 
 def _arriving(
-    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], name_of: Mapping[str, str]
+    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], successors: Mapping[str, str]
 ) -> Iterator[tuple[str, PodInfo]]:
-    """The pods that move to a replacement, each with its node: they need that room while they still run."""
-    replaced = {
-        uid: name_of[claim.name]
-        for claim in claims
-        if (uid := replaces(claim)[1]) is not None and claim.name in name_of
-    }
+    """The pods that move to a replacement, each with its node: they need that room while they still run.
+
+    `successors`: the node of each replacement, by the uids of the claims that it replaces.
+    """
     by_id = {
         claim.status.provider_id: claim
         for claim in claims
-        if claim.uid in replaced and claim.status.provider_id
+        if claim.uid in successors and claim.status.provider_id
     }
     old = {node.name: claim for node in occupancy.nodes if (claim := by_id.get(node.spec.provider_id))}
     for pod in occupancy.pods if old else ():
         claim = old.get(pod.spec.node_name)
         if claim is not None and reschedulable(pod):
-            yield replaced[claim.uid], moved(pod, claim.labels.get(names.ZONE, ""))
+            yield successors[claim.uid], moved(pod, claim.labels.get(names.ZONE, ""))
 
 
 def _joining(node: Node, claim: NodeClaim) -> NodeInfo:

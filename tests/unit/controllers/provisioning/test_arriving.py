@@ -46,10 +46,10 @@ def running(cpu: str, **metadata: Any) -> Pod:
     )
 
 
-def assigned(pod: Pod, *, replaces: str = "old/old-uid") -> PodAssignment:
+def assigned(pod: Pod, *, replaces: str = "old/old-uid", also: str = "") -> PodAssignment:
     """The assignment of a pod of 600m beside this one on the old node."""
     old = claim("old", provider_id=OLD_ID)
-    new = claim("new", annotations={names.REPLACES: replaces})
+    new = claim("new", annotations={names.REPLACES: replaces, names.REPLACES_ALSO: also})
     node = Node.decode(
         {
             "metadata": {"name": "old-node", "labels": {names.INITIALIZED: "true"}},
@@ -64,6 +64,10 @@ def assigned(pod: Pod, *, replaces: str = "old/old-uid") -> PodAssignment:
 
 def test_other_pods_get_no_room_of_a_replacement_that_moving_pods_need() -> None:
     assert assigned(running("1500m")).taken == {}
+
+
+def test_pods_of_each_node_that_one_machine_replaces_need_its_room() -> None:
+    assert assigned(running("1500m"), replaces="first/first-uid", also="old/old-uid").taken == {}
 
 
 def test_other_pods_get_the_room_of_a_replacement_that_is_left() -> None:
