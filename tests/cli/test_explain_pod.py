@@ -23,6 +23,18 @@ REF = {"group": names.BROKER, "kind": "EC2NodeClass"}
 DEPLOYMENTS = Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True)
 
 
+def waits_with_a_claim(town: Town) -> None:
+    """Pod `train` waits, and so does the claim that NodePool `gpu` made for it."""
+    town.pool("gpu")
+    town.pod("train")
+    waiting_claim = claim("train-0", "reserved")
+    waiting_claim["metadata"] |= {
+        "labels": {names.NODEPOOL: "gpu"},
+        "annotations": {names.PODS: "ml/train"},
+    }
+    town.put(NodeClaim, waiting_claim)
+
+
 @pytest.mark.covers("ONC-01")
 def test_page_of_a_pod_has_its_pools_options_slots_next_step_and_one_command(town: Town) -> None:
     town.fill()
@@ -81,14 +93,7 @@ def test_page_of_a_pod_that_waits_for_a_full_reservation_is_short_and_aligned(to
 
 @pytest.mark.covers("ONC-01")
 def test_pod_with_a_waiting_claim_shows_the_options_of_that_claim(town: Town) -> None:
-    town.pool("gpu")
-    town.pod("train")
-    waiting_claim = claim("train-0", "reserved")
-    waiting_claim["metadata"] |= {
-        "labels": {names.NODEPOOL: "gpu"},
-        "annotations": {names.PODS: "ml/train"},
-    }
-    town.put(NodeClaim, waiting_claim)
+    waits_with_a_claim(town)
     page = town.explain("pod", "train", "-n", "ml")
     assert page["why"][0]["claim"] == "train-0" and page["why"][0]["reason"] == "New"
     assert page["next"] == [f"NodeClaim train-0 is launched next into {town.world.odcr} ({P5}, {A})"]
@@ -97,14 +102,7 @@ def test_pod_with_a_waiting_claim_shows_the_options_of_that_claim(town: Town) ->
 
 @pytest.mark.covers("ONC-01")
 def test_page_promises_no_launch_from_a_class_that_is_being_deleted(town: Town) -> None:
-    town.pool("gpu")
-    town.pod("train")
-    waiting_claim = claim("train-0", "reserved")
-    waiting_claim["metadata"] |= {
-        "labels": {names.NODEPOOL: "gpu"},
-        "annotations": {names.PODS: "ml/train"},
-    }
-    town.put(NodeClaim, waiting_claim)
+    waits_with_a_claim(town)
     kept = {"metadata": {"finalizers": ["example.com/kept"]}}
     town.client.patch(EC2NodeClass.KIND, "training", kept)
     town.client.delete(EC2NodeClass.KIND, "training")

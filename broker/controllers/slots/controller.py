@@ -136,14 +136,10 @@ class PreemptionController:
                 evicted=decided.evictions.keys(),
                 evicted_for=evicted_for,
             )
-            evicted = self._assumed.evicted_for.values().keys()
-            present |= {name for name in evicted if self._is_claim(name)}
+            claims, evicted = self._shared.caches.claims, self._assumed.evicted_for.values().keys()
+            of_claims = (name for name in evicted if name.startswith(CLAIM))
+            present |= {name for name in of_claims if claims.get(name.removeprefix(CLAIM)) is not None}
             self._assumed.evicted_for.confirm(evicted - present)
-
-    def _is_claim(self, name: str) -> bool:
-        """Whether a holder of a slot is a claim that is there."""
-        claims = self._shared.caches.claims
-        return name.startswith(CLAIM) and claims.get(name.removeprefix(CLAIM)) is not None
 
     def decide(self, snapshot: Snapshot) -> JointDecision:
         """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
