@@ -77,12 +77,18 @@ def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     return (name, uid) if slash and uid else ("", None)
 
 
+def replaced_claims(claim: NodeClaim) -> tuple[tuple[str, str], ...]:
+    """The names and the uids of all claims that this one replaces."""
+    name, uid = replaces(claim)
+    if uid is None:
+        return ()
+    others = (text.partition("/") for text in claim.annotations.get(names.REPLACES_ALSO, "").split(","))
+    return (name, uid), *((other, also) for other, _, also in others if also)
+
+
 def replaced_uids(claim: NodeClaim) -> tuple[str, ...]:
     """The uids of all claims that this one replaces."""
-    first = replaces(claim)[1]
-    others = claim.annotations.get(names.REPLACES_ALSO, "").split(",") if first else ()
-    uids = (first, *(other.partition("/")[2] for other in others))
-    return tuple(uid for uid in uids if uid)
+    return tuple(uid for _, uid in replaced_claims(claim))
 
 
 def provider_id(instance: Instance) -> str:

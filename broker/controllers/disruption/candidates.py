@@ -12,7 +12,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.claim_status import replaces, since
+from broker.controllers.claim_status import replaced_claims, since
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
@@ -42,14 +42,14 @@ def ready_to_go(node: ManagedNode, now: datetime) -> bool:
 
 
 def awaits_pods(claim: NodeClaim, claims: Cache[NodeClaim], now: datetime) -> bool:
-    """Whether the claim replaces another, and its node waits for the pods of that."""
-    name, uid = replaces(claim)
-    if uid is None:
+    """Whether the claim replaces others, and its node waits for the pods of these."""
+    replaced = dict(replaced_claims(claim))
+    if not replaced:
         return False
-    replaced = claims.get(name)  # by now perhaps another of that name
     began = since(claim, names.INITIALIZED_CONDITION)
     new = began is None or now - began < PODS_ARRIVE_WITHIN
-    remains = replaced is not None and replaced.uid == uid
+    known = map(claims.get, replaced)  # by now perhaps others of these names
+    remains = any(old is not None and old.uid == replaced[old.name] for old in known)
     return remains or (new and claim.status.last_pod_event_time is None)
 
 

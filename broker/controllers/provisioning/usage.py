@@ -21,7 +21,7 @@ from broker.capacity.model import ANY_CLASS, NodeClass
 from broker.capacity.options import TYPE_KEYS, tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import capacity, type_labels
-from broker.controllers.claim_status import replaces
+from broker.controllers.claim_status import replaced_uids
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
 from broker.placement.reading import requirements_of
 from broker.text import InvalidText, quantities
@@ -81,7 +81,7 @@ class LargestMachines:
 def counted(claims: Iterable[NodeClaim]) -> list[NodeClaim]:
     """The claims of NodePools that count: neither ending, nor replaced by another one."""
     known = [claim for claim in claims if not _ends(claim)]
-    replaced = {replaces(claim)[1] for claim in known}
+    replaced = {uid for claim in known for uid in replaced_uids(claim)}
     return [claim for claim in known if claim.labels.get(names.NODEPOOL) and claim.uid not in replaced]
 
 
@@ -95,7 +95,7 @@ def pool_limits(
 ) -> dict[str, dict[str, int]]:
     """The resources that each pool with limits may still add; negative beyond a limit.
 
-    A node that is replaced counts with what it has more than its replacement, which may be given up.
+    Nodes that are replaced count with what they have more than their replacement, which may be given up.
     """
     limited = {pool.name: limit_amounts(pool.spec.limits) for pool in pools if pool.spec.limits}
     if not limited:
@@ -104,11 +104,12 @@ def pool_limits(
     used = _used(
         (claim for claim in counted(known) if claim.labels[names.NODEPOOL] in limited), listed, largest
     )
-    pairs = [(old, new) for old, new in _replaced(known) if old.labels.get(names.NODEPOOL) in limited]
-    by_claim = _by_claim((claim for pair in pairs for claim in pair), listed, largest)
-    for old, new in pairs:
-        more = by_claim[old.uid] - by_claim[new.uid]  # a Counter keeps positive amounts only
-        used.setdefault(old.labels[names.NODEPOOL], Counter()).update(more)
+    moves = [(new, olds) for new, olds in _replaced(known) if olds[0].labels.get(names.NODEPOOL) in limited]
+    by_claim = _by_claim((claim for new, olds in moves for claim in (new, *olds)), listed, largest)
+    for new, olds in moves:
+        more = sum((by_claim[old.uid] for old in olds), Counter[str]())
+        more -= by_claim[new.uid]  # a Counter keeps positive amounts only
+        used.setdefault(olds[0].labels[names.NODEPOOL], Counter()).update(more)
     return {
         pool: {name: amount - used[pool][name] if pool in used else amount for name, amount in limits.items()}
         for pool, limits in limited.items()
@@ -169,12 +170,12 @@ def shown(used: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def _replaced(claims: Sequence[NodeClaim]) -> Iterator[tuple[NodeClaim, NodeClaim]]:
-    """The claims that have a replacement, neither of which ends, with the replacement."""
+def _replaced(claims: Sequence[NodeClaim]) -> Iterator[tuple[NodeClaim, list[NodeClaim]]]:
+    """The replacements, with the claims that each replaces; none of them ends."""
     by_uid = {claim.uid: claim for claim in claims if not _ends(claim)}
     for claim in by_uid.values():
-        if (old := by_uid.get(replaces(claim)[1] or "")) is not None:
-            yield old, claim
+        if olds := [by_uid[uid] for uid in replaced_uids(claim) if uid in by_uid]:
+            yield claim, olds
 
 
 def _used(claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest) -> dict[str, Counter[str]]:

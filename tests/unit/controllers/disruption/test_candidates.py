@@ -169,15 +169,20 @@ def test_only_a_known_node_in_no_other_disruption_may_be_disrupted(
     assert ready_to_go(replace(whole, **changed), NOW) is ready
 
 
+@pytest.mark.parametrize("replaced", ["r-0/old", "r-1/gone,r-0/old"])
 @pytest.mark.parametrize(("uid", "awaits"), [("old", True), ("another-of-that-name", False)])
-def test_replacement_awaits_the_pods_of_the_claim_that_it_replaces(uid: str, awaits: bool) -> None:
+def test_replacement_awaits_the_pods_of_the_claims_that_it_replaces(
+    uid: str, awaits: bool, replaced: str
+) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
     claims = Cache(NodeClaim)
     claims.apply("ADDED", {"metadata": {"name": "r-0", "uid": uid, "resourceVersion": "1"}})
     at = (now - timedelta(hours=1)).isoformat()
+    first, _, others = replaced.partition(",")
+    annotations = {names.REPLACES: first, names.REPLACES_ALSO: others}
     replacement = NodeClaim.decode(
         {
-            "metadata": {"name": "new", "uid": "new", "annotations": {names.REPLACES: "r-0/old"}},
+            "metadata": {"name": "new", "uid": "new", "annotations": annotations},
             "status": {
                 "lastPodEventTime": at,
                 "conditions": [{"type": INITIALIZED_CONDITION, "status": "True", "lastTransitionTime": at}],

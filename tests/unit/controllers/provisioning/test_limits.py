@@ -50,6 +50,7 @@ from tests.unit.placement.builders import pod
 
 Json = dict[str, Any]
 CLASS = node_class(zones=("us-east-1a",))
+REPLACES_A = {names.REPLACES: "a/a"}
 SIZES = ("m5.large", "m5.xlarge", "m5.2xlarge")  # 2, 4 and 8 cores
 
 
@@ -121,7 +122,7 @@ def largest() -> LargestMachines:
         (
             [
                 claim("a", "m5.large", launched="m5.large"),
-                claim("b", "m5.xlarge", metadata={"annotations": {names.REPLACES: "a/a"}}),
+                claim("b", "m5.xlarge", metadata={"annotations": REPLACES_A}),
             ],
             4,  # the replacement counts instead of the node
         ),
@@ -132,7 +133,7 @@ def largest() -> LargestMachines:
                     "b",
                     "m5.xlarge",
                     metadata={
-                        "annotations": {names.REPLACES: "a/a"},
+                        "annotations": REPLACES_A,
                         "deletionTimestamp": "2026-11-01T12:00:00Z",
                     },
                 ),
@@ -142,9 +143,25 @@ def largest() -> LargestMachines:
         (
             [
                 claim("a", "m5.2xlarge", launched="m5.2xlarge"),
-                claim("b", "m5.large", metadata={"annotations": {names.REPLACES: "a/a"}}),
+                claim("b", "m5.large", metadata={"annotations": REPLACES_A}),
             ],
             8,  # the replacement may be given up
+        ),
+        (
+            [
+                *(claim(name, "m5.large", launched="m5.large") for name in "abc"),
+                claim("d", "m5.xlarge", metadata={"annotations": {**REPLACES_A, names.REPLACES_ALSO: "b/b"}}),
+            ],
+            6,  # one replacement counts instead of two nodes, and the third stays
+        ),
+        (
+            [
+                *(claim(name, "m5.large", launched="m5.large") for name in "abc"),
+                claim(
+                    "d", "m5.xlarge", metadata={"annotations": {**REPLACES_A, names.REPLACES_ALSO: "b/b,c/c"}}
+                ),
+            ],
+            6,  # the replacement of three nodes may be given up
         ),
         ([claim("a", "m5.large", resources={"requests": {"cpu": "1"}})], 2),
         ([claim("a", "unknown.type", resources={"requests": {"cpu": "3"}})], 3),
@@ -156,6 +173,14 @@ def test_claim_counts_with_the_machine_that_it_may_get(claims: list[NodeClaim], 
     pool = node_pool(limits={"cpu": "1000"})
     remaining = pool_limits([pool], claims, [], largest())
     assert remaining == {"web": {"cpu": (1000 - cores) * 1000}}
+
+
+@pytest.mark.covers("FLT-61")
+def test_status_counts_one_replacement_instead_of_all_nodes_that_end_for_it() -> None:
+    olds = [claim(name, "m5.large", launched="m5.large") for name in "abc"]
+    annotations = {**REPLACES_A, names.REPLACES_ALSO: "b/b,c/c"}
+    new = claim("d", "m5.xlarge", launched="m5.xlarge", metadata={"annotations": annotations})
+    assert pool_usage([*olds, new], [])["web"] == machine("m5.xlarge")
 
 
 @pytest.mark.covers("FLT-61")
