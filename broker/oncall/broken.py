@@ -14,7 +14,8 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import condition, true_condition
+from broker.apis.meta import condition
+from broker.oncall.slot_holders import leaving
 from broker.oncall.state import is_brokers
 from broker.placement.node_prices import Price
 from broker.placement.reboots import reboots_of
@@ -108,10 +109,8 @@ def next_step(
     claim: NodeClaim, node: Node, pool: NodePool | None, diagnosis: Diagnosis, now: datetime
 ) -> tuple[str, datetime | None]:
     """The next step in words, and when it is due; None if it waits for no time."""
-    if claim.deleting:
-        return "its claim ends", None
-    if disruption := true_condition(claim, names.DISRUPTION_REASON):
-        return f"it is replaced: {disruption.message}", None
+    if why := leaving(claim):
+        return f"its claim {why}", None
     if (reboot := reboots_of(claim).current) is not None:
         if reboot.phase == "Draining":
             return "rebooted after its drain, at the latest then", reboot.until
@@ -124,8 +123,7 @@ def next_step(
     action = _DONE[diagnosis.sign.action]
     if diagnosis.sign.due > now:
         return f"{action}, if it is still broken then", diagnosis.sign.due
-    detail = f" ({disruption.message})" if disruption is not None and disruption.message else ""
-    return f"{action} as soon as budgets and limits allow it{detail}", None
+    return f"{action} as soon as budgets and limits allow it", None
 
 
 def _not_repaired(claim: NodeClaim, node: Node, pool: NodePool | None) -> str:

@@ -200,16 +200,25 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws) -> SlotUser:
     )
 
 
+def leaving(claim: NodeClaim) -> str:
+    """What takes a claim's node away, after the word for the claim; empty if nothing does yet."""
+    if claim.deleting:
+        return "ends"
+    if disrupted := true_condition(claim, names.DISRUPTION_REASON):
+        return f"is replaced: {disrupted.message}"
+    if preempted := true_condition(claim, names.PREEMPTED):
+        return f"gives its slot back: {preempted.message}"
+    return ""
+
+
 def _end(claim: NodeClaim, pods: Sequence[Pod]) -> tuple[datetime | None, str]:
     """When the slot becomes free at the latest, and why; neither if that is not known."""
-    if claim.deleting:
+    if why := leaving(claim):
         try:
             deadline = decode_time(claim.annotations.get(names.TERMINATION_DEADLINE, ""))
         except InvalidText:
             deadline = None
-        return deadline, "its claim ends"
-    if preempted := true_condition(claim, names.PREEMPTED):
-        return None, f"it gives the slot back: {preempted.message}"
+        return deadline, f"its claim {why}"
     ends = [_deadline(pod) for pod in pods]
     known = [end for end in ends if end is not None]
     if known and len(known) == len(ends):

@@ -111,6 +111,20 @@ def test_page_promises_no_launch_from_a_class_that_is_being_deleted(town: Town) 
 
 
 @pytest.mark.covers("ONC-01")
+def test_page_tells_what_the_brokers_role_lacks_as_the_class_does(town: Town) -> None:
+    town.pool("gpu")
+    town.pod("train", annotations=DRAWS)
+    lacks = "the broker's role lacks ec2:RunInstances: no policy allows it"
+    stored = town.client.get(EC2NodeClass.KIND, "training")
+    launchable = condition(names.LAUNCHABLE, "False", "Unauthorized", lacks)
+    launchable["observedGeneration"] = stored["metadata"]["generation"]
+    town.client.patch(
+        EC2NodeClass.KIND, "training", {"status": {"conditions": [launchable]}}, subresource="status"
+    )
+    assert lacks in "\n".join(town.explain("pod", "train", "-n", "ml")["next"])
+
+
+@pytest.mark.covers("ONC-01")
 def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town) -> None:
     town.fill()
     page = town.explain("pod", "old", "-n", "ml")
@@ -147,7 +161,7 @@ def test_page_of_a_pod_in_a_reclaimed_slot_says_that_its_node_ends(town: Town) -
     status = {"status": {"conditions": [taken]}}
     town.client.patch(NodeClaim.KIND, "holder-0", status, subresource="status")
     (step,) = town.explain("pod", "old", "-n", "ml")["next"]
-    assert step == "its node gives its slot back: for NodeClaim train-0 of ml/gpus"
+    assert step == "NodeClaim holder-0 gives its slot back: for NodeClaim train-0 of ml/gpus"
 
 
 @pytest.mark.covers("ONC-01")

@@ -9,14 +9,13 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import true_condition
 from broker.commands.explain.event_facts import concerned, happened, times
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
-from broker.oncall.slot_holders import SlotUse, holder, workloads_on
+from broker.oncall.slot_holders import SlotUse, holder, leaving, workloads_on
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
 
@@ -89,14 +88,10 @@ def _next_of_node(
         yield "nothing: the pod has ended"
     elif claim is None:
         yield "nothing: no NodeClaim made its node"
-    elif claim.deleting:
-        yield f"NodeClaim {claim.name} ends: its pods are drained"
     elif rows := [*broken]:
         yield from (f"{row.sign}: {row.next}" for row in rows)
-    elif reason := true_condition(claim, names.DISRUPTION_REASON):
-        yield f"its node is replaced: {reason.message}"
-    elif reason := true_condition(claim, names.PREEMPTED):
-        yield f"its node gives its slot back: {reason.message}"
+    elif why := leaving(claim):
+        yield f"NodeClaim {claim.name} {why}"
     elif use and use.ends and claim.labels.get(names.RESERVATION_TYPE) == "capacity-block":
         yield f"its node ends with Capacity Block {use.id} at {format_time(use.ends)}"
     else:

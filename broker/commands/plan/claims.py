@@ -19,7 +19,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Object
+from broker.apis.meta import Object, condition
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.model import LAUNCH_DEFAULTS, Claim, LaunchDefaults, NodeClass, Plan, Skipped, Solution
@@ -205,6 +205,9 @@ def considered(
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
     for node_class in classes:
+        if denial := _denial(node_class):
+            problems[node_class.name] = denial
+            continue
         try:
             selection(node_class)  # an invalid spec is reported before EC2 is called
             ready[node_class.name] = launch_class(
@@ -247,6 +250,16 @@ def considered(
     return PlanInputs(
         ready=ready, problems=problems, waiting=tuple(waiting), refused=refused, inventory=inventory
     )
+
+
+def _denial(node_class: EC2NodeClass) -> str:
+    """What the running broker's role lacks for launches from the class (commands try no launch)."""
+    launchable = condition(node_class.status.conditions, names.LAUNCHABLE)
+    lacks = ErrorClass.PERMISSION.policy.read_reason
+    if launchable is None or (launchable.status, launchable.reason) != ("False", lacks):
+        return ""
+    current = launchable.observed_generation == node_class.metadata.generation
+    return f"{launchable.reason}: {launchable.message}" if current else ""
 
 
 def _inventory(

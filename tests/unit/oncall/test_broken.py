@@ -114,7 +114,7 @@ def test_next_step_is_that_of_the_broker(given: dict[str, Any], text: str, at: i
 @pytest.mark.covers("FUL-22")
 def test_node_that_is_replaced_names_the_replacement() -> None:
     (row,) = rows(SUCCESSOR)
-    assert row.next == "it is replaced: it ends first"
+    assert row.next == "its claim is replaced: it ends first"
 
 
 @pytest.mark.covers("FUL-22")
