@@ -6,8 +6,9 @@ could take the slot, and the pods of the node would have none.
 Invariant: successors whose old instance is gone come first, so that none takes the slot of another. Until its
 hold ends, only the successor launches into the slot, and it launches nowhere else. The successors of a gang
 launch together, and their holds end together, with the last. A slot that is borrowed is held only while no
-claim of its owner waits for one: an owner may have its slots back. One that EC2 shows taken by others is not
-held: an instance that it absorbed, or one of another cluster.
+claim of its owner waits for one, and EC2 does not take it back for the owner of an interruptible reservation:
+an owner may have its slots back. One that EC2 shows taken by others is not held: an instance that it
+absorbed, or one of another cluster.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker.capacity.model import Assignment, Claim, Unplaced
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
+from providers.errors import ErrorClass
 
 T = TypeVar("T")
 AWAITS_REPLACED: Final = "AwaitsReplaced"
@@ -175,7 +177,10 @@ def _may_launch(
         if full or owner_waits(claim.slot, claims, catalog, supply):
             return False
     options = catalog.candidates(claim).options
-    return right is not None and any(claim.slot in option.odcr_ids for option in options)
+    if right is None or not any(claim.slot in option.odcr_ids for option in options):
+        return False
+    refusal = catalog.refusal(claim, claim.slot) if supply.inventory.odcrs[claim.slot].interruptible else None
+    return refusal is None or refusal[0].class_ is not ErrorClass.RESERVATION_GONE
 
 
 def _queue(claim: Claim, supply: LaunchSupply) -> str:

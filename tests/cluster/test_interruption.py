@@ -14,10 +14,12 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import Scope
 from broker.controllers.claim_status import instance_id
+from tests.aws.local.test_interruptible import keep, lend
 from tests.cluster.account import A
-from tests.cluster.objects import ON_DEMAND, SPOT
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.test_life_after_launch import MINUTE, extend
+from tests.cluster.test_provisioning import bound, pods, pool, start
 from tests.support import events
 
 QUEUE = "notices"
@@ -118,6 +120,36 @@ def test_an_interruption_names_the_reservation_of_an_instance_that_ec2_does_not_
         )
 
     stack.until(short, "the next launch knows that the reservation has no room")
+
+
+@pytest.mark.covers("KRP-29", "FUL-04")
+def test_slot_that_its_owner_takes_back_is_kept_for_no_successor(stack: Stack, queue: Queue) -> None:
+    """The pods get a machine outside while their node drains."""
+    source = stack.aws.odcr(count=1)
+    lent = lend(stack.aws.ec2, source, 1)
+    stack.node_class(id_=lent, zones=(A,))
+    only = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    kinds = {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED, ON_DEMAND]}
+    pool(stack, template={"requirements": [kinds, only]})
+    stack.budget("web", app="web")  # the node drains for as long as it may
+    (pod,) = pods(stack, 1, labels={"app": "web"})
+    start(stack, interruption_queue=QUEUE)
+    stack.until(lambda: bound(stack, [pod]), "the pod runs in the slot", step=0.2)
+    (claim,) = stack.all(NodeClaim)
+    stack.until(
+        lambda: stack.get(NodeClaim, claim.name).labels.get(names.RESERVATION_ID) == lent,
+        "it is shown",
+        step=1.0,
+    )
+    keep(stack.aws.ec2, source, 0)
+    queue.put(events.reservation_interruption(instance_id(claim)))
+
+    def outside() -> bool:
+        return any(c.labels.get(names.CAPACITY_TYPE) == ON_DEMAND for c in stack.all(NodeClaim))
+
+    stack.until(outside, "a machine for its pods", step=1.0)
+    assert stack.get(NodeClaim, claim.name).deleting
+    assert stack.aws.instance(instance_id(claim))["State"]["Name"] == "running"
 
 
 def in_block(stack: Stack) -> str:

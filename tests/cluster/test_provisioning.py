@@ -66,8 +66,8 @@ def pods(stack: Stack, count: int, prefix: str = "p", *, cpu: str = "1", **more:
     return names_
 
 
-def start(stack: Stack) -> None:
-    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+def start(stack: Stack, **settings: Any) -> None:
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0, **settings)
 
 
 def claims(stack: Stack) -> list[NodeClaim]:

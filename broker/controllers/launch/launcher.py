@@ -206,12 +206,13 @@ class Launcher:
         """Records the shortages that EC2 announced since the last pass."""
         while self._announced:
             scope, code, message = self._announced.popleft()
+            taken_back = scope.kind == "reservation"
             self._results.shortages = self.shortages.record(
                 scope,
-                class_=ErrorClass.CAPACITY,
+                class_=ErrorClass.RESERVATION_GONE if taken_back else ErrorClass.CAPACITY,
                 code=code,
                 now=self._clock.now(),
-                free=inventory.unused(scope.key) if scope.kind == "reservation" else 0,
+                free=inventory.unused(scope.key) if taken_back else 0,
                 message=message,
             )
 

@@ -169,6 +169,16 @@ def test_slot_that_ec2_refused_is_kept_and_not_asked_for_again(scope: Scope, cla
     assert waits.retry_at == next(iter(short.by_scope.values())).until and "is kept for it" in waits.message
 
 
+@pytest.mark.parametrize("interruptible", [True, False])
+def test_slot_that_its_owner_takes_back_is_not_kept(interruptible: bool) -> None:
+    world = inventory(odcr("cr-1", interruptible=interruptible), groups={GROUP: ["cr-1"]})
+    gone = Shortages().record(
+        Scope("reservation", "cr-1"), class_=ErrorClass.RESERVATION_GONE, code="Unavailable", now=NOW
+    )
+    placed = chosen(planned(world, successor(), shortages=gone))
+    assert [place.startswith("on-demand:") for place in placed.values()] == [True] * interruptible
+
+
 def test_holds_of_a_gang_end_together_with_the_last() -> None:
     rival = claim("rival", kinds=("reserved",), priority=1000)
     for last in (None, NOW + HOLD):
