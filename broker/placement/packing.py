@@ -53,6 +53,7 @@ def pack(
     options: Iterable[MachineOption],
     *,
     room: Mapping[str, int],
+    refused: Iterable[MachineOption] = (),
     limits: Mapping[str, Mapping[str, int]] | None = None,
     whole_limits: Mapping[str, Mapping[str, int]] | None = None,
     snapshot: PlacementSnapshot | None = None,
@@ -61,9 +62,10 @@ def pack(
 ) -> Packing:
     """The machines to open for the pods, and why the others get none.
 
-    `room`: free slots by source. `limits`: the amounts that each NodePool may still add, and `whole_limits`
-    those that reasons name. `snapshot`: existing nodes with their pods, which rules between pods count.
-    `timer` returns seconds since some moment; the program takes about `seconds`.
+    `room`: free slots by source. `refused`: machines that cannot be opened now, for reasons alone. `limits`:
+    the amounts that each NodePool may still add, and `whole_limits` those that reasons name. `snapshot`:
+    existing nodes with their pods, which rules between pods count. `timer` returns seconds since some moment;
+    the program takes about `seconds`.
     """
     state = PackingState(
         snapshot=snapshot or PlacementSnapshot(),
@@ -89,7 +91,7 @@ def pack(
     by_pool: dict[str, Mapping[str, PoolReason]] = {}
     held: set[str] = set()
     whole = whole_limits or limits or {}
-    reasons = _reasons(waiting, offered, state, whole, by_pool, held) if waiting else {}
+    reasons = _reasons(waiting, [*offered, *refused], state, whole, by_pool, held) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)

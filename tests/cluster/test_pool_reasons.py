@@ -9,14 +9,14 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.commands.explain.reading import read
 from broker.controllers.provisioning.report import FAILED
 from broker.oncall.pod_reports import NOMINATED
 from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases
-from tests.cluster.account import B
+from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
 from tests.cluster.test_node_labels import OLD_ZONE, WITH_VOLUME, volume
@@ -194,6 +194,26 @@ def test_limit_names_pool_resource_and_numbers(stack: Stack) -> None:
     message = stack.until_event("gang-0", FAILED, kind="Pod", text="NodePool memory").message
     assert "its limit of memory is 4Gi, its nodes and claims use 0" in message
     assert "its limit of nodes is 0" in message
+
+
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize("kind", [RESERVED, ON_DEMAND])
+def test_refusal_of_the_only_type_that_fits_is_the_reason_of_pods_that_come_later(
+    stack: Stack, kind: str
+) -> None:
+    """The pool has other types, which lack what the pods need."""
+    large, small = stack.aws.odcr("m5.xlarge"), stack.aws.odcr("m5.large")
+    stack.node_class(zones=(A,), group=stack.aws.group(large, small))
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5.xlarge"]}
+    pool(stack, template={"requirements": [requirement(names.CAPACITY_TYPE, kind), types]})
+    stack.control.fault(action="CreateFleet", code="InsufficientInstanceCapacity", message="none", times=-1)
+    pods(stack, 1, cpu="3")
+    start(stack)
+    (claim,) = stack.until(lambda: stack.all(NodeClaim), "a claim", step=0.2)
+    stack.until_waiting(claim.name, "InsufficientCapacity")
+    pods(stack, 1, "later", cpu="3")
+    event = stack.until_event("later-0", FAILED, kind="Pod", text="InsufficientInstanceCapacity")
+    assert "m5.xlarge" in event.message and "too little cpu" not in event.message
 
 
 @pytest.mark.covers("FLT-35")

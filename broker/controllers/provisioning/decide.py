@@ -188,6 +188,7 @@ class ProvisioningPlanner:
             assigned.unassigned,
             [*offered.options, *offered.full],
             room=offered.room,
+            refused=offered.refused,
             limits=pool_limits(
                 [pool.pool for pool in self.pools], claims, cluster.occupancy.nodes, self._state.largest
             ),

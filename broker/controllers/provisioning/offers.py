@@ -54,7 +54,8 @@ LAST_RESORT: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
     """Machine options, and the free slots of each EC2 reservation. `full`: machines of reservations without a
-    free slot, or without launches now. Pods that fit no other machine have them as the reason.
+    free slot, or without launches now; `refused`: those that EC2 refused lately. Pods that fit no other
+    machine have them as the reason.
 
     `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
     pool and by what its pods draw from.
@@ -63,6 +64,7 @@ class Offers:
     options: tuple[MachineOption, ...]
     room: Mapping[str, int]
     full: tuple[MachineOption, ...] = ()
+    refused: tuple[MachineOption, ...] = ()
     smaller: Mapping[MachineSort, SmallerMachine] = field(default_factory=dict)
     empty: Mapping[tuple[str, Drawing], str] = field(default_factory=dict)
 
@@ -124,6 +126,7 @@ def offers(
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
     full: list[MachineOption] = []
+    refused: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
     lent: Counter[str] = Counter()
@@ -141,6 +144,7 @@ def offers(
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
             taken_ways = [way for way in every if _taken(way)] if open_ways else []
+            refusals = [(way, way.out) for way in every if way.out and not _taken(way)] if open_ways else []
             unusable = [*closed(claim, candidates.suitable_types, known)] if open_ways else []
             if not open_ways:
                 waits = unplaced(claim, candidates, OutbidOptions(inventory))
@@ -161,6 +165,9 @@ def offers(
                         machine = replace(machine, cost=2 * machine.cost)
                     options.append(machine)
                 full += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
+                for way, skip in refusals:
+                    machine = maker.machine(way.option, way.odcr_id)
+                    refused.append(replace(machine, source=str(way.option.pool), closed=skip.message))
                 for skip in unusable:
                     if (odcr_id := skip.pool.reservation) in inventory.odcrs:
                         machine = maker.machine(Option(pool=skip.pool), odcr_id)
@@ -180,7 +187,14 @@ def offers(
         for o in options
         for text in [lowered.get(o.source)]
     ]
-    return Offers(options=_slots_first(options), full=tuple(full), room=room, smaller=smaller, empty=empty)
+    return Offers(
+        options=_slots_first(options),
+        full=tuple(full),
+        refused=tuple(refused),
+        room=room,
+        smaller=smaller,
+        empty=empty,
+    )
 
 
 def _slots_first(options: Sequence[MachineOption]) -> tuple[MachineOption, ...]:
