@@ -224,7 +224,7 @@ class AssumptionStore:
             )
 
     def promised(self, described: datetime | None) -> tuple[Counter[str], Counter[str]]:
-        """By ODCR, the slots left to other launchers, and those that instances outside are to join.
+        """The slots left to other launchers, and those that instances outside are to join, by ODCR.
 
         `described`: when EC2's last description began, which alone shows the latter.
         """

@@ -112,7 +112,7 @@ class InventoryCache:
 
     @property
     def extensions_refused(self) -> Mapping[str, ProviderError]:
-        """By block that ends soon, why EC2 does not give its extensions, if that does not pass by itself."""
+        """Why EC2 gives no extension of blocks that end soon, if that does not pass by itself, by block."""
         return self._block_ends.refused
 
     @property

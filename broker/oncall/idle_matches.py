@@ -163,7 +163,7 @@ def facts_of_type(type_: InstanceType) -> TypeFacts:
 def known_facts(
     claims: Iterable[NodeClaim], types: Mapping[str, InstanceType]
 ) -> Callable[[str], TypeFacts | None]:
-    """By a type's name: the facts of a running instance of the type, else those of EC2."""
+    """The facts of a running instance of each type, else those of EC2, by the type's name."""
     running = facts_of_claims(claims)
 
     def facts(name: str) -> TypeFacts | None:
@@ -269,7 +269,7 @@ def _alike(waiters: Iterable[Waiter]) -> list[list[Waiter]]:
 
 
 def _kinds(every: Iterable[Sequence[Waiter]]) -> Callable[[IdleSlots], object]:
-    """By a reservation, a value that is equal for those with the same obstacles for each of the waiters."""
+    """A value for each reservation, equal for those with the same obstacles for each of the waiters."""
     firsts = [alike[0] for alike in every]
     gangs = max((first.together for first in firsts), default=1)
     by_id = any(names.RESERVATION_ID in item.requirements for w in firsts for item in w.alternatives)

@@ -54,12 +54,12 @@ def held_slot(claim: NodeClaim) -> tuple[str, ...]:
 
 
 def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
-    """By ODCR, the claims with an instance in it that stays."""
+    """The claims with an instance that stays, by its ODCR."""
     return Counter(odcr_id for claim in claims for odcr_id in held_slot(claim))
 
 
 def ending_claims(claims: Iterable[NodeClaim]) -> dict[str, list[str]]:
-    """By ODCR, the names of the claims that are being deleted and still have a slot of it."""
+    """The names of the claims that are being deleted and still have a slot, by its ODCR."""
     ending: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
         if claim.deleting and (odcr_id := occupied_odcr(claim)):

@@ -79,7 +79,7 @@ class Workloads(Simulated):
                 self._run_pod(pod, number, nodes)
 
     def _keepers(self) -> Mapping[Kind, Callable[[Json, Pods], Json]]:
-        """By kind: what brings a workload's pods to their number, and returns its status."""
+        """What brings a workload's pods to their number, and returns its status, by kind."""
         return {
             DEPLOYMENTS: self._roll,
             REPLICA_SETS: self._replicate,

@@ -162,7 +162,7 @@ class Aws:
         return self._repeated(partial(method, *args, **kwargs), repeats_lost=True)
 
     def call_untokened(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As `call`, for a method without a client token: a call that may have been carried out is not
+        """Does `call` for a method without a client token: a call that may have been carried out is not
         repeated.
         """
         return self._repeated(partial(method, *args, **kwargs), repeats_lost=False)

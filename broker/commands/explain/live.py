@@ -66,7 +66,7 @@ class LiveForecaster:
     def _readable(
         self, waiting: Mapping[str, NodeClaim]
     ) -> tuple[dict[str, NodeClaim], dict[str, Claim], dict[str, str]]:
-        """By uid: the claims that a plan can read, as objects and as plans; and why not the others."""
+        """The claims that a plan can read, as objects and as plans, by uid; and why not the others."""
         objects: dict[str, NodeClaim] = {}
         plans: dict[str, Claim] = {}
         refused: dict[str, str] = {}
@@ -86,7 +86,7 @@ class LiveForecaster:
         plans: Mapping[str, Claim],
         ending: Mapping[str, Sequence[str]],
     ) -> LaunchSupply:
-        """As the launch loop has it."""
+        """The supply that the launch loop has."""
         classes = {
             name: self.broker.nodeclasses.plan(name) for name in {p.node_class for p in plans.values()}
         }

@@ -132,7 +132,7 @@ class RepairReader:
         nodes: Sequence[ManagedNode],
         diagnoses: Mapping[str, Diagnosis],
     ) -> Mapping[str, BrokenCount]:
-        """By pool; writes its recent repairs without those that are over."""
+        """Writes the recent repairs of each pool without those that are over."""
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         for node in snapshot.nodes:
             claims[node.pool.name].append(node.claim)

@@ -60,7 +60,7 @@ def at_once(pool: NodePool) -> int:
 
 
 def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, tuple[str, str]]:
-    """By NodePool, the reason and the message of a replacement that has no node, and gets none by itself."""
+    """The reason and the message of a replacement that has no node, and gets none by itself, by NodePool."""
     texts: dict[str, tuple[str, str]] = {}
     for claim in sorted(claims, key=lambda claim: claim.name):
         old, _ = replaces(claim)

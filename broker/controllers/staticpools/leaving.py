@@ -80,7 +80,7 @@ class Candidates:
         return self._candidate(claim, nodes, pods, known=left_out is None)
 
     def newest(self, claim: NodeClaim) -> ScaleInCandidate:
-        """As the API server has it. Raises ApiError."""
+        """The candidate with its objects read from the API server. Raises ApiError."""
         nodes, left_out = self._nodes_of(claim)
         try:
             current = newest(self._client, NodeClaim, claim.name)

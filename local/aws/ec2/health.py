@@ -37,7 +37,7 @@ class ScheduledEvent:
 
 @dataclass(slots=True)
 class HealthRecord:
-    """Of one instance: since when each check fails, its events, and when it was rebooted."""
+    """The health of one instance: since when each check fails, its events, and when it was rebooted."""
 
     impaired: dict[str, datetime] = field(default_factory=dict)
     events: list[ScheduledEvent] = field(default_factory=list)

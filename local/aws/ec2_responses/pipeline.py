@@ -35,7 +35,7 @@ class Pipeline(EC2Response):
     replay: Callable[[Any], Any] | None = None
     """Set by actions that show the present state if a call is repeated."""
     code: str | None = None
-    """Of the error that is answered, if any."""
+    """The code of the error that is answered, if any."""
 
     def serialized(self, action_result: ActionResult) -> TYPE_RESPONSE:
         result = action_result.result
