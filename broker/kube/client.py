@@ -19,7 +19,16 @@ import orjson
 
 from broker.apis.meta import Kind
 from broker.kube import undeclared
-from broker.kube.errors import ApiError, Expired, TooManyRequests, Unavailable, from_reply, from_status
+from broker.kube.errors import (
+    ApiError,
+    Conflict,
+    EvictionRefused,
+    Expired,
+    NotFound,
+    Unavailable,
+    from_reply,
+    from_status,
+)
 
 Json = dict[str, Any]
 R = TypeVar("R")
@@ -302,8 +311,8 @@ class Client:
         return self.raw("DELETE", _path(kind, namespace, name), body=options)
 
     def evict(self, name: str, namespace: str, *, uid: str, dry_run: bool = False) -> Json:
-        """TooManyRequests where a PodDisruptionBudget does not allow it now, or where the pod has several;
-        Conflict where another pod has the name by now. `dry_run` evicts nothing.
+        """EvictionRefused where something does not allow it now; Conflict where another pod has the name by
+        now. `dry_run` evicts nothing.
         """
         body: Json = {
             "apiVersion": "policy/v1",
@@ -314,11 +323,14 @@ class Client:
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
         try:
             return self.raw("POST", path, DRY_RUN if dry_run else None, body)
-        except Unavailable as error:
-            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+        except (NotFound, Conflict):
+            raise
+        except ApiError as error:
+            # 500 for several budgets: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+            # A webhook refuses with a status of its choice.
+            if isinstance(error, Unavailable) and error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
-            # Several budgets: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
-            raise TooManyRequests(error.status, error.reason, error.message, error.details) from error
+            raise EvictionRefused(error.status, error.reason, error.message, error.details) from error
 
     def raw(
         self,

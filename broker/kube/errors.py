@@ -66,6 +66,10 @@ class TooManyRequests(ApiError):
         return float(self.details.get("retryAfterSeconds", 0))
 
 
+class EvictionRefused(ApiError):
+    """An eviction that a disruption budget, several of them, a webhook or a policy does not allow now."""
+
+
 class Unavailable(ApiError):
     """The API server has trouble of its own (5xx), or no answer came (status 0)."""
 

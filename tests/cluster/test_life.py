@@ -11,6 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, is_true
 from broker.controllers.claim_status import instance_id
 from broker.kube.client import Request
+from broker.kube.errors import from_status
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -196,6 +197,33 @@ def test_delete_drains_then_terminates_then_lets_go(stack: Stack, budgets: list[
     stack.until_gone(Node, node.name)
     assert stack.aws.free(odcr) == 1
     assert stack.find(Pod, "daemon", namespace="default") is not None
+
+
+@pytest.mark.covers("KRP-23")
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_pod_whose_eviction_a_webhook_refuses_holds_up_the_drain_alone(stack: Stack, status: int) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_ready("c-0")
+    for name in ("a-guarded", "others"):
+        stack.pod(name, node=node_of(stack, "c-0").name)
+
+    def refuse(_: Request) -> None:
+        raise from_status({"message": "the webhook denied the request: the shard moves"}, code=status)
+
+    stack.tap.on(lambda request: request.path.endswith("/a-guarded/eviction"), refuse, times=-1)
+    stack.delete(NodeClaim, "c-0")
+    stack.until(lambda: stack.find(Pod, "others", namespace="default") is None, "the other pod goes")
+    stack.until_event("c-0", "EvictionBlocked", text="the shard moves")
+    left = "1 pod left"
+    drained = stack.until(
+        lambda: (c := stack.claim_condition("c-0", names.DRAINED)) and left in c.message and c, "draining"
+    )
+    assert drained and "default/a-guarded first" in drained.message
+    assert len(stack.aws.instances()) == 1
+    stack.tap.heal()
+    stack.until_gone(NodeClaim, "c-0")
 
 
 @pytest.mark.covers("KRP-23")

@@ -12,7 +12,7 @@ from broker.apis.core import Pod
 from broker.apis.kueue import PriorityClass
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.kube.client import Request
-from broker.kube.errors import Invalid, TooManyRequests
+from broker.kube.errors import Forbidden, Invalid, TooManyRequests
 from broker.quota.elastic_gpu import GPU_MEMORY
 from tests.cluster import objects
 from tests.cluster.rooms import Rooms, rooms
@@ -222,6 +222,27 @@ def test_budgets_hold_against_evictions(cluster: Rooms) -> None:
     cluster.end_evicted()
     cluster.until_bound("a-1", namespace="a")
     assert cluster.node_of("b-3", "b") == "node-0"
+
+
+@pytest.mark.covers("NOS-10")
+def test_another_pod_is_evicted_where_a_webhook_refuses_one(cluster: Rooms) -> None:
+    borrowed(cluster)
+    tried: list[str] = []
+
+    def refuse(request: Request) -> None:
+        tried.append(request.path)
+        if request.path == tried[0]:
+            raise Forbidden(403, "Forbidden", "the webhook denied the request: the shard moves")
+
+    cluster.tap.on(lambda request: request.path.endswith("/eviction"), refuse, times=-1)
+    pod(cluster, "a-1", "a", "2")
+    cluster.until(lambda: cluster.messages("a-1", "PreemptionBlocked"), "the refusal is reported")
+    (message,) = cluster.messages("a-1", "PreemptionBlocked")
+    assert "the shard moves; other pods are tried" in message
+    cluster.clock.advance(2)
+    cluster.until(cluster.evicted, "the other pod is evicted")
+    cluster.end_evicted()
+    cluster.until_bound("a-1", namespace="a")
 
 
 @pytest.mark.covers("NOS-10")

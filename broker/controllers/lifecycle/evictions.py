@@ -13,7 +13,7 @@ from broker.controllers.lifecycle import drain
 from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.errors import Conflict, NotFound, TooManyRequests
+from broker.kube.errors import Conflict, EvictionRefused, NotFound
 from broker.placement.disruption_pods import owned_by
 
 
@@ -35,7 +35,7 @@ def remaining_pods(
 def evict(client: Client, pod: Pod, now: datetime) -> str:
     """Evicts a pod, unless another has its name by now, or a person has protected it.
 
-    Returns why its disruption budget refuses; empty if it does not. Raises ApiError.
+    Returns why it is refused; empty if it is not. Raises ApiError.
     """
     try:
         current = newest(client, Pod, pod.name, namespace=pod.namespace)
@@ -47,6 +47,6 @@ def evict(client: Client, pod: Pod, now: datetime) -> str:
         client.evict(pod.name, pod.namespace, uid=pod.uid)
     except (NotFound, Conflict):
         return ""
-    except TooManyRequests as error:
+    except EvictionRefused as error:
         return error.message
     return ""

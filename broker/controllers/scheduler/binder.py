@@ -164,10 +164,10 @@ class PlacementWriter:
         if pod.status.nominated_node_name:
             write_nomination(self._client, pod, None)
 
-    def protected(self, pod: Pod, victims: Sequence[Pod]) -> None:
-        """Reports pods that a budget keeps from being evicted for the pod."""
+    def blocked(self, pod: Pod, victims: Sequence[Pod], why: str) -> None:
+        """Reports pods that cannot be evicted for the pod."""
         names = ", ".join(victim.key for victim in victims)
-        text = f"{names} cannot be evicted now: a PodDisruptionBudget protects it; other pods are tried"
+        text = f"{names} cannot be evicted now: {why.rstrip('.')}; other pods are tried"
         self._recorder.event(pod, "Warning", "PreemptionBlocked", text)
 
     def reject_reservation(

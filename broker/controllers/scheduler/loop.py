@@ -39,7 +39,7 @@ from broker.controllers.scheduler.queue import (
     Waiting,
     waits,
 )
-from broker.controllers.scheduler.reclaim import ElasticReclaim, Reclaim
+from broker.controllers.scheduler.reclaim import BlockedEvictions, ElasticReclaim, Reclaim
 from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import (
     FoundPlace,
@@ -340,12 +340,12 @@ class PodScheduler:
             return state
         if reclaim.victims and not self._as_read:
             raise Conflict(409, Conflict.__name__, "nodes, rooms or quotas have changed since they were read")
-        kept = self._reclaim.kept(reclaim.victims)
-        for place in () if kept else reclaim.places:  # first: no cache shows the room without its owner
+        blocked = self._reclaim.blocked(reclaim.victims)
+        for place in () if blocked else reclaim.places:  # first: no cache shows the room without its owner
             self._writer.nominate(place.queued.pod, place.node)
-        if kept := kept or self._reclaim.evict(reclaim.victims):
+        if blocked := blocked or self._reclaim.evict(reclaim.victims):
             for item in queued:
-                self._report_blocked(item.pod, kept)
+                self._report_blocked(item.pod, blocked)
                 self._backoff.failed(item.pod.uid, self._clock.monotonic())
             self._unnominate(item.pod for item in queued)
             return state
@@ -372,12 +372,12 @@ class PodScheduler:
         bound, names = self._view.by_uid(), self._reads.served_names()
         return self._reclaim.choose(queued, state, self._use, bound, names)
 
-    def _report_blocked(self, pod: Pod, kept: Sequence[Pod]) -> None:
-        """Reports each protected pod once, since the tries go on for as long as the budget lasts."""
-        uids, known = {other.uid for other in kept}, self._blocked.get(pod.uid, frozenset())
+    def _report_blocked(self, pod: Pod, blocked: BlockedEvictions) -> None:
+        """Reports each blocked pod once, since the tries go on for as long as its budget lasts."""
+        uids, known = {other.uid for other in blocked.pods}, self._blocked.get(pod.uid, frozenset())
         if not uids <= known:
             self._blocked[pod.uid] = known | uids
-            self._writer.protected(pod, kept)
+            self._writer.blocked(pod, blocked.pods, blocked.why)
 
     def _place_reservation(
         self, reservation: koord.KoordinatorReservation, state: SchedulerState

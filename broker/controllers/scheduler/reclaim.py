@@ -1,6 +1,6 @@
 """The evictions that give a namespace the minimum that its elastic quota guarantees.
 
-Evictions go through the Eviction API. A pod that a PodDisruptionBudget protects is tried last for a minute.
+Evictions go through the Eviction API. A pod whose eviction was refused is tried last for a minute.
 
 Invariant: no eviction is needless. Victims are chosen by the trial that precedes a bind, on the state after
 their end: room that returns to a hold, or that stays closed to the pod, frees nothing. Pods that end already
@@ -24,7 +24,7 @@ from broker.controllers.scheduler.state import SchedulerState
 from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules, sized, try_places
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.errors import ApiError, Conflict, NotFound, TooManyRequests
+from broker.kube.errors import Conflict, EvictionRefused, NotFound
 from broker.placement.disruption_pods import over_budget, owned_by, static
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import ENOUGH
@@ -44,6 +44,14 @@ class Reclaim:
 
     places: tuple[FoundPlace, ...]
     victims: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedEvictions:
+    """Pods that cannot be evicted now, and why."""
+
+    pods: tuple[Pod, ...]
+    why: str
 
 
 class ElasticReclaim:
@@ -103,7 +111,7 @@ class ElasticReclaim:
         return None
 
     def protected(self, uid: str) -> bool:
-        """Whether a budget kept the pod from being evicted a moment ago."""
+        """Whether the pod could not be evicted a moment ago."""
         return self._protected.get(uid, float("-inf")) > self._clock.monotonic()
 
     def without(self, free: SchedulerState, gone: Iterable[Pod]) -> SchedulerState:
@@ -117,15 +125,15 @@ class ElasticReclaim:
         trial = try_places(pods, state, self._rules._replace(only=only))
         return None if trial.rejected else trial.placed
 
-    def kept(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Those of the pods that a budget protects, by a dry run: no other is evicted then. Raises ApiError.
+    def blocked(self, pods: Sequence[Pod]) -> BlockedEvictions | None:
+        """Those of the pods that cannot be evicted, by a dry run: no other is evicted then. Raises ApiError.
 
         Several pods are counted against their budgets together.
         """
         return (len(pods) > 1 and self._over_budget(pods)) or self._evict(pods, dry_run=True)
 
-    def evict(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Evicts the pods; returns one that a budget protects meanwhile. Raises ApiError."""
+    def evict(self, pods: Sequence[Pod]) -> BlockedEvictions | None:
+        """Evicts the pods up to one that cannot be evicted, which it returns. Raises ApiError."""
         return self._evict(pods, dry_run=False)
 
     def assume_ending(self, uids: Iterable[str]) -> None:
@@ -150,35 +158,33 @@ class ElasticReclaim:
         counted = (use.marked[pod.uid] for pod in pods if pod.uid in use.marked)
         return state.without({pod.uid: pod.spec.node_name for pod in pods}, kept, counted)
 
-    def _over_budget(self, pods: Sequence[Pod]) -> list[Pod]:
+    def _over_budget(self, pods: Sequence[Pod]) -> BlockedEvictions | None:
         """The API server judges each eviction by itself: two pods may share the last one of a budget."""
         budgets = [
             PodDisruptionBudget.decode(body)
             for namespace in sorted({pod.namespace for pod in pods})
             for body in self._client.list(PodDisruptionBudget.KIND, namespace=namespace)[0]
         ]
-        kept = over_budget(pods, budgets)
-        for pod in kept:
-            self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
-        return kept
+        return self._blocked(over_budget(pods, budgets), "PodDisruptionBudgets allow not all of them at once")
 
-    def _evict(self, pods: Sequence[Pod], *, dry_run: bool) -> list[Pod]:
-        kept: list[Pod] = []
+    def _blocked(self, pods: Sequence[Pod], why: str) -> BlockedEvictions | None:
+        for pod in pods:
+            self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
+        return BlockedEvictions(tuple(pods), why) if pods else None
+
+    def _evict(self, pods: Sequence[Pod], *, dry_run: bool) -> BlockedEvictions | None:
         for pod in pods:
             try:
                 self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
             except (Conflict, NotFound):
                 continue
-            except TooManyRequests:
-                self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
-                kept.append(pod)
-                break
-            except ApiError as error:
-                if not dry_run or error.status != HTTPStatus.BAD_REQUEST:
-                    raise  # else a webhook knows no dry runs
+            except EvictionRefused as error:
+                if dry_run and error.status == HTTPStatus.BAD_REQUEST:
+                    continue  # a webhook knows no dry runs
+                return self._blocked([pod], error.message)
             if not dry_run:
                 self.assume_ending([pod.uid])
-        return kept
+        return None
 
 
 class _VictimSearch:
