@@ -151,7 +151,9 @@ class Shortages:
         )
 
     def observed(self, inventory: Inventory, now: datetime) -> Shortages:
-        """After a description: ends the shortages of reservations that have room again."""
+        """After a description: ends the shortages of reservations that have room again, and of those that are
+        not active. No launch names these, and once they are active all their slots are new.
+        """
         if inventory.described is None:
             return self
         changed = []
@@ -161,7 +163,7 @@ class Shortages:
             if inventory.described <= shortage.last or shortage.scope.key not in inventory.odcrs:
                 continue
             free = inventory.unused(shortage.scope.key)  # also promised slots show that EC2 has room
-            if free > shortage.free:
+            if free > shortage.free or not inventory.odcrs[shortage.scope.key].active:
                 changed.append(replace(shortage, until=now))
             elif free < shortage.free:
                 changed.append(replace(shortage, free=free))

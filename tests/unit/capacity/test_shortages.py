@@ -12,6 +12,7 @@ from broker.capacity.inventory import Inventory
 from broker.capacity.model import Option
 from broker.capacity.shortages import CAP, FIRST, MEMORY, Scope, Shortages, quota_family, quota_scope
 from providers.errors import ErrorClass
+from providers.odcr_states import OdcrState
 
 from .builders import GROUP, NOW, inventory, minutes, odcr, on_demand, reserved, spot
 
@@ -222,6 +223,15 @@ def test_expired_shortage_is_not_ended_again_by_slots() -> None:
     known = known.observed(described(1, at=NOW + minutes(20)), NOW + minutes(20))
     again = short(RESERVATION, class_=FULL, known=known, now=NOW + minutes(40))
     assert again.by_scope[RESERVATION].step == 0  # more than half an hour after the first ended
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize("state", ["cancelled", "expired", "scheduled"])
+def test_reservation_that_is_not_active_is_not_short(state: OdcrState) -> None:
+    """No launch names it, so a time of the next try would be wrong."""
+    known, later = short(RESERVATION, class_=GONE), NOW + minutes(1)
+    over = inventory(odcr("cr-1", total=9, free=0, state=state), described=later)
+    assert known.get(RESERVATION, later) and not known.observed(over, later).get(RESERVATION, later)
 
 
 def test_other_scopes_do_not_end_by_a_description() -> None:
