@@ -125,8 +125,8 @@ class Odcr:
 
     @property
     def used(self) -> int:
-        """Slots with an instance."""
-        return self.total - self.available
+        """Slots with an instance: one that begins or is over has none, and EC2 shows none of it as free."""
+        return self.total - self.available if self.active else 0
 
     @property
     def idle(self) -> int:

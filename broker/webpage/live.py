@@ -182,6 +182,11 @@ class LiveState:
 Live = Callable[[], LiveState | None]
 
 
+def slots_held(odcrs: Iterable[OdcrView]) -> int:
+    """The slots that EC2 holds: those of active reservations."""
+    return sum(view.odcr.total for view in odcrs if view.odcr.active)
+
+
 def idle_cost(odcrs: Iterable[OdcrView]) -> Cost:
     """The cost of the idle slots of these reservations."""
     idle = [view for view in odcrs if view.odcr.idle]

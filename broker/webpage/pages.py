@@ -23,7 +23,7 @@ from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
 from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.heat import heat_map
-from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, idle_cost
+from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow, idle_cost, slots_held
 from broker.webpage.nodes import total_fills
 from broker.webpage.problems import last_problems
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -105,6 +105,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "groups": groups,
         "more_rows": max(0, len(rows) - MOST_ROWS),
         "most_marks": MOST_MARKS,
+        "held": slots_held(request.state.odcrs),
         "beside": max((len(row.marks) for row in drawn), default=0) <= FEW_MARKS,
         "meanings": {use: USES[use] for use in USES if use in used},
         "recorded": any(hour.recorded for hour in hours),
@@ -171,7 +172,7 @@ def cohorts(request: PageRequest) -> Mapping[str, Any]:
         "cohort": chosen,
         "cohorts": sorted({*of.values()}),
         "members": page,
-        "slots": {key: sum(view.odcr.total for view in held) for key, held in own.items()},
+        "slots": {key: slots_held(held) for key, held in own.items()},
         "idle": {key: sum(view.odcr.idle for view in held) for key, held in own.items()},
         "lent": _sums((loan.owner, loan.slots) for loan in loans),
         "borrowed": _sums((loan.borrower, loan.slots) for loan in loans),

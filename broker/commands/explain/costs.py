@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.situation import Situation
+from broker.oncall.slot_holders import unheld
 from broker.placement.node_prices import Price, total
+from broker.reservations.claims import occupied_odcr
 
 
 def costs(situation: Situation) -> Iterator[dict[str, Any]]:
-    """Free slots by reservation, then instances outside reservations by type; the dearest first."""
+    """Unused slots by reservation, then instances outside reservations by type; the dearest first.
+
+    A slot that a claim has since EC2's last description is used, as in every other part of the page.
+    """
     idle: list[dict[str, Any]] = []
+    held = Counter(map(occupied_odcr, (situation.whole or situation).claims))
     for mirror in situation.mirrors:
         status = mirror.status
-        if status.idle:
-            cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
+        if count := unheld(mirror, held[mirror.name]):
+            known = status.idle_cost_per_hour
+            cost = round(float(known) * count / status.idle, 2) if known else None
             description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
-            unpriced = status.idle if cost is None else 0
-            idle.append({"what": description, "count": status.idle, "usd_hour": cost, "unpriced": unpriced})
+            unpriced = count if cost is None else 0
+            idle.append({"what": description, "count": count, "usd_hour": cost, "unpriced": unpriced})
     outside: dict[str, list[NodeClaim]] = {}
     for claim in situation.claims:
         kind = claim.labels.get(names.CAPACITY_TYPE, "")

@@ -176,6 +176,18 @@ def test_nothing_idle_is_no_missing_reservation() -> None:
 
 
 @pytest.mark.covers("FLT-55")
+def test_slots_of_reservations_that_are_over_or_begin_later_are_neither_counted_nor_used() -> None:
+    gone = [odcr(f"cr-{other}", available=0, state=other) for other in ("cancelled", "scheduled")]
+    with page(HistoryStore(), replace(state(), odcrs=[odcr(), *gone])) as url:
+        assert "<strong>3</strong> of 8 slots are idle" in body(url)
+        assert "5 of 8 slots of cr-1 used" in body(f"{url}/reservations")
+        assert "0 of 8 slots of cr-cancelled used" in body(f"{url}/reservations")
+    held = replace(state(), odcrs=[replace(view, odcr=replace(view.odcr, id="cr-1")) for view in gone[:1]])
+    with page(HistoryStore(), held) as url:
+        assert '<td role="cell" data-label="Slots">0</td>' in body(f"{url}/cohorts")
+
+
+@pytest.mark.covers("FLT-55")
 def test_a_slot_that_a_better_claim_got_is_no_problem() -> None:
     store = HistoryStore()
     turn = {"outcome": Outcome.SKIPPED, "class_": None, "message": "went to claims that come before"}
