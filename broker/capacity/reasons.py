@@ -27,6 +27,8 @@ from broker.text import abridged, counted, format_time
 from providers.model import Odcr
 
 ALL_FULL: Final = "AllReservationsFull"
+CLASS_NOT_FOUND: Final = "NodeClassNotFound"
+CLASS_TERMINATING: Final = "NodeClassTerminating"
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
 # The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
@@ -271,7 +273,7 @@ def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | N
     node_class = node_classes.get(claim.node_class)
     if node_class is None:
         message = f"EC2NodeClass {claim.node_class or '(no name)'} does not exist"
-        return Unplaced(claim=claim, reason="NodeClassNotFound", message=message)
+        return Unplaced(claim=claim, reason=CLASS_NOT_FOUND, message=message)
     if problems := claim.requirements.problems():
         return Unplaced(claim=claim, reason="ImpossibleRequirements", message="; ".join(problems))
     not_ready = node_class.not_ready or (

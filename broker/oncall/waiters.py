@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import Object
-from broker.capacity.reasons import ALL_FULL
+from broker.capacity.reasons import ALL_FULL, CLASS_NOT_FOUND, CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.state import is_brokers, launch_state
@@ -31,6 +31,8 @@ from broker.reservations.drawing import DrawRights
 CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
 # Kinds of objects with a template that cannot be changed: Kubernetes' own, and Volcano's Job.
 FIXED = frozenset({"Job", "Pod"})
+# The reasons of a claim that no slot serves, since its class is gone for good.
+_NO_CLASS: Final = frozenset({CLASS_NOT_FOUND, CLASS_TERMINATING})
 # By the label with the hash in a ReplicaSet's name: the workload that has the template.
 _OF_REPLICA_SETS: Final[Mapping[str, str]] = {
     "pod-template-hash": "Deployment",
@@ -72,10 +74,10 @@ NO_OBSTACLES: Final = PodObstacles()
 class Waiter:
     """A claim or a pod that waits, with the last reason. `command` shows more.
 
-    `alternatives`: any one of these serves it; none do if only a named node does. `draws_from`: the owner
-    that it draws from, or why it may not; None if it names none. `gang`: its gang, of which `together` wait.
-    `held`, `report`: as in `PodObstacles`. `claim`: a pod's claim, which has its instance.
-    `edit`: the command with which a person changes a pod's template.
+    `alternatives`: any one of these serves it; none do if only a named node does, or its class is gone.
+    `draws_from`: the owner that it draws from, or why it may not; None if it names none. `gang`: its gang, of
+    which `together` wait. `held`, `report`: as in `PodObstacles`. `claim`: a pod's claim, which has its
+    instance. `edit`: the command with which a person changes a pod's template.
     """
 
     kind: str
@@ -153,7 +155,7 @@ def claim_waiters(
             reason=reason,
             message=message,
             command=f"capacity-broker explain claim {claim.name}",
-            alternatives=(alternative,),
+            alternatives=() if reason in _NO_CLASS else (alternative,),
             draws_from=rights.of_claim(claim),
             requests=amounts(spec.resources.requests),
             gang=gang,

@@ -144,7 +144,7 @@ def _fill(client: Client) -> None:
     put(
         NodeClaim,
         waiting,
-        {"conditions": [condition("Launched", "False", "AllReservationsFull", "group h100 is full")]},
+        {"conditions": [condition("Launched", "False", "InsufficientCapacity", "group h100 is full")]},
     )
     put(NodeClaim, fallen, {"providerID": "aws:///us-east-1a/i-0abc"})
     mirror = {
@@ -267,6 +267,35 @@ def test_the_next_step_of_a_claim_without_a_class_is_not_a_launch(night: Night) 
         assert "1 claim of class nosuch: NodeClassNotFound: no such EC2NodeClass" in steps
     finally:
         night.client.delete(NodeClaim.KIND, "astray")
+
+
+def test_the_next_step_after_a_refusal_ends_with_the_claims_reason(night: Night) -> None:
+    gone = attempt(
+        "moved",
+        pool("reserved", ODCR),
+        at=SINCE,
+        code="InvalidCapacityReservationState",
+        class_=ErrorClass.RESERVATION_GONE,
+        next_step="reservations are described again",
+    )
+    moved = claim("moved", "reserved")
+    moved["spec"]["nodeClassRef"]["name"] = "serving"
+    moved["metadata"]["annotations"] = {names.ATTEMPTS: dump([gone])}
+    night.client.create(NodeClaim.KIND, moved)
+    steps = []
+    try:
+        for reason in ("ReservationNotUsable", "NoUsableReservation"):
+            launched = {"type": "Launched", "status": "Unknown", "reason": reason, "message": "none fits"}
+            launched["lastTransitionTime"] = timestamp(SINCE)
+            status = {"status": {"conditions": [launched]}}
+            night.client.patch(NodeClaim.KIND, "moved", status, subresource="status")
+            steps += explained(night, "class", "serving")["next"]
+    finally:
+        night.client.delete(NodeClaim.KIND, "moved")
+    assert steps == [
+        "1 claim of class serving: reservations are described again",
+        "1 claim of class serving: NoUsableReservation: none fits",
+    ]
 
 
 @pytest.mark.covers("USR-25")

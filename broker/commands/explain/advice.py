@@ -10,6 +10,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
 from broker.capacity.matching import NAME_ANOTHER
+from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
@@ -207,7 +208,9 @@ def _full(situation: Situation) -> Iterator[tuple[str, str]]:
 def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
     for node_class in situation.classes:
         launchable = condition(node_class.status.conditions, names.LAUNCHABLE)
-        if launchable and launchable.status == "False":
+        if launchable and launchable.reason == CLASS_TERMINATING:
+            yield from _of_ending_class(situation, node_class.name)
+        elif launchable and launchable.status == "False":
             yield (
                 f"kubectl edit ec2nodeclass {node_class.name}",
                 f"nothing launches from it: {launchable.reason}",
@@ -225,6 +228,14 @@ def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
                 f"kubectl describe {obj.KIND.plural.removesuffix('s')}{where} {obj.name}",
                 "it has failed: its conditions have the field and the remedy",
             )
+
+
+def _of_ending_class(situation: Situation, name: str) -> Iterator[tuple[str, str]]:
+    """The NodePools that name the class: an edit of the class itself has no effect any more."""
+    for pool in situation.pools:
+        ref = pool.spec.template.spec.node_class_ref
+        if ref.group in (names.BROKER, names.KARPENTER_AWS) and ref.name == name:
+            yield f"kubectl edit nodepool {pool.name}", f"name another EC2NodeClass: {name} is being deleted"
 
 
 def _errors(situation: Situation) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,8 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
-from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.answers import answer
+from broker.capacity.attempts import Attempt
 from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
 from broker.commands.explain.event_facts import concerned, happened
@@ -364,17 +365,21 @@ def _events(situation: Situation) -> Iterator[dict[str, Any]]:
 
 
 def _next(situation: Situation) -> Iterator[str]:
-    """The next steps of the broker, in the words of the last attempts and of the shortages."""
+    """The next steps of the broker, in the words of the last attempts and of the shortages.
+
+    A refusal has the step for as long as it is the claim's reason to wait.
+    """
     waiting = situation.waiting
     by_step: dict[str, list[str]] = {}
     for name, claims in groupby(sorted(waiting, key=_class_name), key=_class_name):
         group = list(claims)
+        reasons = {claim.name: launch_state(claim)[0] for claim in group}
         steps = dict.fromkeys(
             attempt.next_step
             for attempt in situation.attempts
-            if attempt.claim in {claim.name for claim in group}
-            and attempt.next_step
-            and attempt.outcome is not Outcome.LAUNCHED
+            if attempt.next_step
+            and attempt.class_ is not None
+            and answer(attempt.class_, code=attempt.code).reason == reasons.get(attempt.claim)
         )
         reports = dict.fromkeys(
             f"{launched.reason}: {launched.message}"

@@ -24,6 +24,7 @@ from broker.capacity.inventory import Inventory
 from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.model import LAUNCH_DEFAULTS, Claim, LaunchDefaults, NodeClass, Plan, Skipped, Solution
 from broker.capacity.plan import plan
+from broker.capacity.reasons import CLASS_NOT_FOUND
 from broker.capacity.solve import SECONDS
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import AccountReads, DryEviction, DryRun
@@ -244,7 +245,7 @@ def considered(
         elif planned_claim.node_class in problems:
             refused[claim.name] = f"class {planned_claim.node_class}: {problems[planned_claim.node_class]}"
         elif planned_claim.node_class not in ready:
-            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {planned_claim.node_class} {where}"
+            refused[claim.name] = f"{CLASS_NOT_FOUND}: no EC2NodeClass {planned_claim.node_class} {where}"
         else:
             waiting.append(planned_claim if planned_claim.created else replace(planned_claim, created=now))
     return PlanInputs(

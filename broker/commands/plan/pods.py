@@ -19,12 +19,13 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import NodeClass
+from broker.capacity.reasons import CLASS_NOT_FOUND
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import AccountReads, DryRun, read_once
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.plan.claims import considered
 from broker.commands.plan.pod_manifests import existing_pods, pods_of, remarks
-from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nominations import preempting
@@ -113,7 +114,7 @@ def _pools(
             return inputs.ready[name]
         if name in inputs.problems:
             raise Unresolved("NodeClassNotReady", inputs.problems[name])
-        raise Unresolved(NOT_FOUND, f"there is no EC2NodeClass {name}")
+        raise Unresolved(CLASS_NOT_FOUND, f"there is no EC2NodeClass {name}")
 
     good: list[ServedPool] = []
     faults: dict[str, str] = {}

@@ -19,6 +19,7 @@ from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
+from broker.capacity.reasons import CLASS_NOT_FOUND
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import (
     LAUNCH_LIMIT,
@@ -370,7 +371,7 @@ def _first_obstacle(claims: Sequence[NodeClaim], unready_nodes: Collection[str])
     for claim in sorted(claims, key=lambda item: item.name):
         launched = condition(claim.status.conditions, names.LAUNCHED)
         if launched is not None and launched.status != "True" and launched.message:
-            way = CLASS_HINT if launched.reason == "NodeClassNotFound" else ""
+            way = CLASS_HINT if launched.reason == CLASS_NOT_FOUND else ""
             return f"; {claim.name}: {launched.reason}: {launched.message}{way}"
         if claim.status.node_name in unready_nodes:
             return f"; node {claim.status.node_name} is not ready"

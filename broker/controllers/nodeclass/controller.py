@@ -19,9 +19,9 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, NodeClass, Resolved, Selection
+from broker.capacity.reasons import CLASS_NOT_FOUND
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.resolve import (
-    NOT_FOUND,
     LaunchClass,
     ServiceNetwork,
     Surroundings,
@@ -160,7 +160,7 @@ class NodeClassController:
             require_kept(known)
         else:
             raise Unresolved(
-                NOT_FOUND,
+                CLASS_NOT_FOUND,
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
             )
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)

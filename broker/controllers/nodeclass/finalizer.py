@@ -13,8 +13,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
+from broker.capacity.reasons import CLASS_TERMINATING
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.nodeclass.resolve import TERMINATING
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
@@ -86,7 +86,7 @@ class ClassFinalizer:
         )
         conditions = set_conditions(
             node_class.status.conditions,
-            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=TERMINATING, message=message),
+            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=CLASS_TERMINATING, message=message),
             now=self._clock.now(),
             observed_generation=node_class.metadata.generation,
         )
@@ -97,4 +97,4 @@ class ClassFinalizer:
             patch_status(self._client, self._classes, node_class, status)
         except NotFound:
             return
-        self._recorder.event(node_class, "Warning", TERMINATING, message)
+        self._recorder.event(node_class, "Warning", CLASS_TERMINATING, message)

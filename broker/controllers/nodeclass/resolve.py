@@ -30,6 +30,7 @@ from broker.capacity.inventory import Inventory
 from broker.capacity.kubelet import Kubelet
 from broker.capacity.matching import resolve_class, with_group_errors
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, NodeClass, ReservationTerm, Selection
+from broker.capacity.reasons import CLASS_TERMINATING
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import ClassLookups
 from providers.errors import ErrorClass, ProviderError
@@ -38,8 +39,6 @@ from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subn
 # The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 LINUX = "Linux/UNIX"
-NOT_FOUND = "NodeClassNotFound"
-TERMINATING = "NodeClassTerminating"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -211,8 +210,11 @@ def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str
 def require_kept(node_class: EC2NodeClass) -> None:
     """Raises Unresolved for a class that is being deleted."""
     if node_class.deleting:
-        text = f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more"
-        raise Unresolved(TERMINATING, text)
+        raise Unresolved(
+            CLASS_TERMINATING,
+            f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more; name "
+            "another one in the NodePool or in a new claim",
+        )
 
 
 def launch_class(

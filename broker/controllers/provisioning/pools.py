@@ -18,9 +18,10 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.apis.static_pools import follows, replicas_problem, static
 from broker.capacity.model import NodeClass
+from broker.capacity.reasons import CLASS_NOT_FOUND
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.usage import unreadable
 from broker.placement.reading import requirements_of
 
@@ -87,7 +88,7 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
         if error.passing:
             raise
         message = error.message
-        if error.reason == NOT_FOUND:
+        if error.reason == CLASS_NOT_FOUND:
             message = (
                 f"spec.template.spec.nodeClassRef.name {ref.name!r}: no such EC2NodeClass; create it or name "
                 "another"

@@ -263,6 +263,43 @@ def test_class_that_names_no_usable_reservation_is_the_one_to_edit(
     assert (remedy in do(classes=[node_class])) is named
 
 
+def with_reason(waits: NodeClaim, reason: str) -> NodeClaim:
+    document = waits.wire()
+    launched = {"type": names.LAUNCHED, "status": "Unknown", "reason": reason, "message": "it is gone"}
+    document["status"] = {"conditions": [launched]}
+    return NodeClaim.decode(document)
+
+
+@pytest.mark.covers("ONC-02")
+@pytest.mark.parametrize("reason", ["NodeClassNotFound", "NodeClassTerminating"])
+def test_claim_of_a_class_that_is_gone_is_offered_no_slot_and_no_edit_of_the_class(reason: str) -> None:
+    rows = do(claims=[with_reason(claim(), reason)], mirrors=[mirror(classes=())])
+    assert not texts(rows, "could have")
+    assert not [command for command, _ in rows if command.startswith("kubectl edit ec2nodeclass")]
+
+
+@pytest.mark.covers("ONC-01")
+def test_nodepools_of_a_class_that_is_being_deleted_are_the_ones_to_edit() -> None:
+    ends = {"type": names.LAUNCHABLE, "status": "False", "reason": "NodeClassTerminating"}
+    document = {"metadata": {"name": "gpu"}, "spec": {}, "status": {"conditions": [ends]}}
+    rows = do(classes=[EC2NodeClass.decode(document)], pools=[pool("gpus"), pool("cpus", "cpu")])
+    assert rows[0] == ("kubectl edit nodepool gpus", "name another EC2NodeClass: gpu is being deleted")
+    assert not [command for command, _ in rows if "cpus" in command or "edit ec2nodeclass" in command]
+
+
+@pytest.mark.covers("ONC-02")
+@pytest.mark.parametrize(("claims", "idle"), [(3, 1), (4, 0)])
+def test_slot_that_a_claim_took_since_the_last_description_costs_nothing_idle(claims: int, idle: int) -> None:
+    document = launched().wire()
+    document["metadata"]["labels"] |= {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: "cr-1"}
+    holders = [
+        NodeClaim.decode(document | {"metadata": document["metadata"] | {"name": f"c-{n}"}})
+        for n in range(claims)
+    ]
+    page = explain(Situation(now=NOW, claims=holders, mirrors=[mirror()], types=TYPES))
+    assert [row["count"] for row in page.parts["costs"]] == [1] * idle
+
+
 @pytest.mark.covers("FUL-04", "FUL-06")
 @pytest.mark.parametrize("free", [1, 2])
 @pytest.mark.parametrize("keeper", [successor(), ended_for_another()])
