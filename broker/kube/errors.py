@@ -27,6 +27,11 @@ class ApiError(Exception):
         self.message = message
         self.details: Details = details or {}
 
+    @property
+    def by_policy(self) -> bool:
+        """Whether a policy, a webhook or a schema refuses the request, which a repetition changes not."""
+        return type(self) in (ApiError, Forbidden, Invalid) and 400 <= self.status < 500
+
 
 class NotFound(ApiError):
     """No such object, or no such kind."""

@@ -13,10 +13,11 @@ from typing import Any, Final, Protocol
 import structlog
 from prometheus_client import Counter
 
+from broker.apis.meta import Object
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Controller, Result
-from broker.kube.errors import Errors
+from broker.kube.errors import ApiError, Errors
 from broker.kube.events import Recorder, Reference
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
@@ -69,11 +70,14 @@ class ControllerManager:
         *,
         workers: int = 1,
         synced: Synced | None = None,
+        about: Callable[[K], Object | None] | None = None,
     ) -> Controller[K]:
-        """A loop that reconciles one key at a time on each of its workers."""
+        """A loop that reconciles one key at a time on each of its workers. `about`: the object of a key; it
+        gets an event if a policy or a webhook refuses a step.
+        """
         loop: Controller[K] = Controller(
             name,
-            reconcile,
+            reconcile if about is None else self._reported(reconcile, about),
             queue=WorkQueue[K](name, clock=self._clock, longest=LONGEST_BACKOFF),
             clock=self._clock,
             workers=workers,
@@ -82,6 +86,20 @@ class ControllerManager:
         )
         self.add(loop)
         return loop
+
+    def _reported(
+        self, reconcile: Callable[[K], Result | None], about: Callable[[K], Object | None]
+    ) -> Callable[[K], Result | None]:
+        def reported(key: K) -> Result | None:
+            try:
+                return reconcile(key)
+            except ApiError as error:
+                if error.by_policy and (obj := about(key)) is not None:
+                    message = f"the API server refused a step: {error}"
+                    self._recorder.event(obj, "Warning", REFUSED, message, topic=REFUSED)
+                raise
+
+        return reported
 
     def singleton(
         self,
@@ -141,6 +159,7 @@ class ControllerManager:
 
 
 REASON: Final = "LeftOut"
+REFUSED: Final = "StepRefused"
 
 LEFT_OUT = Counter(
     "capacity_broker_objects_left_out",

@@ -75,7 +75,7 @@ def _watch_claims(
         return registration.reconcile(claim) if claim.status.provider_id else None
 
     (
-        manager.controller("nodeclaim", reconcile, workers=4)
+        manager.controller("nodeclaim", reconcile, workers=4, about=claims.get)
         .watches(read.claims, key, lives_or_ends)
         .watches(read.nodes, claims_of_node)
         .on(signals.instance_changed.subscribe, claims_of_instance)

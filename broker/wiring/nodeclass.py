@@ -14,14 +14,14 @@ def add_nodeclass(term: Term) -> None:
     caches, nodeclasses = term.caches, term.nodeclasses
     finalizer = ClassFinalizer(term, caches, read.classes.cache)
     (
-        manager.controller("nodeclass", nodeclasses.reconcile, workers=2)
+        manager.controller("nodeclass", nodeclasses.reconcile, workers=2, about=read.classes.cache.get)
         .watches(read.classes)
         .on(inventory.on_change, term.every_class)
         .on(signals.described.subscribe, term.every_class)
         .on(signals.reconcile_class.subscribe)
     )
     (
-        manager.controller("finalizer", finalizer.reconcile)
+        manager.controller("finalizer", finalizer.reconcile, about=read.classes.cache.get)
         .watches(read.classes)
         .watches(
             read.claims,

@@ -227,6 +227,34 @@ def test_a_pod_whose_eviction_a_webhook_refuses_holds_up_the_drain_alone(stack: 
 
 
 @pytest.mark.covers("KRP-23")
+def test_a_refused_step_is_told_on_the_claim_and_holds_up_no_other(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    for name in ("c-0", "c-1"):
+        stack.claim(name, capacity=(ON_DEMAND,))
+        stack.until_ready(name)
+    closed = f"/nodes/{node_of(stack, 'c-0').name}"
+
+    def refuse(_: Request) -> None:
+        raise from_status({"message": "the webhook denied the request: no taints"}, code=403)
+
+    stack.tap.on(
+        lambda r: r.method == "PATCH" and r.path.endswith((closed, "/nodeclaims/c-2")), refuse, times=-1
+    )
+    stack.delete(NodeClaim, "c-0")
+    stack.delete(NodeClaim, "c-1")
+    stack.until_gone(NodeClaim, "c-1")
+    stack.until_event("c-0", "StepRefused", text="no taints")
+    stack.claim("c-2", capacity=(ON_DEMAND,))
+    stack.claim("c-3", capacity=(ON_DEMAND,))
+    stack.until_ready("c-3")
+    assert "no taints" in stack.until_waiting("c-2", "LaunchNotRecorded").message
+    stack.tap.heal()
+    stack.until_gone(NodeClaim, "c-0")
+    stack.until_ready("c-2")
+
+
+@pytest.mark.covers("KRP-23")
 def test_a_termination_grace_period_ends_the_drain(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

@@ -289,6 +289,9 @@ class Executor:
             return patch(self._client, self._claims, claim, marks).waits
         except ApiError as error:
             _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
+            if error.by_policy:
+                message = f"the claim could not be marked before the call to EC2: {error}"
+                self._reporter.waiting(claim, reason=NOT_RECORDED, message=message)
             return False
 
     def _unrecorded(self, claims: Iterable[NodeClaim], error: ApiError) -> None:
