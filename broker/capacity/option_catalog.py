@@ -171,10 +171,12 @@ class OptionCatalog:
         if self._owned:
             withheld = self._withheld(claim, suitable_types, known, queue)
             candidates = replace(candidates, withheld=tuple(islice(withheld, MOST_WITHHELD)))
+        spared = self._accelerators if compared and self._spares(known, candidates.unreserved) else ()
         pending = [
-            starting
-            for starting in soon(claim.requirements, suitable_types, known)
-            if not self._owned or self._may_wait(queue, starting[0].id)
+            (odcr, by)
+            for odcr, by in soon(claim.requirements, suitable_types, known)
+            if (not self._owned or self._may_wait(queue, odcr.id))
+            and (odcr.instance_type not in spared or self._entitlements.right(queue, odcr.id) == "own")
         ]
         return replace(candidates, soon=tuple(pending)) if pending else candidates
 
@@ -228,10 +230,8 @@ class OptionCatalog:
                 elif state.until is not None:
                     refused[option], ends[option] = state.refused, state.until
             unreserved = next((option for option in usable if not option.pool.reserved), None)
-        named = known.node_class.selection.reservation_id
-        generic = unreserved and unreserved.pool.instance_type not in self._accelerators
         valued: frozenset[Option] = frozenset()
-        if accelerated and not named and unreserved and generic:
+        if accelerated and unreserved and self._spares(known, unreserved):
             owned = frozenset(own)
             valued = frozenset(option for option in accelerated if owned.isdisjoint(option.odcr_ids))
             if valued and compared:
@@ -255,6 +255,15 @@ class OptionCatalog:
             lenders=tuple(lenders),
             last_resort=tuple(last_resort),
             valued=valued,
+        )
+
+    def _spares(self, known: ClassCatalog, unreserved: Option | None) -> bool:
+        """Whether a need leaves slots with accelerators to others: a plain machine outside reservations
+        serves it, and its class names no reservation.
+        """
+        named = known.node_class.selection.reservation_id
+        return (
+            not named and unreserved is not None and unreserved.pool.instance_type not in self._accelerators
         )
 
     def _owner_of(self, queue: str) -> Callable[[Odcr], str | None]:

@@ -194,6 +194,17 @@ def test_claim_without_accelerator_leaves_an_accelerator_slot_while_a_plainer_op
 
 
 @pytest.mark.covers("KRP-38")
+def test_claim_waits_for_no_accelerator_slot_that_it_would_leave_to_others() -> None:
+    begins = odcr("cr-gpu", "g5.xlarge", total=2, free=0, state="pending", created=NOW)
+    world = inventory(begins)
+    classes = node_class(OPEN, world, zones=A)
+    gpu_claim = claim("gpu", kinds=BOTH, requests={"nvidia.com/gpu": 1.0})
+    plan = planned([claim("plain", kinds=BOTH, priority=9), gpu_claim], classes, world, types=TYPES)
+    assert chosen(plan) == {"plain": "on-demand:m5.large:us-east-1a"}
+    assert [waits.reason for waits in plan.unplaced] == ["ReservationPending"]
+
+
+@pytest.mark.covers("KRP-38")
 def test_plain_slot_comes_before_an_accelerator_slot_for_a_claim_of_reservations_alone() -> None:
     world = inventory(odcr("cr-gpu", "g5.xlarge"), odcr("cr-1", "m5.xlarge"))
     plan = planned([claim("c", kinds=["reserved"])], node_class(OPEN, world, zones=A), world, types=TYPES)
