@@ -13,39 +13,26 @@ so that kube-scheduler binds one of them to that machine instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from broker.apis.units import written
-from broker.capacity.full_slots import MOST_NAMED, none_left
-from broker.placement.filters import prepare
-from broker.placement.machines import NO_OPTION, MachineTable, Mask, places_of, topology_keys
-from broker.placement.model import PodInfo
+from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
-from broker.placement.packing_state import OpenBin, PackingState, Supply, node_of
-from broker.placement.quantities import CPU
+from broker.placement.packing_reasons import packing_reasons
+from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
-from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of, term_counts
+from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
-from broker.text import abridged
 
 SECONDS: Final = 5.0
-NEW: Final = "new"  # the name of a machine that is only tried
-NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
-SPREAD: Final = "more machines would not help: its rules about other pods hold on none of them"
-POSTPONED: Final = (
-    "a machine in its zone would leave pods placed before with an uneven topology spread; "
-    "it is planned after they run"
-)
-GANG: Final = "the gang {gang} needs machines for all its pods at once, and {count} of them have none"
 
 
 def pack(
@@ -80,7 +67,12 @@ def pack(
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         upto = [option for option in offered if option.weight >= weight]
-        waiting = _pack_tier(waiting, tier, upto, state, seconds=seconds / len(weights), timer=timer)
+        pack_tier = partial(_pack_tier, state=state, seconds=seconds / len(weights), timer=timer)
+        if early := _at_once(waiting, tier, state):
+            others = [pod for pod in waiting if pod.key not in early]
+            ready = [[option for option in options if not option.waits] for options in (tier, upto)]
+            waiting = others + pack_tier([pod for pod in waiting if pod.key in early], *ready)
+        waiting = pack_tier(waiting, tier, upto)
     if waiting and (apart := _of_units(waiting, state)):
         # No domain has machines for all pods of a unit: so those that one has.
         others = [pod for pod in waiting if pod.key not in apart]
@@ -91,7 +83,7 @@ def pack(
     by_pool: dict[str, Mapping[str, PoolReason]] = {}
     held: set[str] = set()
     whole = whole_limits or limits or {}
-    reasons = _reasons(waiting, [*offered, *refused], state, whole, by_pool, held) if waiting else {}
+    reasons = packing_reasons(waiting, [*offered, *refused], state, whole, by_pool, held) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state) for item in state.bins)
@@ -129,6 +121,26 @@ def _spread_over(
         offered = {key: frozenset(labels[key] for labels in fitting if key in labels) for key in keys}
         domains |= {pod.key: offered for pod in shape.pods}
     return [replace(pod, info=counting(pod.info, domains.get(pod.key, {}))) for pod in pods]
+
+
+def _at_once(
+    pods: Sequence[PendingPod], options: Sequence[MachineOption], state: PackingState
+) -> Collection[str]:
+    """The pods, by key, that are not to join others on a machine that waits: their cheapest one does not.
+
+    Empty if no machine waits. Pods with rules between pods, and those of gangs, stay with the others.
+    """
+    if not any(option.waits for option in options):
+        return ()
+    shapes = [shape for shape in shapes_of(pods, state.snapshot) if not shape.coupled]
+    table = MachineTable(options, shapes, state.snapshot.storage)
+    early: set[str] = set()
+    for shape in shapes:
+        fitting = filter(state.supply.has, (options[place] for place in places_of(table.fits(shape))))
+        cheapest = min(fitting, key=lambda option: option.cost, default=None)
+        if cheapest is not None and not cheapest.waits:
+            early.update(pod.key for pod in shape.pods if not pod.gang)
+    return early
 
 
 def _pack_tier(
@@ -312,108 +324,3 @@ def _domain(item: OpenBin, state: PackingState) -> dict[str, str | None]:
     keys = {ZONE}.union(*(topology_keys(pod.info) for pod in item.pods))
     keys |= {term.topology_key for terms in state.snapshot.repelling for term in terms}
     return {key: item.option.node.labels.get(key) for key in keys - {HOSTNAME}}
-
-
-def _reasons(
-    pods: Sequence[PendingPod],
-    options: Sequence[MachineOption],
-    state: PackingState,
-    whole_limits: Mapping[str, Mapping[str, int]],
-    by_pool: dict[str, Mapping[str, PoolReason]],
-    held: set[str],
-) -> dict[str, str]:
-    """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod, and `held` the pods
-    with a reason of their own.
-    """
-    reasons: dict[str, str] = {}
-    without_machine: dict[str, int] = {}
-    shapes = shapes_of(pods, state.snapshot)
-    table = MachineTable(options, shapes, state.snapshot.storage)
-    for shape in shapes:
-        fitting = places_of(table.fits(shape))
-        details: Mapping[str, PoolReason] = {}
-        if not fitting:
-            own = table.rejection(shape)
-            details = {} if own else table.rejections(shape)
-            held.update(pod.key for pod in shape.pods if own not in ("", NO_OPTION))
-            reason = own or "; ".join(f"NodePool {pool}: {why.text}" for pool, why in details.items())
-        elif not any(state.supply.has(options[place]) for place in fitting):
-            shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)
-            details = table.rejections(shape) | shortages
-            reason = NO_ROOM
-        elif shape.coupled and (holding := _holding(shape, [options[p] for p in fitting], shapes, state)):
-            reason = "" if shape.pods[0].gang else SPREAD
-            if not any(map(state.supply.has, holding)):
-                reason, details = NO_ROOM, _without_supply(holding, state.supply, whole_limits)
-        else:
-            reason = SPREAD if shape.coupled else ""
-        for pod in shape.pods:
-            postponed = pod.key in state.postponed
-            reasons[pod.key] = POSTPONED if postponed else state.apart.get(pod.key, reason)
-            if details and not postponed:
-                by_pool[pod.key] = details
-            if pod.gang:
-                without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
-    for pod in pods:
-        if not reasons[pod.key]:
-            reasons[pod.key] = (
-                GANG.format(gang=pod.gang, count=without_machine.get(pod.gang) or "some")
-                if pod.gang
-                else NO_ROOM
-            )
-    return reasons
-
-
-def _holding(
-    shape: PodShape, options: Sequence[MachineOption], waiting: Sequence[PodShape], state: PackingState
-) -> Sequence[MachineOption]:
-    """The machines on which the shape's rules about other pods hold, whether one is free now or not.
-
-    If there is none, those without the rules about pods that wait too.
-    """
-    spaces, example = state.snapshot.namespaces, shape.example
-    met = {t for t in example.affinity if any(term_counts(t, other.example, spaces) for other in waiting)}
-    beside = replace(example, affinity=tuple(term for term in example.affinity if term not in met))
-
-    def holds(pod: PodInfo, option: MachineOption) -> bool:
-        opened = state.snapshot.with_node(node_of(option, NEW))
-        return not prepare(pod, opened).reasons(opened.states[NEW])
-
-    holding = ([option for option in options if holds(pod, option)] for pod in (example, beside))
-    return next(filter(None, holding), [])
-
-
-def _without_supply(
-    options: Sequence[MachineOption], supply: Supply, whole_limits: Mapping[str, Mapping[str, int]]
-) -> dict[str, PoolReason]:
-    """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
-    by_pool: dict[str, list[MachineOption]] = {}
-    for option in options:
-        by_pool.setdefault(option.pool, []).append(option)
-    return {
-        pool: PoolReason("; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}))))
-        for pool, pool_options in by_pool.items()
-    }
-
-
-def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
-    """The limits that the smallest machine exceeds, and the reservations of the machines within them: the
-    full ones, and those without launches now.
-    """
-    within = [option for option in options if supply.within_limits(option)]
-    if full := {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}:
-        yield none_left(full)
-    if closed := sorted({item.closed for item in within if item.closed}):
-        yield abridged(closed, MOST_NAMED)
-    if over := [option for option in options if not supply.within_limits(option)]:
-        remaining = sorted(supply.limits[over[0].pool].items())
-        sizes = [*(name for name, _ in remaining), CPU]
-        smallest = min(over, key=lambda o: ([o.capacity.get(name, 0) for name in sizes], o.instance_type))
-        for name, left in remaining:
-            if (adds := smallest.capacity.get(name, 0)) > left:
-                limit = limits.get(name, left)
-                yield (
-                    f"its limit of {name} is {written(name, limit)}, its nodes and claims use "
-                    f"{written(name, limit - left)}, and the smallest machine that fits "
-                    f"({smallest.instance_type}) has {written(name, adds)}"
-                )

@@ -59,7 +59,8 @@ class MachineOption:
     last resort.
 
     `valued`: a slot with accelerators, for pods alone that no plain machine of the pool outside reservations
-    can have. `closed`: why the source has no slot, unless all are taken.
+    can have. `waits`: its claim will wait, for a slot to be given back or a reservation that begins soon.
+    `closed`: why the source has no slot, unless all are taken.
     """
 
     pool: str
@@ -73,6 +74,7 @@ class MachineOption:
     weight: int = 0
     accelerated: bool = False
     valued: bool = False
+    waits: bool = False
     closed: str = ""
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)

@@ -143,6 +143,7 @@ def offers(
             known = candidates.known
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
+            beginning = {odcr.instance_type for odcr, _ in candidates.soon}
             taken_ways = [way for way in every if _taken(way)] if open_ways else []
             refusals = [(way, way.out) for way in every if way.out and not _taken(way)] if open_ways else []
             unusable = [*closed(claim, candidates.suitable_types, known)] if open_ways else []
@@ -158,11 +159,13 @@ def offers(
                     pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, drawing
                 )
                 for way in open_ways:
-                    machine = replace(maker.machine(way.option, way.odcr_id), valued=way.valued)
+                    begins = not way.odcr_id and way.option.pool.instance_type in beginning
+                    machine = maker.machine(way.option, way.odcr_id)
+                    machine = replace(machine, valued=way.valued, waits=begins)
                     if way.last_resort:
                         machine = replace(machine, weight=machine.weight - LAST_RESORT)
                     if way.lent and not way.free:  # free slots come before those that a borrower gives back
-                        machine = replace(machine, cost=2 * machine.cost)
+                        machine = replace(machine, cost=2 * machine.cost, waits=True)
                     options.append(machine)
                 full += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
                 for way, skip in refusals:

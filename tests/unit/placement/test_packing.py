@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from broker.apis.core import Taint
 from broker.placement import patterns
-from broker.placement.packing import GANG, NO_ROOM, POSTPONED, SPREAD
 from broker.placement.packing_model import Drawing, Packing
+from broker.placement.packing_reasons import GANG, NO_ROOM, POSTPONED, SPREAD
 from broker.placement.sequential import place_on_existing
 from tests.support.examples import examples
 from tests.unit.placement import builders
@@ -55,6 +55,18 @@ def test_free_slots_are_filled_before_anything_is_bought() -> None:
     slots = option("m5.xlarge", cpu="4", memory="16Gi", cost=2.0, source="cr-1")
     result = packed(many(6), [LARGE, XLARGE, slots], room={"cr-1": 1})
     assert bins(result) == [("m5.large", A, 2), ("m5.xlarge", "cr-1", 4)]
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize(("slots", "joined"), [(2, 1), (1, 2), (0, 3)])
+def test_pods_that_can_have_a_machine_now_join_none_that_waits(slots: int, joined: int) -> None:
+    """Those without another machine do."""
+    lent = option("p5.big", cpu="64", memory="64Gi", source="cr-1", cost=50.0, waits=True)
+    slot = option("m5.large", cpu="1", source="cr-2")
+    large = pending("large", cpu="32")
+    result = packed([large, *many(2)], [lent, slot], room={"cr-1": 1, "cr-2": slots})
+    assert result.reasons == {}
+    assert bins(result) == [*[("m5.large", "cr-2", 1)] * slots, ("p5.big", "cr-1", joined)]
 
 
 @pytest.mark.covers("KRP-35")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.capacity.full_slots import full_ids
-from broker.placement.packing import NO_ROOM, SPREAD
 from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.packing_reasons import NO_ROOM, SPREAD
 from broker.placement.packing_state import node_of
 from broker.placement.snapshot import PlacementSnapshot
 from tests.unit.placement.builders import HOST, ZONE, pod

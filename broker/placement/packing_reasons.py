@@ -1,0 +1,133 @@
+"""Why pods get no machine: the room of each NodePool's machines, limits, full reservations, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from broker.apis.units import written
+from broker.capacity.full_slots import MOST_NAMED, none_left
+from broker.placement.filters import prepare
+from broker.placement.machines import NO_OPTION, MachineTable, places_of
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.packing_state import PackingState, Supply, node_of
+from broker.placement.quantities import CPU
+from broker.placement.shapes import PodShape, shapes_of, term_counts
+from broker.placement.type_reasons import PoolReason
+from broker.text import abridged
+
+NEW: Final = "new"  # the name of a machine that is only tried
+NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
+SPREAD: Final = "more machines would not help: its rules about other pods hold on none of them"
+POSTPONED: Final = (
+    "a machine in its zone would leave pods placed before with an uneven topology spread; "
+    "it is planned after they run"
+)
+GANG: Final = "the gang {gang} needs machines for all its pods at once, and {count} of them have none"
+
+
+def packing_reasons(
+    pods: Sequence[PendingPod],
+    options: Sequence[MachineOption],
+    state: PackingState,
+    whole_limits: Mapping[str, Mapping[str, int]],
+    by_pool: dict[str, Mapping[str, PoolReason]],
+    held: set[str],
+) -> dict[str, str]:
+    """Why each pod gets no machine; `by_pool` gets the reason of each NodePool, by pod, and `held` the pods
+    with a reason of their own.
+    """
+    reasons: dict[str, str] = {}
+    without_machine: dict[str, int] = {}
+    shapes = shapes_of(pods, state.snapshot)
+    table = MachineTable(options, shapes, state.snapshot.storage)
+    for shape in shapes:
+        fitting = places_of(table.fits(shape))
+        details: Mapping[str, PoolReason] = {}
+        if not fitting:
+            own = table.rejection(shape)
+            details = {} if own else table.rejections(shape)
+            held.update(pod.key for pod in shape.pods if own not in ("", NO_OPTION))
+            reason = own or "; ".join(f"NodePool {pool}: {why.text}" for pool, why in details.items())
+        elif not any(state.supply.has(options[place]) for place in fitting):
+            shortages = _without_supply([options[p] for p in fitting], state.supply, whole_limits)
+            details = table.rejections(shape) | shortages
+            reason = NO_ROOM
+        elif shape.coupled and (holding := _holding(shape, [options[p] for p in fitting], shapes, state)):
+            reason = "" if shape.pods[0].gang else SPREAD
+            if not any(map(state.supply.has, holding)):
+                reason, details = NO_ROOM, _without_supply(holding, state.supply, whole_limits)
+        else:
+            reason = SPREAD if shape.coupled else ""
+        for pod in shape.pods:
+            postponed = pod.key in state.postponed
+            reasons[pod.key] = POSTPONED if postponed else state.apart.get(pod.key, reason)
+            if details and not postponed:
+                by_pool[pod.key] = details
+            if pod.gang:
+                without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
+    for pod in pods:
+        if not reasons[pod.key]:
+            reasons[pod.key] = (
+                GANG.format(gang=pod.gang, count=without_machine.get(pod.gang) or "some")
+                if pod.gang
+                else NO_ROOM
+            )
+    return reasons
+
+
+def _holding(
+    shape: PodShape, options: Sequence[MachineOption], waiting: Sequence[PodShape], state: PackingState
+) -> Sequence[MachineOption]:
+    """The machines on which the shape's rules about other pods hold, whether one is free now or not.
+
+    If there is none, those without the rules about pods that wait too.
+    """
+    spaces, example = state.snapshot.namespaces, shape.example
+    met = {t for t in example.affinity if any(term_counts(t, other.example, spaces) for other in waiting)}
+    beside = replace(example, affinity=tuple(term for term in example.affinity if term not in met))
+
+    def holds(pod: PodInfo, option: MachineOption) -> bool:
+        opened = state.snapshot.with_node(node_of(option, NEW))
+        return not prepare(pod, opened).reasons(opened.states[NEW])
+
+    holding = ([option for option in options if holds(pod, option)] for pod in (example, beside))
+    return next(filter(None, holding), [])
+
+
+def _without_supply(
+    options: Sequence[MachineOption], supply: Supply, whole_limits: Mapping[str, Mapping[str, int]]
+) -> dict[str, PoolReason]:
+    """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
+    by_pool: dict[str, list[MachineOption]] = {}
+    for option in options:
+        by_pool.setdefault(option.pool, []).append(option)
+    return {
+        pool: PoolReason("; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}))))
+        for pool, pool_options in by_pool.items()
+    }
+
+
+def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
+    """The limits that the smallest machine exceeds, and the reservations of the machines within them: the
+    full ones, and those without launches now.
+    """
+    within = [option for option in options if supply.within_limits(option)]
+    if full := {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}:
+        yield none_left(full)
+    if closed := sorted({item.closed for item in within if item.closed}):
+        yield abridged(closed, MOST_NAMED)
+    if over := [option for option in options if not supply.within_limits(option)]:
+        remaining = sorted(supply.limits[over[0].pool].items())
+        sizes = [*(name for name, _ in remaining), CPU]
+        smallest = min(over, key=lambda o: ([o.capacity.get(name, 0) for name in sizes], o.instance_type))
+        for name, left in remaining:
+            if (adds := smallest.capacity.get(name, 0)) > left:
+                limit = limits.get(name, left)
+                yield (
+                    f"its limit of {name} is {written(name, limit)}, its nodes and claims use "
+                    f"{written(name, limit - left)}, and the smallest machine that fits "
+                    f"({smallest.instance_type}) has {written(name, adds)}"
+                )
