@@ -16,8 +16,15 @@ from broker.kube.panics import guarded
 T = TypeVar("T")
 
 
-def for_each(items: Iterable[T], write: Callable[[T], None]) -> None:
-    """Raises the first panic or else the first ApiError; an object that is gone needs no write."""
+def for_each(
+    items: Iterable[T],
+    write: Callable[[T], None],
+    *,
+    refused: Callable[[T, ApiError], None] = lambda _item, _error: None,
+) -> None:
+    """Raises the first panic or else the first ApiError; an object that is gone needs no write. `refused` is
+    told of each ApiError that stops one object.
+    """
     first: ApiError | None = None
     panic: Exception | None = None
     for item in items:
@@ -29,6 +36,7 @@ def for_each(items: Iterable[T], write: Callable[[T], None]) -> None:
             raise
         except ApiError as error:
             first = first or error
+            refused(item, error)
         except Exception as error:  # the caller's loop logs and counts the first
             if panic is not None:
                 with guarded("for each"):

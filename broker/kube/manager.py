@@ -23,6 +23,7 @@ from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
 from broker.kube.partial import PartialObject
 from broker.kube.queue import K, WorkQueue
+from broker.kube.refusals import tell_refusal
 from broker.kube.singleton import Singleton
 
 LONGEST_BACKOFF = 60.0  # seconds between two tries at one key, however often it failed
@@ -94,9 +95,8 @@ class ControllerManager:
             try:
                 return reconcile(key)
             except ApiError as error:
-                if error.by_policy and (obj := about(key)) is not None:
-                    message = f"the API server refused a step: {error}"
-                    self._recorder.event(obj, "Warning", REFUSED, message, topic=REFUSED)
+                if (obj := about(key)) is not None:
+                    tell_refusal(self._recorder, obj, error)
                 raise
 
         return reported
@@ -159,7 +159,6 @@ class ControllerManager:
 
 
 REASON: Final = "LeftOut"
-REFUSED: Final = "StepRefused"
 
 LEFT_OUT = Counter(
     "capacity_broker_objects_left_out",

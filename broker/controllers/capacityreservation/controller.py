@@ -28,6 +28,7 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict
 from broker.kube.for_each import for_each
+from broker.kube.refusals import tell_refusal
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions
 from broker.reservations.conditions import ReservationFacts
@@ -77,7 +78,9 @@ class ReservationController:
         due = [joint.until]
         try:
             for_each(
-                reservations, lambda reservation: due.append(self._reconcile(reservation, joint, moment))
+                reservations,
+                lambda reservation: due.append(self._reconcile(reservation, joint, moment)),
+                refused=lambda reservation, error: tell_refusal(self._recorder, reservation, error),
             )
         finally:
             self._measure(joint)

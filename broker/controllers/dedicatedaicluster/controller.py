@@ -41,6 +41,7 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.kube.for_each import for_each
 from broker.kube.partial import PartialObject
+from broker.kube.refusals import tell_refusal
 from broker.kube.removal import remove
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
@@ -213,7 +214,9 @@ class ClusterController:
         Kueue decides. Raises ApiError after all clusters had their turn."""
         waits: list[float] = []
         for_each(
-            observed.snapshot.clusters, lambda state: waits.extend(self._reconcile(observed, decided, state))
+            observed.snapshot.clusters,
+            lambda state: waits.extend(self._reconcile(observed, decided, state)),
+            refused=lambda state, error: tell_refusal(self._shared.recorder, state.cluster, error),
         )
         self._metadata.forget({state.cluster.uid for state in observed.snapshot.clusters})
         return min(waits, default=None)

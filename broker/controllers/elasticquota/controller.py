@@ -27,6 +27,7 @@ from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
+from broker.kube.refusals import tell_refusal
 from broker.placement.holds_reading import holds_room
 from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts
 from broker.quota.elastic_resolve import ElasticDeclaration, ElasticProblem, in_force
@@ -47,7 +48,7 @@ class ElasticQuotaController:
         pods: Cache[Pod],
         reading: ElasticPods,
     ) -> None:
-        self._client, self._clock = context.client, context.clock
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
         self._quotas, self._pods, self._reading = quotas, pods, reading
 
     def run(self, _items: Sequence[str]) -> None:
@@ -58,6 +59,7 @@ class ElasticQuotaController:
         for_each(
             quotas,
             lambda quota: self._reconcile(quota, declared[quota_id(quota)], problems.get(quota_id(quota))),
+            refused=lambda quota, error: tell_refusal(self._recorder, quota, error),
         )
 
     def _reconcile(self, quota: Quota, declared: ElasticDeclaration, problem: ElasticProblem | None) -> None:

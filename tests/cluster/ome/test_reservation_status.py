@@ -12,6 +12,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.kube.client import Request
+from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import ACCOUNT, A
 from tests.cluster.ome.dedicated import TYPE, World
@@ -343,3 +344,23 @@ def test_reservation_deleted_during_a_status_write_waits_for_its_users(stack: St
     status = until_state(stack, "Deleting")
     assert "DedicatedAICluster one" in status["lifecycleDetail"]
     assert HELD in finalizers(stack)
+
+
+@pytest.mark.covers("OME-021")
+def test_a_refused_write_is_told_on_the_reservation_and_holds_up_no_other(stack: Stack) -> None:
+    def refuse(_: Request) -> None:
+        raise Forbidden(403, "Forbidden", "the webhook denied the request: label it")
+
+    refused = KIND.path(namespace="default", name="training")
+    stack.tap.on(
+        lambda request: request.path.startswith(refused) and request.method == "PATCH", refuse, times=-1
+    )
+    eight(stack)
+    reserve(stack)
+    reserve(stack, name="other")
+    stack.start()
+    stack.until(lambda: reservation_status(stack, "other"), "the other is served")
+    stack.until_event("training", "StepRefused", kind="CapacityReservation", text="label it")
+    assert not reservation_status(stack)
+    stack.tap.heal()
+    stack.until(lambda: reservation_status(stack), "it is served once it may be")
