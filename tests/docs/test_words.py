@@ -107,7 +107,7 @@ def reasons() -> dict[str, str]:
     """Every CamelCase word that conditions, misfits and events may give as their reason, with its file."""
     top = ROOT / "broker"
     files = [path for room in ("controllers", "capacity") for path in (top / room).rglob("*.py")]
-    files += [top / "kube" / "manager.py", top / "placement" / "claims.py"]
+    files += [top / "kube" / "manager.py", top / "kube" / "refusals.py", top / "placement" / "claims.py"]
     files += [ROOT / "providers" / "odcr_states.py", ROOT / "providers" / "errors.py"]
     return {
         node.value: file.name
