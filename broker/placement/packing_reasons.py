@@ -15,7 +15,7 @@ from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import PackingState, Supply, node_of
 from broker.placement.quantities import CPU
 from broker.placement.shapes import PodShape, shapes_of, term_counts
-from broker.placement.type_reasons import PoolReason
+from broker.placement.type_reasons import OVER_LIMIT, PoolReason
 from broker.text import abridged
 
 NEW: Final = "new"  # the name of a machine that is only tried
@@ -127,7 +127,7 @@ def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping
             if (adds := smallest.capacity.get(name, 0)) > left:
                 limit = limits.get(name, left)
                 yield (
-                    f"its limit of {name} is {written(name, limit)}, its nodes and claims use "
+                    f"{OVER_LIMIT}{name} is {written(name, limit)}, its nodes and claims use "
                     f"{written(name, limit - left)}, and the smallest machine that fits "
                     f"({smallest.instance_type}) has {written(name, adds)}"
                 )

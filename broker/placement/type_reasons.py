@@ -6,6 +6,7 @@ once, for the machine of it that comes nearest to have the pod.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -20,11 +21,18 @@ from broker.text import abridged, counted
 
 MOST_NAMED: Final = 3
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
+OVER_LIMIT: Final = "its limit of "
+_OVER_LIMITS: Final = re.compile(rf"\bNodePool (\S+): {OVER_LIMIT}(\S+) is ")
 # The reason of a type with too little room, beside those of filters.
 TOO_SMALL: Final = "too small"
 # Reasons from the farthest to the nearest: the order in which filters run, and room after them.
 _ORDER: Final = (DRAWS_ELSEWHERE, UNTOLERATED, NO_MATCH, GONE, NO_VOLUME, OTHER_NODES, OTHER_ZONE, TOO_SMALL)
 _BY_VOLUME: Final = frozenset({OTHER_NODES, OTHER_ZONE})
+
+
+def over_limits(reason: str) -> list[tuple[str, str]]:
+    """The NodePools in a pod's reason that open no machine for a limit of theirs, each with the resource."""
+    return _OVER_LIMITS.findall(reason)
 
 
 class TypeRejection(NamedTuple):

@@ -197,6 +197,9 @@ def test_pod_whose_node_another_took_has_the_reason_why_it_gets_no_other(stack: 
     page = explained(stack, "p-0")
     assert "its limit of cpu is 2" in page["why"][0]["message"]
     assert not [step for step in page["next"] if claim.name in step]
+    (help_,) = page["do"]
+    assert help_["command"] == f"kubectl edit nodepool {claim.labels[names.NODEPOOL]}"
+    assert help_["why"] == "its limit of cpu is reached: raise it in spec.limits"
 
 
 def explained(stack: Stack, name: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from broker.oncall.waiting_pods import (
     grouped,
 )
 from broker.placement.pool_choice import buys
+from broker.placement.type_reasons import over_limits
 from broker.reservations.annotations import STOP
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.queues import preemption
@@ -305,6 +306,11 @@ def _by_options(
             )
 
 
+def _over_limit(pod: WaitingPod) -> Iterator[tuple[str, str]]:
+    for pool, resource in over_limits(pod.message):
+        yield f"kubectl edit nodepool {pool}", f"its limit of {resource} is reached: raise it in spec.limits"
+
+
 # The rules that help a pod, the most useful first.
 _OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _matches, _lent, _no_fallback)
 # By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
@@ -327,7 +333,7 @@ def best_advice(
     if pod.remedy:
         return [{"command": pod.edit, "why": pod.remedy}]
     of_pod = [row for rule in _OF_A_POD for row in rule(situation)]
-    rules = (*of_pod, *_by_options(situation, pod, rows), *_excluded(situation))
+    rules = (*_over_limit(pod), *of_pod, *_by_options(situation, pod, rows), *_excluded(situation))
     command, why = next(iter(rules), ("", ""))
     if command in ("", pod.command):  # the page that this is for names another one
         usual = ("kubectl describe pod {pod}", "its conditions and events in full")
