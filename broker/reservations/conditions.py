@@ -228,7 +228,9 @@ def condition_updates(
 def detail(
     state: State, obstacle: Obstacle | None, updates: Sequence[ConditionUpdate], facts: ReservationFacts
 ) -> str:
-    """One line for people: the state's name, or the problem."""
+    """One line for people: the state's name, or the problem. Problems of purchases and queues are all named:
+    a later one may have the remedy of the first.
+    """
     if state == "Deleting":
         return f"Deleting: {'; '.join(facts.remaining)}" if facts.remaining else state
     if obstacle is not None:
@@ -236,10 +238,9 @@ def detail(
     if state != "Active":
         return state
     failures = (*facts.failures, *facts.queue_failures)
-    problem = next((update for update in updates if update.status == "False"), None) or next(
-        iter(failures), None
-    )
-    return state if problem is None else f"{problem.reason}: {problem.message}"
+    if problem := next((update for update in updates if update.status == "False"), None):
+        return f"{problem.reason}: {problem.message}"
+    return "; ".join(failure.text for failure in failures) or state
 
 
 def transition(state: State, obstacle: Obstacle | None, detail: str) -> str:

@@ -400,6 +400,17 @@ def test_reasons_are_words_without_spaces() -> None:
         assert all(re.fullmatch("([A-Z][A-Za-z0-9]*)", reason) for reason in reasons)
 
 
+def test_detail_of_an_active_reservation_has_the_shortage_and_what_is_done_about_it() -> None:
+    """Machines of other reservations serve it, and its own purchase waits."""
+    problems = (
+        ReservationProblem(reason="InsufficientCapacity", message="1 of 2 is reserved"),
+        ReservationProblem(reason="PurchaseSkipped", message="restored at noon"),
+    )
+    assert detail("Active", None, (), facts(failures=problems)) == (
+        "InsufficientCapacity: 1 of 2 is reserved; PurchaseSkipped: restored at noon"
+    )
+
+
 def test_a_harmless_problem_of_a_queue_is_only_in_the_detail() -> None:
     known = facts(
         queue_failures=(
