@@ -102,7 +102,8 @@ def _parts(
     for part in parts:
         if part == "next":
             yield from _heading("Next")
-            yield from (_indented(Text(plain(line))) for line in explanation.next or ("no launch is planned",))
+            steps = explanation.next or ("no launch is planned",)
+            yield from (_indented(Text(plain(line))) for line in steps)
             continue
         every = explanation.parts.get(part, ())
         rows = [_formatted(row, explanation.now) for row in explanation.shown.get(part, every)]

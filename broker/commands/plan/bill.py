@@ -16,6 +16,7 @@ from broker.text import counted, plain, with_unpriced
 
 RESERVED: Final = "reserved"
 _BOUGHT: Final = {"on-demand": "on demand", "spot": "as spot"}
+MOST_TYPES: Final = 3  # of the options after the first, each with a line of its own
 Row = Mapping[str, Any]
 
 
@@ -36,12 +37,19 @@ def alternative(option: Option) -> dict[str, Any]:
 
 
 def alternatives(options: Iterable[Row]) -> Iterator[str]:
-    """A line for neighbours of one type, with their price."""
-    for (kind, _), members in groupby(options, key=lambda o: (o["capacity_type"], o["instance_type"])):
-        alike = [*members]
+    """A line for neighbours of one type, with their price; one for all options after `MOST_TYPES` of them."""
+    by_type = groupby(options, key=lambda o: (o["capacity_type"], o["instance_type"]))
+    neighbours = [[*members] for _, members in by_type]
+    for alike in neighbours[:MOST_TYPES]:
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        price = shown_price(kind, (option["usd_hour"] for option in alike))
-        yield f"{plain(alike[0]['pool'])}{more}: {price}{'' if kind == RESERVED else ' $/h'}"
+        yield f"{plain(alike[0]['pool'])}{more}: {_shown(alike)}"
+    if rest := [option for alike in neighbours[MOST_TYPES:] for option in alike]:
+        yield f"{counted(len(rest), 'more option')}: {_shown(rest)}"
+
+
+def _shown(options: Sequence[Row]) -> str:
+    bought = [option["usd_hour"] for option in options if option["capacity_type"] != RESERVED]
+    return f"{shown_price('', bought)} $/h" if bought else shown_price(RESERVED, ())
 
 
 def summary(rows: Sequence[Row]) -> str:
