@@ -14,7 +14,7 @@ def option(type_: str, zone: str = "us-east-1a", usd: float | None = 1.0, kind: 
     return {"pool": pool, "capacity_type": kind, "instance_type": type_, "usd_hour": usd}
 
 
-@pytest.mark.covers("USR-08")
+@pytest.mark.covers("USR-24")
 def test_options_of_many_types_are_three_lines_and_a_sum() -> None:
     first = [option("m5.large"), option("m5.large", "us-east-1b"), option("m5.xlarge", usd=None)]
     rest = [option(f"m6i.{n}xlarge", usd=float(n)) for n in (2, 4, 8)]
