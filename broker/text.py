@@ -76,8 +76,9 @@ def abridged(texts: Sequence[str], most: int) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The most similar known word, as the end of a message; empty if none is similar."""
-    near = get_close_matches(word, sorted(known), n=1)
-    return f"; the nearest name is {near[0]}" if near else ""
+    folded = {name.casefold(): name for name in sorted(known)}
+    near = get_close_matches(word.casefold(), folded, n=1)
+    return f"; the nearest name is {folded[near[0]]}" if near else ""
 
 
 def group_name(arn: str) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import compress
 from typing import Final
 
@@ -26,6 +27,7 @@ from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
+from broker.capacity.unknown_values import label_values, place_values
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 from providers.prices import Product, usd_hour
 
@@ -117,6 +119,7 @@ class ClassCatalog:
     absorbing: frozenset[Place]  # where a reservation of the class takes running instances
     type_filter: TypeFilter
     option_cache: dict[tuple[str, ...], Option]
+    region_values: Callable[[], Mapping[str, Collection[str]]]  # of each label, in the Region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,7 +174,12 @@ class ClassCatalogs:
             absorbing=absorbing_places(node_class),
             type_filter=nodes.type_filter,
             option_cache=option_cache,
+            region_values=lambda: self._region_values,
         )
+
+    @cached_property
+    def _region_values(self) -> Mapping[str, Collection[str]]:
+        return {**label_values(map(type_labels, self._ordered)), **place_values(self._ordered)}
 
     def _nodes_of(self, node_class: NodeClass) -> _NodeTypes:
         settings = replace(

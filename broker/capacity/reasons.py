@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
-from broker.apis.names import GANG_DOMAIN, INSTANCE_FAMILY, INSTANCE_TYPE, ZONE
+from broker.apis.names import CAPACITY_TYPE, GANG_DOMAIN, REGION, ZONE, ZONE_ID
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, RESERVATION_FULL, Entitlements, NominatedSlot
 from broker.capacity.full_slots import none_left
@@ -20,7 +20,7 @@ from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
-from broker.capacity.options import possible_values, too_dear, unreserved_kinds
+from broker.capacity.options import capacity_types, possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.unknown_values import unknown_values
 from broker.text import abridged, counted, format_time
@@ -214,11 +214,18 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
     tests = "its requirements and requests" if claim.requests else "its requirements"
     all_ = counted(considered, f"instance type meets {tests}", f"instance types meet {tests}")
     message = f"{len(candidates.suitable_types)} of {all_}, but "
+    if not capacity_types(claim.requirements):
+        kinds = claim.requirements.describe(CAPACITY_TYPE)
+        message += f"none of a capacity type that the claim accepts ({kinds}){_unknown_names(claim, known)}"
+        return "NoCompatibleInstanceTypes", message
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
-        message += f"none is offered in a zone of the class ({zones}) that the claim accepts"
-        message += f" ({claim.requirements.describe(ZONE)}){_unknown_names(claim, known)}"
-        return "NoCompatibleInstanceTypes", message
+        others = [key for key in (ZONE_ID, REGION) if key in claim.requirements]
+        accepted = [claim.requirements.describe(ZONE)] if ZONE in claim.requirements or not others else []
+        accepted += [f"{key} {claim.requirements.describe(key)}" for key in others]
+        message += f"none is offered in a zone of the class ({zones}) that the claim accepts "
+        message += f"({', '.join(accepted)})"
+        return "NoCompatibleInstanceTypes", f"{message}{_unknown_names(claim, known)}"
     message += f"the class has no reservation that the claim can use{_unknown_names(claim, known)}"
     unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
     parts = dict.fromkeys([message, *(skip.message for skip in skipped[:5]), *unfit])
@@ -260,11 +267,9 @@ def _held(option: Option, held: Sequence[GangHold]) -> Skipped | None:
 
 
 def _unknown_names(claim: Claim, known: ClassCatalog) -> str:
-    """The required type, family and zone that the Region does not have, if the claim allows no other."""
-    types = {*known.candidates, *known.imageless, *known.unfit}
-    families = {name.partition(".")[0] for name in types}
-    zones = {*known.zones}.union(*(candidate.type.zones for candidate in known.candidates.values()))
-    values = {INSTANCE_TYPE: types, INSTANCE_FAMILY: families, ZONE: zones}
+    """The required values of labels that the Region does not have, if the claim allows no other."""
+    values = known.region_values()
+    values = {**values, ZONE: {*values[ZONE], *known.zones}}
     return "".join(f"; {sentence}" for sentence in unknown_values(claim.requirements, values))
 
 

@@ -5,12 +5,14 @@ Why: such a requirement is a typing error nearly always, and neither waiting nor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, get_args
 
 from broker.apis import names
 from broker.capacity.requirements import Requirements
+from broker.capacity.types import zone_labels
 from broker.text import abridged, nearest
+from providers.model import CapacityType, InstanceType, Tenancy
 
 MOST_LISTED: Final = 3
 FEW: Final = 20  # known values, from which some are listed if none is near
@@ -25,6 +27,27 @@ _SENTENCES: Final[Mapping[str, str]] = {
     names.INSTANCE_TENANCY: "there is no tenancy {!r}",
 }
 _OTHERS: Final = "EC2 has no instance type with {key} {value!r} in this Region"
+
+
+def place_values(types: Iterable[InstanceType]) -> Mapping[str, Collection[str]]:
+    """The values that exist of labels which do not follow from the type. `types`: all of the Region."""
+    zones = frozenset[str]().union(*(type_.zones for type_ in types))
+    return {
+        names.ZONE: zones,
+        names.REGION: {zone_labels(zone).get(names.REGION, zone) for zone in zones},
+        names.CAPACITY_TYPE: get_args(CapacityType),
+        names.INSTANCE_TENANCY: get_args(Tenancy),
+    }
+
+
+def label_values(labels: Iterable[Mapping[str, str]]) -> Mapping[str, Collection[str]]:
+    """The values of each label over the labels of types. The class decides about the operating system."""
+    values: dict[str, set[str]] = {}
+    for of_type in labels:
+        for key, value in of_type.items():
+            if key != names.OS:
+                values.setdefault(key, set()).add(value)
+    return values
 
 
 def unknown_values(requirements: Requirements, known: Mapping[str, Collection[str]]) -> list[str]:

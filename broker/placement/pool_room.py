@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from broker.apis import names
 from broker.apis.units import base
 from broker.capacity.model import ANY_CLASS
-from broker.capacity.options import ORDER, TYPE_KEYS
+from broker.capacity.options import TYPE_KEYS
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.type_filter import Mask, TypeFilter
-from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, lacking, type_labels, zone_labels
-from broker.capacity.unknown_values import unknown_values
+from broker.capacity.types import CPU, MEMORY, STORAGE, capacity, lacking, type_labels
+from broker.capacity.unknown_values import label_values, place_values, unknown_values
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
 from broker.placement.pool_choice import AUTO_MODE, NO_LACK, Lack
 from broker.placement.selectors import required
 from broker.text import abridged
-from providers.model import InstanceType, Tenancy
+from providers.model import InstanceType
 
 # The class decides about these, and not the type.
 _OF_CLASS: Final = frozenset({names.INSTANCE_TENANCY, *names.UNLABELED_KEYS})
@@ -127,24 +127,12 @@ class TypeRoom:
     @cached_property
     def _places(self) -> Mapping[str, Collection[str]]:
         """The values of labels that do not follow from the type."""
-        zones = frozenset[str]().union(*(type_.zones for type_ in self._types().values()))
-        regions = {zone_labels(zone).get(names.REGION, zone) for zone in zones}
-        return {
-            names.ZONE: zones,
-            names.REGION: regions,
-            names.CAPACITY_TYPE: ORDER,
-            names.INSTANCE_TENANCY: get_args(Tenancy),
-        }
+        return place_values(self._types().values())
 
     @cached_property
     def _values(self) -> Mapping[str, Collection[str]]:
-        """The values of all labels, by label. The class decides about the operating system."""
-        values: dict[str, set[str]] = {}
-        for labels in self._machines.labels:
-            for key, value in labels.items():
-                values.setdefault(key, set()).add(value)
-        values.pop(names.OS, None)
-        return {**values, **self._places}
+        """The values of all labels, by label."""
+        return {**label_values(self._machines.labels), **self._places}
 
     @cached_property
     def _machines(self) -> _Machines:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
 from broker.capacity.answers import remember, scopes
 from broker.capacity.full_slots import full_ids
 from broker.capacity.inventory import Inventory
@@ -475,6 +476,32 @@ def test_zone_outside_the_class_is_reported() -> None:
         "(us-east-1a, us-east-1b, us-east-1c) that the claim accepts (one of us-east-1f); "
         "this Region has no zone 'us-east-1f'; the nearest name is us-east-1c"
     )
+
+
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        (names.INSTANCE_GPU_NAME, "H100", "EC2 has no GPU 'H100' in this Region; the nearest name is h100"),
+        (
+            names.INSTANCE_CATEGORY,
+            "M",
+            f"EC2 has no instance type with {names.INSTANCE_CATEGORY} 'M' in this Region"
+            "; the nearest name is m",
+        ),
+        (
+            names.CAPACITY_TYPE,
+            "ondemand",
+            "but none of a capacity type that the claim accepts (one of ondemand); "
+            "there is no capacity type 'ondemand'; the nearest name is on-demand",
+        ),
+        (names.ZONE_ID, "use1-az9", "that the claim accepts (topology.k8s.aws/zone-id one of use1-az9)"),
+    ],
+    ids=["gpu", "category", "capacity type", "zone id"],
+)
+def test_value_that_nothing_has_is_named_whichever_label_it_is_of(key: str, value: str, text: str) -> None:
+    (unplaced,) = planned([claim("claim-1", (key, "In", [value]))], node_class(), inventory()).unplaced
+    assert unplaced.message.endswith(text)
 
 
 def test_counts_of_types_name_what_they_test() -> None:
