@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import Scope
 from broker.controllers.claim_status import instance_id
@@ -135,6 +135,8 @@ def test_slot_that_its_owner_takes_back_is_kept_for_no_successor(stack: Stack, q
     (pod,) = pods(stack, 1, labels={"app": "web"})
     start(stack, interruption_queue=QUEUE)
     stack.until(lambda: bound(stack, [pod]), "the pod runs in the slot", step=0.2)
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    stack.client.patch(Pod.KIND, pod, running, namespace="default", subresource="status")
     (claim,) = stack.all(NodeClaim)
     stack.until(
         lambda: stack.get(NodeClaim, claim.name).labels.get(names.RESERVATION_ID) == lent,

@@ -103,6 +103,9 @@ def test_node_of_a_block_that_drains_within_the_hour_gets_no_pods_and_is_not_rep
     else:
         later(stack, 120)
         assert not stack.get(NodeClaim, "big").deleting
+        stack.until_event(
+            "big", "DisruptionBlocked", text=f"Cannot replace it: {block} drains within an hour"
+        )
 
 
 @pytest.mark.covers("KRP-36", "FLT-10")

@@ -130,7 +130,14 @@ class DisruptionMethods:
         moved, placement, partial_hosts = self._move_to_standing(finder, settled, staying, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, [node for node in free if node.claim.uid not in partial_hosts], ledger)
-        free = [node for node in free if node.claim.uid not in {*ended, *leaving}]
+        free = [node for node in free if node.claim.uid not in ended]
+        for node in free:
+            if node.claim.uid in leaving and since(node.claim, names.DRIFTED) is not None:
+                block = occupied_odcr(node.claim)
+                self._reporter.blocked(
+                    node, f"Cannot replace it: {block} drains within an hour, before its end"
+                )
+        free = [node for node in free if node.claim.uid not in leaving]
         started, placement = self._drifted(finder, placement, free, ledger, closed)
         # Pods that this pass moved to a node would have to move again.
         ended |= started | {
