@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from broker.apis import names
@@ -152,3 +154,19 @@ def test_replacement_is_given_up_while_its_successor_is_not_ready(stack: Stack) 
     assert not stack.get(NodeClaim, "r-0").deleting
     assert not stack.get(Node, node_of(stack, "r-0")).disrupted
     stack.kubelets_again()
+
+
+@pytest.mark.covers("FUL-21")
+def test_reboot_without_effect_is_withdrawn_once_the_node_is_well(stack: Stack) -> None:
+    """EC2 took the call, and the node has never stopped."""
+    full(stack, "r-0", "r-1")
+    Machines(stack).boot("r-0", "r-1")
+    stack.advance(1000)
+    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    sign(stack, "r-0", GPU, reason=XID48, age=700)
+    stack.until(lambda: stack.control.reboots(id_), "EC2 is called", step=STEP)
+    sign(stack, "r-0", GPU, status="True")
+    started = stack.clock.now()
+    stack.until(lambda: not tainted(stack, "r-0"), "it takes pods again", step=STEP)
+    assert stack.clock.now() - started < timedelta(minutes=10)
+    assert events(stack, "r-0", "RebootWithdrawn") and stack.control.reboots(id_) == 1

@@ -163,11 +163,11 @@ class RebootController:
                 message = f"EC2 refused to reboot {instance_id(node.claim)} for {FORCED}"
                 self._fail(node, reboots, reboot, "Refused", message, now)
             return
-        elif uid not in self._called and node.node.ready and taken >= FORCED:
-            if not due:
+        elif node.node.ready and taken >= FORCED:
+            if not due:  # it did not reboot, whatever EC2 answered, and needs it no more
                 self._withdraw(node, reboots)
                 return
-            if self._unchanged(node, reboot):
+            if uid not in self._called and self._unchanged(node, reboot):
                 self._call(node, reboots, reboot, now)
                 self._called.add(uid)  # a second lost answer is not asked for again
         if now >= reboot.deadline:
