@@ -220,7 +220,7 @@ def undominated(table: MachineTable, usable: Mask, limits: Mapping[str, Collecti
             option = table.options[place]
             as_roomy = (table.room[kept] >= table.room[place]).all(axis=1)
             better = [p for p, more in zip(kept, as_roomy, strict=True) if more]
-            limited = limits.get(option.pool, ())
+            limited = dict.fromkeys(limits.get(option.pool, ()), 0)
             if any(table.options[p].uses_no_more(option, limited) for p in better):
                 keep[place] = False
             else:

@@ -86,7 +86,8 @@ def pack(
     reasons = packing_reasons(waiting, [*offered, *refused], state, whole, by_pool, held) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
-    bins = tuple(_finished(item, table, state) for item in state.bins)
+    larger = state.supply.larger(item.option for item in state.bins)
+    bins = tuple(_finished(item, table, state, larger[item.option.pool]) for item in state.bins)
     bins = tuple(replace(item, pods=tuple(originals[pod.key] for pod in item.pods)) for item in bins)
     cost = sum(item.option.cost for item in bins)
     return Packing(
@@ -299,8 +300,10 @@ def _in_steps(
     return [*unplaced, *close_blocking(state, first)]
 
 
-def _finished(item: OpenBin, table: MachineTable, state: PackingState) -> PackedBin:
-    """The machine with the other options that its pods fit."""
+def _finished(
+    item: OpenBin, table: MachineTable, state: PackingState, larger: Mapping[str, int]
+) -> PackedBin:
+    """The machine with the other options that its pods fit. `larger`: see `Supply.larger`."""
     own = item.option
     need = np.zeros(len(table.resources), dtype=np.int64)
     for pod in item.pods:
@@ -314,7 +317,7 @@ def _finished(item: OpenBin, table: MachineTable, state: PackingState) -> Packed
         for option in (table.options[place] for place in places_of(mask))
         if option.pool == own.pool
         and all(option.node.labels.get(key) == value for key, value in domain.items())
-        and state.supply.no_larger(option, own)
+        and option.uses_no_more(own, larger)
     )
     return PackedBin(option=own, pods=tuple(item.pods), also=also)
 

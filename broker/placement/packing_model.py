@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -79,9 +79,11 @@ class MachineOption:
     capacity: Mapping[str, int] = field(default_factory=dict)
     daemons: Mapping[str, int] = field(default_factory=dict)
 
-    def uses_no_more(self, than: MachineOption, limited: Iterable[str]) -> bool:
-        """Whether the machine adds no more of the limited resources than the other one."""
-        return all(self.capacity.get(name, 0) <= than.capacity.get(name, 0) for name in limited)
+    def uses_no_more(self, than: MachineOption, limited: Mapping[str, int]) -> bool:
+        """Whether the machine adds no more of the limited resources than the other one and these amounts."""
+        return all(
+            self.capacity.get(name, 0) <= than.capacity.get(name, 0) + more for name, more in limited.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from typing import Final
 
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.reading import HOSTNAME
 from broker.placement.snapshot import PlacementSnapshot
+
+PART: Final = 4  # alternatives may use a quarter of the rest of a limit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,9 +41,18 @@ class Supply:
         remaining = self.limits.get(option.pool, {})
         return all(option.capacity.get(name, 0) <= amount for name, amount in remaining.items())
 
-    def no_larger(self, option: MachineOption, than: MachineOption) -> bool:
-        """Whether the option uses no more of its pool's limits than the other one."""
-        return option.uses_no_more(than, self.limits.get(option.pool, ()))
+    def larger(self, opened: Iterable[MachineOption]) -> dict[str, dict[str, int]]:
+        """How much of a limit the alternatives of each of these machines may use beyond the machine, by pool.
+
+        The machines are taken already. A claim counts with its largest alternative until EC2 answers. So the
+        claims share a part of the rest, and the other part is for pods to come. As in Karpenter, a limit that
+        is far away leaves a claim all its types.
+        """
+        parts = {pool: PART * count for pool, count in Counter(item.pool for item in opened).items()}
+        return {
+            pool: {name: max(0, left) // part for name, left in self.limits.get(pool, {}).items()}
+            for pool, part in parts.items()
+        }
 
     def take(self, option: MachineOption, by: int = 1) -> None:
         if option.source:

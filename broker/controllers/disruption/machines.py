@@ -254,19 +254,21 @@ class MachineFinder:
     def within_limits(self, pairs: Sequence[Pair]) -> list[Pair]:
         """The machines that the limits of their pools allow, of replacements that start together.
 
-        A claim may get any machine of its list, so none is larger than the first.
+        A claim may get any machine of its list: see `Supply.larger`.
         """
         olds = [node for needed, _ in pairs for node in needed.nodes]
         supply = Supply(room={}, limits=self._limits_without(olds))
-        allowed: list[Pair] = []
-        for needed, machines in pairs:
+        firsts: list[MachineOption | None] = []
+        for _, machines in pairs:
             first = next(filter(supply.within_limits, machines), None)
-            if first is None:
-                allowed.append((needed, []))
-                continue
-            allowed.append((needed, [machine for machine in machines if supply.no_larger(machine, first)]))
-            supply.take(first)
-        return allowed
+            if first is not None:
+                supply.take(first)
+            firsts.append(first)
+        larger = supply.larger(filter(None, firsts))
+        return [
+            (needed, [item for item in machines if first and item.uses_no_more(first, larger[first.pool])])
+            for (needed, machines), first in zip(pairs, firsts, strict=True)
+        ]
 
     def admit(self, pairs: Sequence[Pair]) -> bool:
         """Whether the limits allow these replacements with all claims of now.

@@ -356,6 +356,26 @@ def test_gang_gets_the_dearer_machines_that_use_less_of_a_limit() -> None:
     assert bins(result) == [("c5.large", A, 1)] * 3 and not result.reasons
 
 
+@pytest.mark.covers("KRP-35", "FLT-61")
+@pytest.mark.parametrize(
+    ("count", "cores", "types"),
+    [
+        (1, 1000, {"m5.large", "m5.xlarge"}),  # as without a limit
+        (1, 10, {"m5.large", "m5.xlarge"}),  # a quarter of the rest of 8 cores is the difference
+        (1, 9, {"m5.large"}),
+        (2, 12, {"m5.large"}),  # both share the quarter
+        (2, 20, {"m5.large", "m5.xlarge"}),
+    ],
+)
+def test_machine_within_a_limit_has_larger_alternatives_that_leave_room_for_others(
+    count: int, cores: int, types: set[str]
+) -> None:
+    pods = many(count, cpu="2")
+    result = packed(pods, [LARGE, XLARGE], room={}, limits={"default": {"cpu": cores * 1000}})
+    assert bins(result) == [("m5.large", A, 1)] * count
+    assert [{machine.instance_type for machine in item.also} for item in result.bins] == [types] * count
+
+
 @pytest.mark.covers("FLT-60")
 def test_limit_is_kept_to_the_byte() -> None:
     """SCIP's numbers hold within its tolerance, which is more than a byte."""
@@ -385,7 +405,11 @@ def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> No
         assert sum(item.option.source == source for item in result.bins) <= most
     for pool, left in limits.items():
         for name, most in left.items():
-            used = [item.option.capacity[name] for item in result.bins if item.option.pool == pool]
+            used = [
+                max(machine.capacity[name] for machine in (item.option, *item.also))
+                for item in result.bins
+                if item.option.pool == pool
+            ]
             assert sum(used) <= max(0, most)
     for gang in {pod.gang for pod in pods if pod.gang}:
         members = {pod.key for pod in pods if pod.gang == gang}
