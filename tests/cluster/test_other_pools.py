@@ -93,6 +93,24 @@ def test_pod_of_a_pool_whose_controller_is_absent_is_told_so(stack: Stack) -> No
     assert claims(stack) == []
 
 
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize("status", ["", "False"])
+def test_pod_that_selects_a_pool_of_another_controller_that_is_not_ready_is_told_so(
+    stack: Stack, status: str
+) -> None:
+    ids = cases.reservations(stack, "ec2-05-auto-mode")
+    *others, waiting = cases.objects_of(stack, "ec2-05-auto-mode", ids)
+    cases.create(stack, others)
+    if status:
+        set_ready(stack, AUTO, status)
+    waiting["spec"]["nodeSelector"] = {names.NODEPOOL: AUTO}
+    cases.create(stack, [waiting])
+    start(stack)
+    text = "it is not Ready" if status else "no controller has reported that it is Ready"
+    event = stack.until_event("p", FAILED, kind="Pod", text=f"NodePool {AUTO}: {text}")
+    assert "no NodePool accepts it" not in event.message
+
+
 @pytest.mark.covers("FLT-04", "ONC-02")
 def test_broker_publishes_no_old_reason_for_a_pod_that_another_controller_serves_now(stack: Stack) -> None:
     """Karpenter's newer event is the reason then."""

@@ -208,11 +208,12 @@ class Provisioner:
         self._faults, self._absent, before, self._unresolved = {}, {}, self._unresolved, {}
         for pool in sorted(self._caches.pools.list(), key=lambda pool: pool.name):
             with self._caches.pools.guard(pool):
+                theirs = not of_broker(pool)
+                if pool.deleting or (theirs and not_serving(pool)):
+                    self._faults[pool.name] = PoolFault(pool=pool, message=not_serving(pool))
                 if pool.deleting:
-                    if of_broker(pool):
-                        self._faults[pool.name] = PoolFault(pool=pool, message=not_serving(pool))
                     continue
-                if not of_broker(pool):
+                if theirs:
                     absent = without_controller(pool, karpenter_alive=alive) if known else None
                     if absent is not None:
                         self._absent[pool.name] = absent.message
