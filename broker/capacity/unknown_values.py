@@ -25,6 +25,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     names.REGION: "this Region is not {!r}",
     names.CAPACITY_TYPE: "there is no capacity type {!r}",
     names.INSTANCE_TENANCY: "there is no tenancy {!r}",
+    names.OS: "the broker launches no nodes of operating system {!r}",
 }
 _OTHERS: Final = "EC2 has no instance type with {key} {value!r} in this Region"
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.core import FAILED, Pod
 from broker.apis.kueue import OF_POD_GROUP
-from broker.text import InvalidText, counted, decode_whole
+from broker.text import InvalidText, counted, decode_whole, shortened
 
 POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 KOORDINATOR_GANG: Final = "gang.scheduling.koordinator.sh/name"
@@ -56,11 +56,14 @@ PLUGINS: Final = "scheduling.x-k8s.io"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGang:
-    """The gang of a pod. `size` 0: the pods that exist. `absent`: the group that the pod names is missing."""
+    """The gang of a pod. `size` 0: the pods that exist. `absent`: the group that the pod names is missing.
+    `fault`: why its size cannot be read.
+    """
 
     name: str = ""
     size: int = 0
     absent: bool = False
+    fault: str = ""
 
 
 ALONE: Final = PodGang()
@@ -69,7 +72,7 @@ ALONE: Final = PodGang()
 def gang_of(pod: Pod, sizes: GroupSizes) -> PodGang:
     """The pod's gang: by the broker's annotation, else by the first other mark."""
     if name := pod.annotations.get(names.GANG):
-        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(names.GANG_SIZE)))
+        return _sized(pod, name, names.GANG_SIZE)
     if reference := _group(pod):
         group = sizes(reference)
         name = "/".join(part for part in reference[1:] if part)
@@ -78,7 +81,7 @@ def gang_of(pod: Pod, sizes: GroupSizes) -> PodGang:
         return ALONE if group.alone else PodGang(name=name, size=group.size, absent=group.absent)
     for mark, size in _COUNTED_MARKS:
         if name := pod.labels.get(mark) or pod.annotations.get(mark, ""):
-            return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(size)))
+            return _sized(pod, name, size)
     return ALONE
 
 
@@ -94,6 +97,8 @@ def is_member(pod: Pod) -> bool:
 
 def waits_for_pods(gang: PodGang, present: int) -> str:
     """Why the gang waits for objects that do not exist yet; empty if it does not. `present`: its members."""
+    if gang.fault:
+        return f"gang {gang.name} gets no room: {gang.fault}"
     if gang.absent:
         return f"gang {gang.name} has no group of its name: it gets room once the group exists"
     if present < gang.size:
@@ -112,8 +117,11 @@ def _group(pod: Pod) -> GroupRef | None:
     return None
 
 
-def _count(text: str | None) -> int:
+def _sized(pod: Pod, name: str, size: str) -> PodGang:
+    """The gang of this name, with the size in an annotation."""
+    gang, text = f"{pod.namespace}/{name}", pod.annotations.get(size) or "0"
     try:
-        return decode_whole(text or "0", least=0, most=_MOST)
+        return PodGang(name=gang, size=decode_whole(text, least=0, most=_MOST))
     except InvalidText:
-        return 0
+        fault = f"metadata.annotations[{size}] is {shortened(text)}: write how many pods it has, such as 8"
+        return PodGang(name=gang, fault=fault)

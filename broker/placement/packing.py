@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis.names import HOSTNAME
 from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_reasons import packing_reasons
 from broker.placement.packing_state import OpenBin, PackingState, Supply
-from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of
 from broker.placement.snapshot import PlacementSnapshot

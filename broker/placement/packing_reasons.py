@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
+from broker.apis.names import HOSTNAME
 from broker.apis.units import written
 from broker.capacity.full_slots import MOST_NAMED, none_left
 from broker.placement.filters import prepare
+from broker.placement.interpod import term_matches
 from broker.placement.machines import NO_OPTION, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import PackingState, Supply, node_of
 from broker.placement.quantities import CPU
+from broker.placement.selectors import shown
 from broker.placement.shapes import PodShape, shapes_of, term_counts
 from broker.placement.type_reasons import OVER_LIMIT, PoolReason
 from broker.text import abridged
@@ -56,11 +60,11 @@ def packing_reasons(
             details = table.rejections(shape) | shortages
             reason = NO_ROOM
         elif shape.coupled and (holding := _holding(shape, [options[p] for p in fitting], shapes, state)):
-            reason = "" if shape.pods[0].gang else SPREAD
+            reason = "" if shape.pods[0].gang else _unmet_rules(shape.example, options, shapes, state)
             if not any(map(state.supply.has, holding)):
                 reason, details = NO_ROOM, _without_supply(holding, state.supply, whole_limits)
         else:
-            reason = SPREAD if shape.coupled else ""
+            reason = _unmet_rules(shape.example, options, shapes, state) if shape.coupled else ""
         for pod in shape.pods:
             postponed = pod.key in state.postponed
             reasons[pod.key] = POSTPONED if postponed else state.apart.get(pod.key, reason)
@@ -95,6 +99,35 @@ def _holding(
 
     holding = ([option for option in options if holds(pod, option)] for pod in (example, beside))
     return next(filter(None, holding), [])
+
+
+def _unmet_rules(
+    pod: PodInfo, options: Sequence[MachineOption], waiting: Sequence[PodShape], state: PackingState
+) -> str:
+    """That the rules about other pods hold nowhere, and the one that no machine or no pod meets."""
+    snapshot, spaces = state.snapshot, state.snapshot.namespaces
+    labelled = chain(
+        (option.node.labels for option in options), (known.node.labels for known in snapshot.states.values())
+    )
+    unmet_keys = {item.topology_key for item in pod.spread} | {term.topology_key for term in pod.affinity}
+    unmet_keys.discard(HOSTNAME)
+    for labels in labelled:
+        unmet_keys -= labels.keys()
+        if not unmet_keys:
+            break
+    if unmet_keys:
+        return (
+            f"{SPREAD}: no node has the label {min(unmet_keys)}, which one of them names as its topologyKey"
+        )
+    for term in pod.affinity:
+        placed = (
+            term_matches(term, group.namespace, dict(group.labels), spaces.get(group.namespace))
+            for group in snapshot.groups
+        )
+        if not any(placed) and not any(term_counts(term, other.example, spaces) for other in waiting):
+            pods = " and ".join(map(shown, term.selector or ()))
+            return f"{SPREAD}: no pod is there that its pod affinity names{f' ({pods})' if pods else ''}"
+    return SPREAD
 
 
 def _without_supply(

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+from broker.apis.names import HOSTNAME
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
-from broker.placement.reading import HOSTNAME
 from broker.placement.snapshot import PlacementSnapshot
 
 PART: Final = 4  # alternatives may use a quarter of the rest of a limit

@@ -24,7 +24,7 @@ from broker.text import abridged
 from providers.model import InstanceType
 
 # The class decides about these, and not the type.
-_OF_CLASS: Final = frozenset({names.INSTANCE_TENANCY, *names.UNLABELED_KEYS})
+_OF_CLASS: Final = frozenset({names.OS, names.INSTANCE_TENANCY, *names.UNLABELED_KEYS})
 # Auto Mode has Karpenter's labels of instances in its own domain.
 _TYPE_KEYS: Final = frozenset(
     name for key in TYPE_KEYS - _OF_CLASS for name in (key, key.replace(names.KARPENTER_AWS, AUTO_MODE, 1))

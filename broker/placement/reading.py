@@ -13,7 +13,7 @@ from functools import lru_cache
 from broker.apis import core
 from broker.apis.karpenter import NodeClaim, NodeClaimTemplateSpec
 from broker.apis.meta import Object, ObjectMeta
-from broker.apis.names import CAPACITY_TYPE, ZONE
+from broker.apis.names import CAPACITY_TYPE, HOSTNAME, ZONE
 from broker.capacity.future_labels import future_labels
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.placement.model import (
@@ -41,7 +41,6 @@ from broker.placement.selectors import (
 )
 
 NODE_NAME = "metadata.name"
-HOSTNAME = "kubernetes.io/hostname"
 ANY_IP = "0.0.0.0"
 
 

@@ -12,11 +12,11 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.apis.names import HOSTNAME
 from broker.placement.interpod import term_matches
 from broker.placement.model import PodInfo, PodTerm, SpreadConstraint
 from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.ports import conflicts
-from broker.placement.reading import HOSTNAME
 from broker.placement.selectors import Labels, Selector, matches
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import domain_counts

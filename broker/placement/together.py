@@ -16,12 +16,12 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis.names import HOSTNAME
 from broker.placement.filters import prepare
 from broker.placement.machines import LARGEST_AMOUNT, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, node_of
-from broker.placement.reading import HOSTNAME
 from broker.placement.sequential import ANYWHERE, in_turn, open_bins, place_in_order, place_on_existing
 from broker.placement.shapes import PodShape, shapes_of, term_counts
 from broker.placement.snapshot import PlacementSnapshot

@@ -59,7 +59,8 @@ def schedule(client: Client, *, but: Collection[str] = (), storage: Storage | No
     )
     for pod in pods:
         over = pod.status.phase in ("Succeeded", "Failed")
-        if pod.spec.node_name or pod.deleting or over or pod.spec.scheduler_name in but:
+        elsewhere = pod.spec.node_name or pod.spec.scheduler_name in but
+        if elsewhere or pod.deleting or over or pod.spec.scheduling_gates:
             continue
         info = pod_info(pod)
         fit = fits(info, snapshot)

@@ -217,6 +217,25 @@ def test_a_gang_gets_claims_of_one_gang_once_all_its_pods_exist(stack: Stack) ->
 
 
 @pytest.mark.covers("KRP-35")
+def test_a_gang_of_which_one_pod_has_an_unreadable_size_gets_nothing_until_it_is_corrected(
+    stack: Stack,
+) -> None:
+    stack.node_class(id_=stack.aws.odcr(count=2))
+    pool(stack)
+    for name, size in (("a", "two"), ("b", "2")):
+        pods(stack, 1, name, cpu="1500m", annotations={names.GANG: "train", names.GANG_SIZE: size})
+    start(stack)
+    for name in ("a-0", "b-0"):
+        stack.until_event(name, FAILED, kind="Pod", text=f"metadata.annotations[{names.GANG_SIZE}] is 'two'")
+    assert claims(stack) == []
+    stack.client.patch(
+        Pod.KIND, "a-0", {"metadata": {"annotations": {names.GANG_SIZE: "2"}}}, namespace="default"
+    )
+    stack.until_launched(*stack.until(lambda: [c.name for c in claims(stack)], "claims", step=0.5))
+    assert len(claims(stack)) == 2
+
+
+@pytest.mark.covers("KRP-35")
 def test_pods_that_karpenter_serves_are_left_to_it(stack: Stack) -> None:
     stack.node_class(id_=stack.aws.odcr())
     pool(stack)

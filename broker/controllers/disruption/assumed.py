@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apis.names import HOSTNAME
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
 from broker.placement.quantities import amounts
-from broker.placement.reading import HOSTNAME, moved
+from broker.placement.reading import moved
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 

@@ -120,5 +120,6 @@ def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: G
     members = [(gang_of(pod, group_size), pod) for pod in pods]
     present = Counter(gang.name for gang, pod in members if is_member(pod))
     gangs = {gang.name: gang for gang, pod in members if gang.name in waiting and is_member(pod)}
+    gangs |= {gang.name: gang for gang, _ in members if gang.fault and gang.name in gangs}
     reasons = {name: waits_for_pods(gang, present[name]) for name, gang in gangs.items()}
     return {name: reason for name, reason in reasons.items() if reason}

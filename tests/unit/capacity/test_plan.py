@@ -495,9 +495,10 @@ def test_zone_outside_the_class_is_reported() -> None:
             "but none of a capacity type that the claim accepts (one of ondemand); "
             "there is no capacity type 'ondemand'; the nearest name is on-demand",
         ),
+        (names.OS, "Linux", "nodes of operating system 'Linux'; the nearest name is linux"),
         (names.ZONE_ID, "use1-az9", "that the claim accepts (topology.k8s.aws/zone-id one of use1-az9)"),
     ],
-    ids=["gpu", "category", "capacity type", "zone id"],
+    ids=["gpu", "category", "capacity type", "system", "zone id"],
 )
 def test_value_that_nothing_has_is_named_whichever_label_it_is_of(key: str, value: str, text: str) -> None:
     (unplaced,) = planned([claim("claim-1", (key, "In", [value]))], node_class(), inventory()).unplaced

@@ -80,3 +80,17 @@ def test_a_gang_waits_for_its_pods_and_for_its_group() -> None:
     assert waits_for_pods(PodGang(name="ns/g", size=2), 2) == ""
     assert waits_for_pods(PodGang(name="ns/g"), 0) == ""
     assert "once the group exists" in waits_for_pods(PodGang(name="ns/g", absent=True), 9)
+
+
+@pytest.mark.covers("FLT-42")
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("capacity-broker.io/gang", "capacity-broker.io/gang-size"), ("kueue.x-k8s.io/pod-group-name", COUNT)],
+)
+@pytest.mark.parametrize("text", ["three", "-1", "2.5", "1e9"])
+def test_a_gang_whose_size_cannot_be_read_waits_with_the_field_as_its_reason(
+    name: str, size: str, text: str
+) -> None:
+    gang = gang_of(pod(annotations={name: "g", size: text}), lambda _: GroupSize())
+    why = waits_for_pods(gang, 9)
+    assert f"metadata.annotations[{size}] is {text!r}" in why and "write how many pods" in why

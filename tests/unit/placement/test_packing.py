@@ -78,6 +78,27 @@ def test_pods_are_packed_together_and_not_one_after_another() -> None:
     assert result.reasons == {} and len(result.bins) == 2
 
 
+@pytest.mark.covers("FLT-35")
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        (spread("rack"), ": no node has the label rack, which one of them names as its topologyKey"),
+        (
+            near("podAffinity", "rack"),
+            ": no node has the label rack, which one of them names as its topologyKey",
+        ),
+        (
+            {**near("podAffinity", ZONE), "labels": {"app": "other"}},
+            ": no pod is there that its pod affinity names (app In [web])",
+        ),
+    ],
+    ids=["spread", "affinity", "nobody"],
+)
+def test_rule_about_other_pods_that_nothing_meets_is_named(rules: dict[str, Any], text: str) -> None:
+    result = packed([pending("p", **rules)], [LARGE], room={})
+    assert result.reasons == {"default/p": f"{SPREAD}{text}"}
+
+
 @pytest.mark.covers("KRP-35")
 def test_the_cheapest_machines_are_opened() -> None:
     dear = option("c5.large", memory="4Gi", cost=3.0)

@@ -47,6 +47,7 @@ def rule(key: str, *values: str, operator: str = "In") -> Json:
 
 GENERAL = {"requirements": [rule(f"{AUTO_MODE}/instance-category", "c", "m", "r")]}
 SMALL = {"requirements": [rule(names.INSTANCE_TYPE, "m5.large")]}
+WINDOWS = {"requirements": [rule(names.OS, "windows")]}
 NOT_AUTO = {
     "affinity": {
         "nodeAffinity": {
@@ -72,6 +73,7 @@ NOT_AUTO = {
         ({}, {"nodeSelector": {names.NODEPOOL: "theirs"}}, True),
         ({}, {"nodeSelector": {names.NODEPOOL: "ours"}}, False),
         ({}, {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}, True),
+        ({"template": WINDOWS}, {"nodeSelector": {names.OS: "windows"}}, True),
         ({}, {"nodeSelector": {"team": "a"}}, False),
         ({}, {"requests": {"cpu": "64", GPU: "8"}}, True),
         ({}, {"requests": {"cpu": "64", GPU: "16"}}, False),
