@@ -32,7 +32,7 @@ CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
 # Kinds of objects with a template that cannot be changed: Kubernetes' own, and Volcano's Job.
 FIXED = frozenset({"Job", "Pod"})
 # The reasons of a claim that no slot serves, since its class is gone for good.
-_NO_CLASS: Final = frozenset({CLASS_NOT_FOUND, CLASS_TERMINATING})
+CLASS_GONE: Final = frozenset({CLASS_NOT_FOUND, CLASS_TERMINATING})
 # By the label with the hash in a ReplicaSet's name: the workload that has the template.
 _OF_REPLICA_SETS: Final[Mapping[str, str]] = {
     "pod-template-hash": "Deployment",
@@ -155,7 +155,7 @@ def claim_waiters(
             reason=reason,
             message=message,
             command=f"capacity-broker explain claim {claim.name}",
-            alternatives=() if reason in _NO_CLASS else (alternative,),
+            alternatives=() if reason in CLASS_GONE else (alternative,),
             draws_from=rights.of_claim(claim),
             requests=amounts(spec.resources.requests),
             gang=gang,

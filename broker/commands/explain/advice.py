@@ -14,7 +14,8 @@ from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
-from broker.oncall.waiters import KARPENTERS, own_requirements
+from broker.oncall.state import launch_state
+from broker.oncall.waiters import CLASS_GONE, KARPENTERS, own_requirements
 from broker.oncall.waiting_pods import (
     GATED,
     NO_NODEPOOL,
@@ -58,11 +59,18 @@ def _broken_nodes(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 def _oldest(situation: Situation) -> Iterator[tuple[str, str]]:
-    if waiting := situation.waiting:
+    if waiting := _with_class(situation):
         yield (
             f"capacity-broker explain claim {waiting[0].name}",
             "each option of the oldest claim, and why not taken",
         )
+
+
+def _with_class(situation: Situation) -> list[NodeClaim]:
+    """The broker's claims that wait, the oldest first, without those of a class that is gone: they have no
+    option, and their reason has the remedy.
+    """
+    return [claim for claim in situation.waiting if launch_state(claim)[0] not in CLASS_GONE]
 
 
 def _held(situation: Situation) -> Iterator[tuple[str, str]]:
@@ -175,7 +183,7 @@ def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
     if not any(shortage.class_.policy.full for shortage in situation.shortages):
         return
     only: dict[str, list[NodeClaim]] = {}
-    for claim in situation.waiting:
+    for claim in _with_class(situation):
         types = {
             value
             for requirement in claim.spec.requirements

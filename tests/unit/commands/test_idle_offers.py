@@ -276,6 +276,7 @@ def test_claim_of_a_class_that_is_gone_is_offered_no_slot_and_no_edit_of_the_cla
     rows = do(claims=[with_reason(claim(), reason)], mirrors=[mirror(classes=())])
     assert not texts(rows, "could have")
     assert not [command for command, _ in rows if command.startswith("kubectl edit ec2nodeclass")]
+    assert not [command for command, _ in rows if command.startswith("capacity-broker explain claim")]
 
 
 @pytest.mark.covers("ONC-01")
