@@ -67,12 +67,9 @@ def pack(
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         upto = [option for option in offered if option.weight >= weight]
-        pack_tier = partial(_pack_tier, state=state, seconds=seconds / len(weights), timer=timer)
-        if early := _at_once(waiting, tier, state):
-            others = [pod for pod in waiting if pod.key not in early]
-            ready = [[option for option in options if not option.waits] for options in (tier, upto)]
-            waiting = others + pack_tier([pod for pod in waiting if pod.key in early], *ready)
-        waiting = pack_tier(waiting, tier, upto)
+        waiting = _ready_first(
+            waiting, partial(_pack_tier, seconds=seconds / len(weights), timer=timer), tier, upto, state
+        )
     if waiting and (apart := _of_units(waiting, state)):
         # No domain has machines for all pods of a unit: so those that one has.
         others = [pod for pod in waiting if pod.key not in apart]
@@ -124,16 +121,38 @@ def _spread_over(
     return [replace(pod, info=counting(pod.info, domains.get(pod.key, {}))) for pod in pods]
 
 
+def _ready_first(
+    pods: Sequence[PendingPod],
+    pack_tier: Callable[..., list[PendingPod]],
+    tier: Sequence[MachineOption],
+    upto: Sequence[MachineOption],
+    state: PackingState,
+) -> list[PendingPod]:
+    """Packs pods that can have a machine now apart from machines that wait, unless others lose their machine
+    by it; then the other pods. Returns those without a machine.
+    """
+    if early := _at_once(pods, tier, state):
+        apart = state.copy()
+        ready = [[option for option in options if not option.waits] for options in (tier, upto)]
+        left = pack_tier([pod for pod in pods if pod.key in early], *ready, state=apart)
+        left = pack_tier([*(pod for pod in pods if pod.key not in early), *left], tier, upto, state=apart)
+    unplaced = pack_tier(pods, tier, upto, state=state) if not early or left else []
+    if not early or not {pod.key for pod in left} <= {pod.key for pod in unplaced}:
+        return unplaced
+    state.adopt(apart)
+    return left
+
+
 def _at_once(
     pods: Sequence[PendingPod], options: Sequence[MachineOption], state: PackingState
 ) -> Collection[str]:
     """The pods, by key, that are not to join others on a machine that waits: their cheapest one does not.
 
-    Empty if no machine waits. Pods with rules between pods, and those of gangs, stay with the others.
+    Empty if no machine waits. Pods that affinity keeps with others, and those of gangs, stay with them.
     """
     if not any(option.waits for option in options):
         return ()
-    shapes = [shape for shape in shapes_of(pods, state.snapshot) if not shape.coupled]
+    shapes = [shape for shape in shapes_of(pods, state.snapshot) if not shape.example.affinity]
     table = MachineTable(options, shapes, state.snapshot.storage)
     early: set[str] = set()
     for shape in shapes:

@@ -58,15 +58,27 @@ def test_free_slots_are_filled_before_anything_is_bought() -> None:
 
 
 @pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize("rules", [{}, spread(HOST)])
 @pytest.mark.parametrize(("slots", "joined"), [(2, 1), (1, 2), (0, 3)])
-def test_pods_that_can_have_a_machine_now_join_none_that_waits(slots: int, joined: int) -> None:
+def test_pods_that_can_have_a_machine_now_join_none_that_waits(
+    slots: int, joined: int, rules: dict[str, Any]
+) -> None:
     """Those without another machine do."""
     lent = option("p5.big", cpu="64", memory="64Gi", source="cr-1", cost=50.0, waits=True)
     slot = option("m5.large", cpu="1", source="cr-2")
     large = pending("large", cpu="32")
-    result = packed([large, *many(2)], [lent, slot], room={"cr-1": 1, "cr-2": slots})
+    result = packed([large, *many(2, **rules)], [lent, slot], room={"cr-1": 1, "cr-2": slots})
     assert result.reasons == {}
     assert bins(result) == [*[("m5.large", "cr-2", 1)] * slots, ("p5.big", "cr-1", joined)]
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_that_need_not_wait_take_no_limit_from_those_that_do() -> None:
+    lent = option("p5.big", cpu="64", memory="64Gi", source="cr-1", cost=50.0, waits=True)
+    pods = [pending("large", cpu="32", priority=1), *many(2)]
+    limits = {"default": {"cpu": 65_000}}
+    result = packed(pods, [lent, option(source="cr-2")], room={"cr-1": 1, "cr-2": 1}, limits=limits)
+    assert result.reasons == {} and bins(result) == [("p5.big", "cr-1", 3)]
 
 
 @pytest.mark.covers("KRP-35")
