@@ -179,7 +179,9 @@ class ProvisioningPlanner:
         gone = {claim.name for claim in without}
         cluster = self.cluster
         claims = [claim for claim in cluster.claims if claim.name not in gone]
-        known = existing(cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned)
+        known = existing(
+            cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned, self.now
+        )
         assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
-from broker.apis.meta import is_true
+from broker.apis.meta import condition, is_true
+from broker.capacity.successors import AWAITS_REPLACED
 from broker.controllers.claim_status import replaced_uids
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
@@ -38,6 +40,8 @@ from broker.placement.taints import EPHEMERAL
 from broker.placement.together import units_of
 from broker.reservations.claims import occupied_odcr
 
+HELD_UP: Final = timedelta(minutes=10)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingNodes:
@@ -57,6 +61,7 @@ def existing(
     daemons: Sequence[PodInfo],
     storage: Storage,
     learned: LearnedRoom,
+    now: datetime,
 ) -> ExistingNodes:
     """`daemons`: a pod of each DaemonSet."""
 
@@ -94,7 +99,8 @@ def existing(
             and not claim.deleting
             and not is_true(claim, names.INITIALIZED_CONDITION)
         ):
-            infos.append(future(_in_flight(claim), claim))
+            info = future(_in_flight(claim), claim)
+            infos.append(replace(info, allocatable={}) if _held_up(claim, now) else info)
             name_of[claim.name] = claim.name
     successors = {
         uid: name_of[claim.name] for claim in claims if claim.name in name_of for uid in replaced_uids(claim)
@@ -169,6 +175,16 @@ def _in_flight(claim: NodeClaim) -> NodeInfo:
     """Before the launch, only the requested room is certain."""
     info = claim_info(claim)
     return info if info.allocatable else replace(info, allocatable=amounts(claim.spec.resources.requests))
+
+
+def _held_up(claim: NodeClaim, now: datetime) -> bool:
+    """Whether the claim waits for so long for the node that it replaces that no other pod waits with it.
+
+    A budget may allow the end of that node's pods only once the one that waits runs elsewhere.
+    """
+    launched, created = condition(claim.status.conditions, names.LAUNCHED), claim.metadata.creation_timestamp
+    waits = launched is not None and launched.reason == AWAITS_REPLACED
+    return waits and created is not None and now - created >= HELD_UP
 
 
 def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[str, str]:

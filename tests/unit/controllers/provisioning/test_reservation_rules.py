@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -85,7 +86,9 @@ def in_flight(*requirements: Json, pods: str = "default/own", **more: Any) -> No
 
 
 def assigned(claim: NodeClaim, *pods: PendingPod) -> PodAssignment:
-    known = existing(NodeOccupancy(), [claim], [], Storage(), LearnedRoom())
+    known = existing(
+        NodeOccupancy(), [claim], [], Storage(), LearnedRoom(), datetime(2026, 11, 1, tzinfo=UTC)
+    )
     return assign(pods, known, [], unknown_sizes)
 
 
