@@ -29,6 +29,17 @@ from providers.model import Odcr
 ALL_FULL: Final = "AllReservationsFull"
 CLASS_NOT_FOUND: Final = "NodeClassNotFound"
 CLASS_TERMINATING: Final = "NodeClassTerminating"
+# The reasons of claims that no machine serves as they and their class are.
+WITHOUT_OPTION: Final = frozenset(
+    {
+        CLASS_NOT_FOUND,
+        CLASS_TERMINATING,
+        "ImpossibleRequirements",
+        "NoCompatibleInstanceTypes",
+        "NoUsableReservation",
+        "NodeClassNotReady",
+    }
+)
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
 # The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
@@ -217,7 +228,7 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
     if not capacity_types(claim.requirements):
         kinds = claim.requirements.describe(CAPACITY_TYPE)
         message += f"none of a capacity type that the claim accepts ({kinds}){_unknown_names(claim, known)}"
-        return "NoCompatibleInstanceTypes", message
+        return "NoUsableReservation", message
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         others = [key for key in (ZONE_ID, REGION) if key in claim.requirements]

@@ -153,6 +153,8 @@ def owner_waits(odcr_id: str, claims: Iterable[Claim], catalog: OptionCatalog, s
     """
     entitlements, free = supply.entitlements, supply.inventory.free
     for claim in claims:
+        if claim.node_class not in supply.classes:
+            continue
         own = catalog.candidates(claim).own
         if claim.slot or odcr_id not in own or any(free(other) for other in own if other != odcr_id):
             continue

@@ -17,8 +17,8 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import Condition, Object, condition
-from broker.capacity.answers import answer
-from broker.capacity.attempts import Attempt
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.reasons import CLASS_NOT_FOUND, WITHOUT_OPTION
 from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
 from broker.commands.explain.event_facts import concerned, happened
@@ -367,7 +367,7 @@ def _events(situation: Situation) -> Iterator[dict[str, Any]]:
 def _next(situation: Situation) -> Iterator[str]:
     """The next steps of the broker, in the words of the last attempts and of the shortages.
 
-    A refusal has the step for as long as it is the claim's reason to wait.
+    A refusal has its step until the claim has no option any more.
     """
     waiting = situation.waiting
     by_step: dict[str, list[str]] = {}
@@ -378,8 +378,8 @@ def _next(situation: Situation) -> Iterator[str]:
             attempt.next_step
             for attempt in situation.attempts
             if attempt.next_step
-            and attempt.class_ is not None
-            and answer(attempt.class_, code=attempt.code).reason == reasons.get(attempt.claim)
+            and attempt.outcome is not Outcome.LAUNCHED
+            and reasons.get(attempt.claim, CLASS_NOT_FOUND) not in WITHOUT_OPTION
         )
         reports = dict.fromkeys(
             f"{launched.reason}: {launched.message}"

@@ -182,9 +182,10 @@ def _held_up(claim: NodeClaim, now: datetime) -> bool:
 
     A budget may allow the end of that node's pods only once the one that waits runs elsewhere.
     """
-    launched, created = condition(claim.status.conditions, names.LAUNCHED), claim.metadata.creation_timestamp
-    waits = launched is not None and launched.reason == AWAITS_REPLACED
-    return waits and created is not None and now - created >= HELD_UP
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    if launched is None or launched.reason != AWAITS_REPLACED or launched.last_transition_time is None:
+        return False
+    return now - launched.last_transition_time >= HELD_UP
 
 
 def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[str, str]:

@@ -108,8 +108,11 @@ def test_hold_never_keeps_an_owner_from_its_slot() -> None:
         borrow={SlotPool("b", "f"): 1},
         peers={"b": frozenset({"a", "b"})},
     )
-    result = planned(group(1), successor(), claim("owner", kinds=("reserved",)), entitlements=entitlements)
+    astray = claim("astray", node_class="nowhere")  # a class that does not exist hides no owner
+    owners = claim("owner", kinds=("reserved",))
+    result = planned(group(1), successor(), astray, owners, entitlements=entitlements)
     assert chosen(result)["owner"].startswith(AT)
+    assert [item.reason for item in result.unplaced if item.claim == astray] == ["NodeClassNotFound"]
 
 
 @pytest.mark.covers("FUL-04")

@@ -30,10 +30,10 @@ def claim(
     name: str, *, provider_id: str = "", annotations: dict[str, str] | None = None, waits: str = "Waits"
 ) -> NodeClaim:
     launched = {"type": names.LAUNCHED, "status": "Unknown", "reason": waits}
-    metadata = {"name": name, "uid": f"{name}-uid", "annotations": annotations or {}}
+    launched["lastTransitionTime"] = format_time(CREATED)
     return NodeClaim.decode(
         {
-            "metadata": {**metadata, "creationTimestamp": format_time(CREATED)},
+            "metadata": {"name": name, "uid": f"{name}-uid", "annotations": annotations or {}},
             "spec": {
                 "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "web"},
                 "resources": {"requests": ROOM},
