@@ -35,6 +35,8 @@ def in_two_zones(stack: Stack) -> list[str]:
     start(stack)
     stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
     assert zones_of(stack) == [A, B]
+    seen = lambda: all(claim.status.last_pod_event_time for claim in stack.all(NodeClaim))  # noqa: E731
+    stack.until(seen, "the broker has seen that they run", step=0.2)
     return [claim.name for claim in stack.all(NodeClaim)]
 
 
