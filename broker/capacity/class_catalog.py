@@ -19,22 +19,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.apis.names import INSTANCE_TENANCY, OS
+from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.absorption import Place, absorbing_places
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
-from broker.capacity.types import (
-    LINUX,
-    allocatable,
-    exotic,
-    reservation_labels,
-    size_key,
-    type_labels,
-    zone_labels,
-)
+from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
 from broker.capacity.unknown_values import label_values, place_values
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 from providers.prices import Product, usd_hour
@@ -187,8 +179,7 @@ class ClassCatalogs:
 
     @cached_property
     def _region_values(self) -> Mapping[str, Collection[str]]:
-        values = label_values(map(type_labels, self._ordered))
-        return {**values, **place_values(self._ordered), OS: [LINUX]}
+        return {**label_values(map(type_labels, self._ordered)), **place_values(self._ordered)}
 
     def _nodes_of(self, node_class: NodeClass) -> _NodeTypes:
         settings = replace(

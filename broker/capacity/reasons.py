@@ -28,17 +28,14 @@ from providers.model import Odcr
 
 ALL_FULL: Final = "AllReservationsFull"
 CLASS_NOT_FOUND: Final = "NodeClassNotFound"
+CLASS_NOT_READY: Final = "NodeClassNotReady"
 CLASS_TERMINATING: Final = "NodeClassTerminating"
+IMPOSSIBLE: Final = "ImpossibleRequirements"
+NO_TYPES: Final = "NoCompatibleInstanceTypes"
+NO_RESERVATION: Final = "NoUsableReservation"
 # The reasons of claims that no machine serves as they and their class are.
 WITHOUT_OPTION: Final = frozenset(
-    {
-        CLASS_NOT_FOUND,
-        CLASS_TERMINATING,
-        "ImpossibleRequirements",
-        "NoCompatibleInstanceTypes",
-        "NoUsableReservation",
-        "NodeClassNotReady",
-    }
+    {CLASS_NOT_FOUND, CLASS_NOT_READY, CLASS_TERMINATING, IMPOSSIBLE, NO_RESERVATION, NO_TYPES}
 )
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
@@ -220,7 +217,7 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
         exclusions = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
         unknown = _unknown_names(claim, known)
         message = f"none of {counted(considered, 'instance type')} suits: {exclusions}{unknown}"
-        return "NoCompatibleInstanceTypes", message
+        return NO_TYPES, message
     # The same pool counts more types for no pod than for one with requests, so both counts name their tests.
     tests = "its requirements and requests" if claim.requests else "its requirements"
     all_ = counted(considered, f"instance type meets {tests}", f"instance types meet {tests}")
@@ -228,7 +225,7 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
     if not capacity_types(claim.requirements):
         kinds = claim.requirements.describe(CAPACITY_TYPE)
         message += f"none of a capacity type that the claim accepts ({kinds}){_unknown_names(claim, known)}"
-        return "NoUsableReservation", message
+        return NO_RESERVATION, message
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         others = [key for key in (ZONE_ID, REGION) if key in claim.requirements]
@@ -236,11 +233,11 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
         accepted += [f"{key} {claim.requirements.describe(key)}" for key in others]
         message += f"none is offered in a zone of the class ({zones}) that the claim accepts "
         message += f"({', '.join(accepted)})"
-        return "NoCompatibleInstanceTypes", f"{message}{_unknown_names(claim, known)}"
+        return NO_TYPES, f"{message}{_unknown_names(claim, known)}"
     message += f"the class has no reservation that the claim can use{_unknown_names(claim, known)}"
     unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
     parts = dict.fromkeys([message, *(skip.message for skip in skipped[:5]), *unfit])
-    return "NoUsableReservation", "; ".join(parts)
+    return NO_RESERVATION, "; ".join(parts)
 
 
 def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
@@ -291,13 +288,13 @@ def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | N
         message = f"EC2NodeClass {claim.node_class or '(no name)'} does not exist"
         return Unplaced(claim=claim, reason=CLASS_NOT_FOUND, message=message)
     if problems := claim.requirements.problems():
-        return Unplaced(claim=claim, reason="ImpossibleRequirements", message="; ".join(problems))
+        return Unplaced(claim=claim, reason=IMPOSSIBLE, message="; ".join(problems))
     not_ready = node_class.not_ready or (
         "it has no subnet" if not node_class.subnets else "it has no image" if not node_class.images else ""
     )
     if not_ready:
         message = f"EC2NodeClass {node_class.name} is not ready: {not_ready}"
-        return Unplaced(claim=claim, reason="NodeClassNotReady", message=message)
+        return Unplaced(claim=claim, reason=CLASS_NOT_READY, message=message)
     return None
 
 

@@ -20,7 +20,6 @@ from broker.capacity.model import NodeClass
 from providers.launch import BlockDevice
 from providers.model import InstanceType, Odcr
 
-LINUX: Final = "linux"  # of each node that the broker launches
 WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
 
 # Labels set by the instance alone; a claim's requirement on any other key becomes a label of its node. A
@@ -79,7 +78,7 @@ def type_labels(type_: InstanceType) -> dict[str, str]:
     labels = {
         names.INSTANCE_TYPE: type_.name,
         names.ARCH: type_.architecture,
-        names.OS: LINUX,
+        names.OS: "linux",
         names.INSTANCE_CPU: str(type_.vcpus),
         names.INSTANCE_MEMORY: str(type_.memory_mib),
         names.INSTANCE_ENCRYPTION_IN_TRANSIT: "true" if type_.encryption_in_transit else "false",

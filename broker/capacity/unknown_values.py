@@ -42,12 +42,11 @@ def place_values(types: Iterable[InstanceType]) -> Mapping[str, Collection[str]]
 
 
 def label_values(labels: Iterable[Mapping[str, str]]) -> Mapping[str, Collection[str]]:
-    """The values of each label over the labels of types. The class decides about the operating system."""
+    """The values of each label over the labels of types."""
     values: dict[str, set[str]] = {}
     for of_type in labels:
         for key, value in of_type.items():
-            if key != names.OS:
-                values.setdefault(key, set()).add(value)
+            values.setdefault(key, set()).add(value)
     return values
 
 

@@ -21,10 +21,8 @@ from broker.apis.meta import Kind
 from broker.kube import undeclared
 from broker.kube.errors import (
     ApiError,
-    Conflict,
     EvictionRefused,
     Expired,
-    NotFound,
     Unavailable,
     from_reply,
     from_status,
@@ -323,12 +321,10 @@ class Client:
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
         try:
             return self.raw("POST", path, DRY_RUN if dry_run else None, body)
-        except (NotFound, Conflict):
-            raise
         except ApiError as error:
             # 500 for several budgets: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
-            # A webhook refuses with a status of its choice.
-            if isinstance(error, Unavailable) and error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+            by_budget = error.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR)
+            if not (by_budget or error.by_policy):
                 raise
             raise EvictionRefused(error.status, error.reason, error.message, error.details) from error
 

@@ -73,7 +73,11 @@ class SlotUse:
 
     @property
     def elsewhere(self) -> int:
-        return max(0, self.total - self.free - self.kept - len(self.holders))
+        return max(0, self.total - self.unused - len(self.holders))
+
+    @property
+    def unused(self) -> int:
+        return self.free + self.kept
 
     @property
     def held_by(self) -> str:
@@ -84,8 +88,7 @@ class SlotUse:
         """The use of the slots in a sentence."""
         state = "" if self.state == "active" else f", {self.state}"
         held = f", held by {self.held_by}" if self.held_by else ""
-        unused = self.free or self.kept
-        free = f"{self.free} of {self.total} free" if unused else f"full ({self.total} of {self.total})"
+        free = f"{self.free} of {self.total} free" if self.unused else f"full ({self.total} of {self.total})"
         kept = f", {self.kept} kept for certain claims" if self.kept else ""
         return f"{self.id} ({self.type}, {self.zone}{state}): {free}{kept}{held}"
 

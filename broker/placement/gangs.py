@@ -8,7 +8,7 @@ scheduling.k8s.io (Workload of 1.35, PodGroup since 1.36), scheduler-plugins, Ko
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -93,6 +93,11 @@ def unknown_sizes(_: GroupRef) -> GroupSize:
 def is_member(pod: Pod) -> bool:
     """Whether the pod counts to its gang's size: one that succeeded had its place, a failed one had none."""
     return not pod.deleting and pod.status.phase != FAILED
+
+
+def unread(gangs: Iterable[PodGang]) -> dict[str, PodGang]:
+    """The gangs of which a pod has a size that cannot be read, by name: none of their pods gets room."""
+    return {gang.name: gang for gang in gangs if gang.fault}
 
 
 def waits_for_pods(gang: PodGang, present: int) -> str:

@@ -60,9 +60,10 @@ def packing_reasons(
             details = table.rejections(shape) | shortages
             reason = NO_ROOM
         elif shape.coupled and (holding := _holding(shape, [options[p] for p in fitting], shapes, state)):
-            reason = "" if shape.pods[0].gang else _unmet_rules(shape.example, options, shapes, state)
             if not any(map(state.supply.has, holding)):
                 reason, details = NO_ROOM, _without_supply(holding, state.supply, whole_limits)
+            else:
+                reason = "" if shape.pods[0].gang else _unmet_rules(shape.example, options, shapes, state)
         else:
             reason = _unmet_rules(shape.example, options, shapes, state) if shape.coupled else ""
         for pod in shape.pods:

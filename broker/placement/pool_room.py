@@ -131,8 +131,10 @@ class TypeRoom:
 
     @cached_property
     def _values(self) -> Mapping[str, Collection[str]]:
-        """The values of all labels, by label."""
-        return {**label_values(self._machines.labels), **self._places}
+        """The values of all labels, by label. The class decides about the operating system."""
+        values = {**label_values(self._machines.labels), **self._places}
+        values.pop(names.OS, None)
+        return values
 
     @cached_property
     def _machines(self) -> _Machines:

@@ -92,6 +92,16 @@ def test_a_gang_without_room_for_all_gets_none(cluster: Rooms) -> None:
 
 
 @pytest.mark.covers("FLT-42")
+def test_a_gang_of_which_the_last_pod_has_an_unreadable_size_gets_nothing(cluster: Rooms) -> None:
+    cluster.node("n", room={"cpu": "8"})
+    member(cluster, "x-0")
+    member(cluster, "x-1", annotations={names.GANG: "x", names.GANG_SIZE: "two"})
+    for name in X:
+        cluster.until_rejected(name, f"metadata.annotations[{names.GANG_SIZE}] is 'two'", namespace="a")
+    assert bound(cluster) == set()
+
+
+@pytest.mark.covers("FLT-42")
 def test_a_gang_is_packed_so_that_it_fits(cluster: Rooms) -> None:
     for node in ("n0", "n1"):
         cluster.node(node, room={"cpu": "6"})

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.situation import Situation
-from broker.oncall.slot_holders import unheld
 from broker.placement.node_prices import Price, total
-from broker.reservations.claims import occupied_odcr
 
 
 def costs(situation: Situation) -> Iterator[dict[str, Any]]:
@@ -20,10 +17,10 @@ def costs(situation: Situation) -> Iterator[dict[str, Any]]:
     A slot that a claim has since EC2's last description is used, as in every other part of the page.
     """
     idle: list[dict[str, Any]] = []
-    held = Counter(map(occupied_odcr, (situation.whole or situation).claims))
+    uses = (situation.whole or situation).slot_uses
     for mirror in situation.mirrors:
-        status = mirror.status
-        if count := unheld(mirror, held[mirror.name]):
+        status, use = mirror.status, uses.get(mirror.name)
+        if count := use.unused if use is not None else 0:
             known = status.idle_cost_per_hour
             cost = round(float(known) * count / status.idle, 2) if known else None
             description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"

@@ -19,7 +19,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import NodeClass
-from broker.capacity.reasons import CLASS_NOT_FOUND
+from broker.capacity.reasons import CLASS_NOT_FOUND, CLASS_NOT_READY
 from broker.capacity.supply import LaunchSupply
 from broker.commands.dry_run import AccountReads, DryRun, read_once
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
@@ -113,7 +113,7 @@ def _pools(
         if name in inputs.ready:
             return inputs.ready[name]
         if name in inputs.problems:
-            raise Unresolved("NodeClassNotReady", inputs.problems[name])
+            raise Unresolved(CLASS_NOT_READY, inputs.problems[name])
         raise Unresolved(CLASS_NOT_FOUND, f"there is no EC2NodeClass {name}")
 
     good: list[ServedPool] = []

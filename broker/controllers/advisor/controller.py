@@ -21,6 +21,7 @@ from broker.apis.meta import ConditionUpdate
 from broker.apis.reservation_spec import CapacityReservationSpec
 from broker.capacity.matching import unread_group
 from broker.capacity.model import Resolved
+from broker.capacity.reasons import CLASS_NOT_READY
 from broker.controllers.advisor import conditions, terms
 from broker.controllers.advisor import pools as pools_
 from broker.controllers.advisor.tags import ReservationTags, TagResult
@@ -155,7 +156,7 @@ class Advisor:
             if self._differs(node_class, present, intent) and not self._write(
                 node_class, spec, resolved, tag_result.refused
             ):
-                raise Unresolved("NodeClassNotReady", "the class has changed meanwhile", passing=True)
+                raise Unresolved(CLASS_NOT_READY, "the class has changed meanwhile", passing=True)
             self._tags.take(name, keep=tagged)
         update = conditions.advised(
             intent.advice,

@@ -19,7 +19,7 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, NodeClass, Resolved, Selection
-from broker.capacity.reasons import CLASS_NOT_FOUND
+from broker.capacity.reasons import CLASS_NOT_FOUND, CLASS_NOT_READY
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -163,7 +163,7 @@ class NodeClassController:
                 CLASS_NOT_FOUND,
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
             )
-        raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
+        raise Unresolved(CLASS_NOT_READY, f"EC2NodeClass {name} has not been resolved yet", passing=True)
 
     def resolved_reservations(self, name: str) -> Resolved:
         """The reservations that the class selects, also if only Karpenter launches it. Raises as `ready`."""

@@ -20,7 +20,7 @@ from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
 from broker.controllers.nominations import preempting
 from broker.kube.cache import Guard
 from broker.kube.partial import PartialObject
-from broker.placement.gangs import GroupSizes, gang_of, is_member, waits_for_pods
+from broker.placement.gangs import GroupSizes, gang_of, is_member, unread, waits_for_pods
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import Drawing, PendingPod
@@ -119,7 +119,7 @@ def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: G
         return {}
     members = [(gang_of(pod, group_size), pod) for pod in pods]
     present = Counter(gang.name for gang, pod in members if is_member(pod))
-    gangs = {gang.name: gang for gang, pod in members if gang.name in waiting and is_member(pod)}
-    gangs |= {gang.name: gang for gang, _ in members if gang.fault and gang.name in gangs}
+    known = [gang for gang, pod in members if gang.name in waiting and is_member(pod)]
+    gangs = {gang.name: gang for gang in known} | unread(known)
     reasons = {name: waits_for_pods(gang, present[name]) for name, gang in gangs.items()}
     return {name: reason for name, reason in reasons.items() if reason}

@@ -7,12 +7,12 @@ gang in part; its other pods then get their room before another gang takes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.apis.core import Pod
 from broker.controllers.scheduler.queue import Waiting, in_turn
-from broker.placement.gangs import ALONE, GroupSizes, PodGang, gang_of, is_member, waits_for_pods
+from broker.placement.gangs import ALONE, GroupSizes, PodGang, gang_of, is_member, unread, waits_for_pods
 from broker.text import counted
 
 
@@ -55,10 +55,11 @@ def units_in_turn(
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Members by the name of their gang: all that exist, and those with a place."""
+    """Members by the name of their gang: all that exist, and those with a place. `unread`: see there."""
 
     present: Counter[str]
     started: Counter[str]
+    unread: Mapping[str, PodGang]
 
     @classmethod
     def of(
@@ -69,13 +70,13 @@ class _Members:
         assumed: Container[str],
     ) -> _Members:
         names = {gang.name for gang in gangs if gang.name}
-        present, started = Counter[str](), Counter[str]()
+        started, known = Counter[str](), list[PodGang]()
         for pod in pods if names else ():
-            name = gang_of(pod, sizes).name
-            if name in names and is_member(pod):
-                present[name] += 1
-                started[name] += bool(pod.spec.node_name) or pod.uid in assumed
-        return cls(present, started)
+            gang = gang_of(pod, sizes)
+            if gang.name in names and is_member(pod):
+                known.append(gang)
+                started[gang.name] += bool(pod.spec.node_name) or pod.uid in assumed
+        return cls(Counter(gang.name for gang in known), started, unread(known))
 
     def whole(self, gang: PodGang) -> bool:
         """Whether so many members have a place that others are placed one by one."""
@@ -85,7 +86,7 @@ class _Members:
         if not gang.name or self.whole(gang):
             return PlacementUnit(tuple(items))
         started = self.started[gang.name]
-        obstacle = waits_for_pods(gang, self.present[gang.name])
+        obstacle = waits_for_pods(self.unread.get(gang.name, gang), self.present[gang.name])
         if not obstacle and started + len(items) < gang.size:
             size = counted(gang.size, "pod")
             ready = started + len(items)
