@@ -128,7 +128,11 @@ def test_page_and_explain_show_the_same_idle_slots_for_what_waits(stack: Stack) 
     def in_explain() -> list[str]:
         return [match.text for match in reading.read(stack.client, stack.clock.now()).matches]
 
-    stack.until(lambda: any("default/train" in text for text in on_page()), "the page matches the pod")
+    def matched() -> bool:
+        """True once the broker has seen both the pod and what the EC2NodeClass targets."""
+        return any("default/train" in text and "of no EC2NodeClass" not in text for text in on_page())
+
+    stack.until(matched, "the page matches the pod")
     (text,) = on_page()
     assert "its zone may be us-east-1b, not us-east-1a" in text and odcr in text
     assert in_explain() == [text]
