@@ -76,12 +76,12 @@ class Broker:
         self.check = add_kueue(term)
         add_annotations(term)
         self.occupancy = add_occupancy(term)
-        pods, failures = add_provisioning(term, self.slots, self.launcher, self.occupancy)
-        self.waiting_pods = waiting_pods_of(term, mirrored, failures)
+        pods, reports = add_provisioning(term, self.slots, self.launcher, self.occupancy)
+        self.waiting_pods = waiting_pods_of(term, mirrored, reports)
         self.node_prices = partial(node_prices_of, term, mirrored)
         self.slot_rows = slot_rows_of(term, mirrored)
         self.outside_cost = partial(outside_cost_of, term, mirrored)
-        self.nodeclasses, self.pod_reports = term.nodeclasses, failures
+        self.nodeclasses, self.pod_reports = term.nodeclasses, reports
         add_static_pools(term, self.slots, self.launcher, pods)
         add_disruption(term, self.slots, self.launcher, pods)
         add_advisor(term)

@@ -298,14 +298,19 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
         grace_period: int | None = None,
+        dry_run: bool = False,
     ) -> Json:
-        """Conflict where `uid` or `resource_version` is given and is not the object's."""
+        """Conflict where `uid` or `resource_version` is given and is not the object's. `dry_run` deletes
+        nothing.
+        """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if given := {key: value for key, value in preconditions.items() if value}:
             options["preconditions"] = given
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period
+        if dry_run:
+            options["dryRun"] = [DRY_RUN["dryRun"]]  # with a body, the query is not read
         return self.raw("DELETE", _path(kind, namespace, name), body=options)
 
     def evict(self, name: str, namespace: str, *, uid: str, dry_run: bool = False) -> Json:

@@ -11,17 +11,28 @@ from broker.kube.errors import NotFound
 
 
 def remove(
-    client: Client, kind: Kind, obj: Object, cache: Cache[Any] | None = None, *, unchanged: bool = False
+    client: Client,
+    kind: Kind,
+    obj: Object,
+    cache: Cache[Any] | None = None,
+    *,
+    unchanged: bool = False,
+    dry_run: bool = False,
 ) -> bool:
     """Deletes the object as it was read; False if it is gone already. Raises ApiError.
 
     `cache` gets the answer: an object with a finalizer stays for now. `unchanged`: Conflict if the object has
-    changed since.
+    changed since. `dry_run` deletes nothing.
     """
     version = obj.metadata.resource_version if unchanged else None
     try:
         answer = client.delete(
-            kind, obj.name, namespace=obj.namespace or None, uid=obj.uid, resource_version=version
+            kind,
+            obj.name,
+            namespace=obj.namespace or None,
+            uid=obj.uid,
+            resource_version=version,
+            dry_run=dry_run,
         )
     except NotFound:
         return False

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import short_id
-from broker.oncall.waiting_pods import GATED, WaitingPod
+from broker.oncall.waiting_pods import WaitingPod
+from broker.oncall.waiting_reasons import GATED
 from broker.text import counted, format_time
 from broker.webpage.live import LiveState
 

@@ -1,4 +1,4 @@
-"""Why a launcher makes no machine for a pod: its last report."""
+"""What a launcher last reported on a pod: why it makes no machine for it, or which has room for it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from typing import Final, NamedTuple
 
 # The beginning of the events of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
-# The reason of their events on a pod that gets a node.
+# The reason and the beginning of their events on a pod that gets a node.
 NOMINATED: Final = "Nominated"
+NOMINATED_POD: Final = "Pod should schedule on: "
 
 
 class PodReport(NamedTuple):
-    """`held`: a reason of the pod's own, such as a volume that does not exist, keeps it from any machine."""
+    """`held`: a reason of the pod's own, such as a volume that does not exist, keeps it from any machine.
+
+    `room`: the NodeClaim or node that has room for the pod; then the message is empty.
+    """
 
     message: str
     held: bool = False
+    room: str = ""
 
 
 def of_event(message: str) -> PodReport:
+    """Reads an event of either launcher. Karpenter may add the node to the claim (scheduling/events.go)."""
+    if message.startswith(NOMINATED_POD):
+        return PodReport("", room=message.removeprefix(NOMINATED_POD).split(",")[0].partition("/")[2])
     return PodReport(message.removeprefix(FAILED_POD))

@@ -59,9 +59,11 @@ class Alternative:
 class PodObstacles(NamedTuple):
     """What stands between a pod and any machine. `held`: what it waits for before it may have one. `report`:
     its launcher's last report. `accepting`: the NodePools that accept it, each with why it gives no pod a
-    node now; none if no NodePool does, or the pod has a claim.
+    node now; none if no NodePool does, or the pod has a claim. `claim`: that claim, and whether it `waits`.
     """
 
+    claim: str = ""
+    waits: bool = False
     held: str = ""
     report: str = ""
     accepting: tuple[tuple[str, str], ...] = ()
@@ -168,13 +170,12 @@ def pod_waiters(
     pods: Sequence[Pod],
     rights: DrawRights,
     *,
-    claims: Iterable[NodeClaim],
     pools: Iterable[NodePool],
     obstacles: Mapping[str, PodObstacles],
 ) -> Iterator[Waiter]:
-    """`pods`: those of `waiting_pods`; `obstacles`: by the pod's key."""
+    """`pods`: those of `waiting_pods`; `obstacles`: by the pod's key. For others a waiting claim stands."""
     templates = [*_templates(pools)]
-    launched = {key: claim.name for claim in claims if not claim.waits for key in pods_of(claim)}
+    pods = [pod for pod in pods if not obstacles.get(pod.key, NO_OBSTACLES).waits]
     alternatives: dict[object, tuple[Alternative, ...]] = {}
     gangs = gang_members(pods)
     for pod in pods:
@@ -183,7 +184,6 @@ def pod_waiters(
         if asked not in alternatives:
             alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting)))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
-        claim = launched.get(pod.key, "")
         yield Waiter(
             kind=POD,
             name=pod.key,
@@ -191,7 +191,7 @@ def pod_waiters(
             since=pod.metadata.creation_timestamp,
             reason=scheduled.reason if scheduled else "",
             message=scheduled.message if scheduled else "no scheduler has answered yet",
-            command=f"capacity-broker explain claim {claim}" if claim else pod_command(pod.key),
+            command=f"capacity-broker explain claim {state.claim}" if state.claim else pod_command(pod.key),
             alternatives=alternatives[asked],
             draws_from=drawn_by_pod(rights, pod),
             requests=pod_requests(pod),
@@ -199,7 +199,7 @@ def pod_waiters(
             together=gangs[gang.name] if gang.name else 1,
             held=state.held,
             report=state.report,
-            claim=claim,
+            claim=state.claim,
             edit=template_command(pod.namespace, pod.name, owner_of(pod)),
         )
 

@@ -7,61 +7,51 @@ broker reported on the pod, or those of the reservations of a class that Karpent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.apis import names
-from broker.apis.core import UNSCHEDULABLE, Pod
-from broker.apis.karpenter import NodeClaim, NodePool, pods_of
-from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition, is_true
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.meta import is_true
 from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable
-from broker.oncall.pod_reports import PodReport
-from broker.oncall.slot_holders import SlotUse
-from broker.oncall.state import launch_state
 from broker.oncall.waiters import (
     NO_OBSTACLES,
     PodObstacles,
     created,
-    gates,
     owner_of,
     pod_command,
     template_command,
     waits,
 )
-from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
-from broker.placement.message import own_rejection
-from broker.placement.model import PodInfo
+from broker.oncall.waiting_reasons import (
+    GATED,
+    NO_NODEPOOL,
+    OTHER_CONTROLLER,
+    RESERVATIONS_FULL,
+    PodSurroundings,
+    PoolChoice,
+    advised_uses,
+    claim_reason,
+    held_by,
+    last_report,
+    reason_without_claim,
+    remedy_of,
+    report_on,
+)
 from broker.placement.pool_choice import (
-    NO_MACHINE,
-    OFFERING,
-    PoolVerdict,
     absent_pools,
     asked,
-    buys,
-    none_accepts,
-    of_broker,
     pool_node,
     pool_verdicts,
 )
-from broker.placement.pool_room import TypeRoom
 from broker.placement.reading import claim_requirements, pod_info
-from broker.text import abridged
 
-NEW: Final = "New"
-GATED: Final = "SchedulingGated"
-NODE_NOT_READY: Final = "NodeNotReady"
-NO_NODEPOOL: Final = "NoNodePool"
-NODEPOOL_NOT_READY: Final = "NodePoolNotReady"
-RESERVATIONS_FULL: Final = "ReservationsFull"
-OTHER_CONTROLLER: Final = "OtherController"
-MOST_NAMED: Final = 3
-_STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 # With these, no free slot helps.
 _HELD: Final = frozenset({GATED, GANG_INCOMPLETE, NO_NODEPOOL})
 
@@ -133,40 +123,21 @@ class WaitingGroup:
         return f"{kind} {first.namespace}/{name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSurroundings:
-    """The objects that the reasons follow from. `reports`: the launcher's last report on a pod, by its uid.
-
-    `members`: the pods of each gang that exist. `advised`: the classes that the broker advises Karpenter on.
-    """
-
-    claims: Sequence[NodeClaim]
-    pools: Sequence[NodePool]
-    uses: Mapping[str, SlotUse]
-    reports: Mapping[str, PodReport]
-    members: Mapping[str, int]
-    advised: frozenset[str]
-    room: TypeRoom
-
-
-def advised_classes(classes: Iterable[EC2NodeClass]) -> frozenset[str]:
-    """The classes that the broker advises Karpenter on."""
-    advised = names.RESERVATIONS_ADVISED
-    return frozenset(item.name for item in classes if condition(item.status.conditions, advised) is not None)
-
-
 def waiting_rows(pods: Iterable[Pod], around: PodSurroundings, now: datetime) -> list[WaitingPod]:
     """The waiting pods of these, the oldest first."""
-    claim_of = {key: claim for claim in around.claims if not claim.deleting for key in pods_of(claim)}
+    claims = [claim for claim in around.claims if not claim.deleting]
+    made_for = {key: claim for claim in claims for key in pods_of(claim)}
+    with_room = {name: claim for claim in claims for name in (claim.name, claim.status.node_name) if name}
     choices = _Choices(around)
+
+    def claim_of(pod: Pod) -> NodeClaim | None:
+        """The claim that the pod waits for: others may take the node that was made for it."""
+        own, report = made_for.get(pod.key), report_on(pod, around)
+        taken = own is not None and report.message and is_true(own, names.INITIALIZED_CONDITION)
+        return with_room.get(report.room) or (None if taken else own)
+
     waiting = sorted(filter(waits, pods), key=lambda pod: (created(pod, now), pod.key))
-    return [_row(pod, _unless_taken(pod, claim_of.get(pod.key), around), choices, around) for pod in waiting]
-
-
-def _unless_taken(pod: Pod, claim: NodeClaim | None, around: PodSurroundings) -> NodeClaim | None:
-    """The pod's claim; None if others took its node, and the launcher found no other for the pod since."""
-    taken = claim is not None and pod.uid in around.reports and is_true(claim, names.INITIALIZED_CONDITION)
-    return None if taken else claim
+    return [_row(pod, claim_of(pod), choices, around) for pod in waiting]
 
 
 def grouped(rows: Iterable[WaitingPod]) -> list[WaitingGroup]:
@@ -192,16 +163,6 @@ def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
     _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in by_labels().items()})
 
 
-class PoolChoice(NamedTuple):
-    """The NodePools of a pod. `absent`: the NodePools or label values that it insists on, in a sentence, if
-    none of them exists.
-    """
-
-    info: PodInfo
-    verdicts: Sequence[PoolVerdict]
-    absent: str
-
-
 class _Choices:
     """The NodePools of each pod. Pods that ask for the same share the answer."""
 
@@ -223,13 +184,13 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
     pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
     remedy, choice = "", None
     if claim is not None:
-        reason, message = _of_claim(claim)
+        reason, message = claim_reason(claim)
     else:
         choice = choices.of(pod)
         pool = next((verdict.pool.name for verdict in choice.verdicts if verdict.accepts), "")
-        reason, message = next(filter(None, (rule(pod, choice, around) for rule in _RULES)))
-        remedy = _remedy(choice) if reason == NO_NODEPOOL else ""
-    obstacles = _obstacles(pod, choice, message if reason in _HELD else "", around)
+        reason, message = reason_without_claim(pod, choice, around)
+        remedy = remedy_of(choice) if reason == NO_NODEPOOL else ""
+    obstacles = _obstacles(pod, claim, choice, message if reason in _HELD else "", around)
     without = reason == OTHER_CONTROLLER or bool(obstacles.held)
     return WaitingPod(
         namespace=pod.namespace,
@@ -240,35 +201,24 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         message=message,
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
-        own_message=_scheduler(pod, around),
+        own_message=last_report(pod, around),
         obstacles=obstacles,
         remedy=remedy,
         full=() if without else tuple(_full(claim, choice, reason, message, around)),
     )
 
 
-def _obstacles(pod: Pod, choice: PoolChoice | None, held: str, around: PodSurroundings) -> PodObstacles:
-    """None for a pod with a claim: those of the claim count."""
+def _obstacles(
+    pod: Pod, claim: NodeClaim | None, choice: PoolChoice | None, held: str, around: PodSurroundings
+) -> PodObstacles:
+    """Of a pod with a claim, the claim alone: its own obstacles count."""
     if choice is None:
-        return NO_OBSTACLES
+        return PodObstacles(claim=claim.name, waits=claim.waits) if claim is not None else NO_OBSTACLES
     return PodObstacles(
-        held=held or _held(pod, around),
-        report=_report(pod, around).message,
+        held=held or held_by(pod, around),
+        report=report_on(pod, around).message,
         accepting=tuple((item.pool.name, item.rejection) for item in choice.verdicts if item.accepts),
     )
-
-
-def _of_claim(claim: NodeClaim) -> tuple[str, str]:
-    """Why the claim of a pod is not its node yet."""
-    if claim.waits:
-        reason, message = launch_state(claim)
-        return reason, f"NodeClaim {claim.name}: {message}"
-    for type_ in _STEPS:
-        step = condition(claim.status.conditions, type_)
-        if step is None or step.status != "True":
-            state = f"{type_}={step.status} {step.reason}: {step.message}" if step else f"not {type_} yet"
-            return NODE_NOT_READY, f"NodeClaim {claim.name} has its instance, and is {state}".rstrip(": ")
-    return UNSCHEDULABLE, f"NodeClaim {claim.name} has its node; kube-scheduler has not bound the pod"
 
 
 def _full(
@@ -291,130 +241,3 @@ def _full(
         fits = [item for item in allowed if all(item.allows(*label) for label in labels.items())]
         if fits and (choice is None or suits(use.type, choice.info, fits)):
             yield use.id
-
-
-Rule = Callable[[Pod, PoolChoice, PodSurroundings], tuple[str, str] | None]
-
-
-def _gated(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
-    held = gates(pod)
-    return (GATED, held) if held else None
-
-
-def _new(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
-    return None if pod.scheduled else (NEW, "no scheduler has answered yet")
-
-
-def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
-    gang = gang_of(pod, unknown_sizes)
-    held = waits_for_pods(gang, around.members.get(gang.name, 1)) if gang.name else ""
-    return (GANG_INCOMPLETE, held) if held else None
-
-
-def _without_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
-    verdicts = choice.verdicts
-    if any(not verdict.rejection for verdict in verdicts):
-        return None
-    if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
-        return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
-    if not verdicts:
-        return NO_NODEPOOL, f"the cluster has no NodePool; {_scheduler(pod, around)}"
-    if choice.absent:
-        return NO_NODEPOOL, choice.absent
-    return NO_NODEPOOL, none_accepts(verdicts)
-
-
-def _remedy(choice: PoolChoice) -> str:
-    """The part of the pod's template that no NodePool meets; empty without any NodePool."""
-    if not choice.verdicts:
-        return ""
-    if choice.absent:
-        return f"its node selector or affinity names what is not there: {choice.absent}"
-    lacks = {verdict.lack for verdict in choice.verdicts}
-    if lacks == {"pool"}:
-        return ""
-    if "requests" in lacks:
-        return "its requests are more than any instance type that its NodePools allow has"
-    return "its node selector, affinity and tolerations are met by no NodePool"
-
-
-def _held(pod: Pod, around: PodSurroundings) -> str:
-    """The reason of the pod's own that keeps it from any machine; empty without one."""
-    report, scheduled = _report(pod, around), pod.scheduled
-    if report.held:
-        return report.message
-    return own_rejection(scheduled.message) if scheduled is not None else ""
-
-
-def _rejected(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
-    return (UNSCHEDULABLE, _scheduler(pod, around)) if _held(pod, around) else None
-
-
-def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
-    """A pod that another controller gets a node for, with the reservations that the broker advises on."""
-    chosen = choice.verdicts[0].pool
-    if of_broker(chosen):
-        return None
-    ref = chosen.spec.template.spec.node_class_ref
-    accepts = f"NodePool {chosen.name} of group {ref.group} accepts it"
-    advised = [*advised_uses(chosen, around)]
-    if not advised:
-        return OTHER_CONTROLLER, f"{accepts}; {_scheduler(pod, around)}"
-    texts = abridged([use.summary for use in advised], MOST_NAMED)
-    full = not buys(chosen) and not any(use.free for use in advised)
-    return (RESERVATIONS_FULL if full else OTHER_CONTROLLER), (
-        f"{accepts}; the reservations of class {ref.name}: {texts}; {_scheduler(pod, around)}"
-    )
-
-
-def advised_uses(pool: NodePool, around: PodSurroundings) -> Iterator[SlotUse]:
-    """The reservations that Karpenter may launch the pool's nodes into by the advice: none is dedicated."""
-    ref = pool.spec.template.spec.node_class_ref
-    if ref.group != names.KARPENTER_AWS or ref.name not in around.advised:
-        return
-    required = pool_node(pool).requirements
-    if not required.allows(names.CAPACITY_TYPE, "reserved"):
-        return
-    for use in around.uses.values():
-        fits = required.allows(names.INSTANCE_TYPE, use.type) and required.allows(names.ZONE, use.zone)
-        if ref.name in use.node_classes and fits and use.tenancy != "dedicated":
-            yield use
-
-
-def _of_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
-    chosen = choice.verdicts[0].pool
-    offering = condition(chosen.status.conditions, OFFERING)
-    if offering is None or offering.status != "False":
-        return None
-    return NO_MACHINE, _report(pod, around).message or f"NodePool {chosen.name}: {offering.message}"
-
-
-def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:
-    scheduled = pod.scheduled
-    return (scheduled.reason if scheduled else "") or NEW, _scheduler(pod, around)
-
-
-def _scheduler(pod: Pod, around: PodSurroundings) -> str:
-    """The last report of the pod's launcher, else kube-scheduler's."""
-    scheduled = pod.scheduled
-    return (
-        _report(pod, around).message
-        or (scheduled.message if scheduled else "")
-        or "no scheduler has answered yet"
-    )
-
-
-def _report(pod: Pod, around: PodSurroundings) -> PodReport:
-    return around.reports.get(pod.uid, PodReport(""))
-
-
-_RULES: Final[tuple[Rule, ...]] = (
-    _gated,
-    _new,
-    _of_gang,
-    _without_pool,
-    _rejected,
-    _of_others,
-    _of_pool,
-    _reported,
-)

@@ -254,7 +254,6 @@ def _waiters(
     yield from pod_waiters(
         waiting_pods(pods, claims, now),
         snapshot.rights,
-        claims=claims,
         pools=pools,
         obstacles={row.key: row.obstacles for row in rows},
     )

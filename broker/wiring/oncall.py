@@ -13,21 +13,17 @@ from broker.oncall.outside import Dollars, outside_cost
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.oncall.waiters import gang_members
-from broker.oncall.waiting_pods import (
-    PodSurroundings,
-    WaitingPod,
-    advised_classes,
-    waiting_rows,
-)
+from broker.oncall.waiting_pods import WaitingPod, waiting_rows
+from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price, node_price
 from broker.placement.pool_room import TypeRoom
 from broker.wiring.odcr import Mirrored
-from broker.wiring.provisioning import Failures
+from broker.wiring.provisioning import PodReports
 from broker.wiring.term import Term
 from providers.prices import slot_price
 
 
-def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Callable[[], list[WaitingPod]]:
+def waiting_pods_of(term: Term, mirrored: Mirrored, reports: PodReports) -> Callable[[], list[WaitingPod]]:
     """Returns the pods that wait, each time anew; none before the caches are complete."""
 
     def waiting() -> list[WaitingPod]:
@@ -39,7 +35,7 @@ def waiting_pods_of(term: Term, mirrored: Mirrored, failures: Failures) -> Calla
             claims=claims,
             pools=read.pools.cache.list(),
             uses=_slot_uses(mirrored, snapshot, claims, pods),
-            reports=failures(),
+            reports=reports(),
             members=gang_members(pods),
             advised=advised_classes(read.classes.cache.list()),
             room=TypeRoom(mirrored.types),

@@ -31,7 +31,7 @@ from broker.wiring.predicates import differ, serves
 from broker.wiring.slots import watch_slot_rules
 from broker.wiring.term import Term
 
-Failures = Callable[[], Mapping[str, PodReport]]
+PodReports = Callable[[], Mapping[str, PodReport]]
 NAME: Final = "provisioning"
 EVERY: Final = 60.0  # seconds: a Lease that expires makes no event
 
@@ -49,7 +49,7 @@ def add_occupancy(term: Term) -> OccupancyReader:
 
 def add_provisioning(
     term: Term, slots: PreemptionController, launcher: Launcher, occupancy: OccupancyReader
-) -> tuple[ProvisioningReads, Failures]:
+) -> tuple[ProvisioningReads, PodReports]:
     """Serves pods when one becomes unschedulable, and when a pool, class or reservation may help it.
 
     Returns its reads, and why pods get no machine, by their uid.
@@ -74,7 +74,7 @@ def add_provisioning(
     )
     _watch_pods(term, reads, provisioner)
     _add_pool_status(term, slots)
-    return reads, lambda: provisioner.failures
+    return reads, lambda: provisioner.reports
 
 
 def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) -> None:

@@ -379,6 +379,29 @@ def test_replacement_that_cannot_be_created_is_reported_and_not_repeated_at_once
     gone(stack, "old")
 
 
+@pytest.mark.covers("KRP-23")
+def test_drifted_node_that_a_policy_keeps_gets_no_successor_in_vain(stack: Stack) -> None:
+    """Nothing is launched and no pod is kept off it, and the event names the policy."""
+    pool(stack)
+    stack.start()
+    node(stack, "old", "app")
+    hashed(stack, "old")
+
+    def refuse(_: Request) -> None:
+        raise Forbidden(403, "Forbidden", "a policy of the cluster keeps this claim")
+
+    stack.tap.on(lambda r: r.method == "DELETE" and r.path.endswith("/nodeclaims/old"), refuse, times=-1)
+    change(stack, "web", template={"spec": {"expireAfter": "100h"}})
+    stack.until_event("old", "DisruptionBlocked", text="a policy of the cluster keeps this claim")
+    for _ in range(12):
+        stack.advance(STEP)
+        stack.polls()
+    assert [claim.name for claim in stack.all(NodeClaim)] == ["old"] and stack.calls("CreateFleet") == 1
+    assert not any(item.disrupted for item in stack.all(Node))
+    stack.tap.heal()
+    gone(stack, "old")
+
+
 def test_drifted_node_that_cannot_be_replaced_does_not_use_up_the_budget(stack: Stack) -> None:
     pool(stack, budgets=[{"nodes": "1"}])
     stack.start()

@@ -112,6 +112,29 @@ def test_pod_with_a_claim_that_waits_has_the_reason_of_the_claim(stack: Stack) -
     assert measured("team", "InsufficientCapacity") is None
 
 
+@pytest.mark.covers("ONC-02", "FLT-54")
+def test_pod_that_joins_the_claim_of_another_has_the_reason_of_that_claim(stack: Stack) -> None:
+    """Also once its event is gone: the claim names its own pods alone."""
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [capacity(ON_DEMAND)]})
+    stack.start(kubelets=False, pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    waiting = pods(stack, 1, cpu="100m")
+    claim = stack.until(lambda: next(iter(stack.all(NodeClaim)), None), "a claim", step=0.2)
+    assert claim is not None
+    stack.until_launched(claim.name)
+    waiting += pods(stack, 1, "late", cpu="100m")
+    stack.until(lambda: read_reports(stack.client), "the room is published", step=0.2)
+    for event in stack.all(Event):
+        stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
+    for rows in (by_command(stack), live(stack).waiting_pods):
+        shown = [(row.key, row.claim, row.reason) for row in rows]
+        assert shown == [(f"default/{name}", claim.name, "NodeNotReady") for name in waiting]
+    for waiters in (read(stack.client, stack.clock.now()).waiters, live(stack).waiters):
+        assert {waiter.claim for waiter in waiters} == {claim.name}, "no free slot helps them"
+    stack.kubelets_again()
+    stack.until(lambda: bound(stack, waiting), "bound", step=1.0)
+
+
 @pytest.mark.covers("ONC-02")
 def test_equal_pods_of_one_owner_are_one_row(stack: Stack) -> None:
     full_team(stack)

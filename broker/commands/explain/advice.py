@@ -16,14 +16,13 @@ from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import CLASS_GONE, KARPENTERS, own_requirements
-from broker.oncall.waiting_pods import (
+from broker.oncall.waiting_pods import WaitingPod, grouped
+from broker.oncall.waiting_reasons import (
     GATED,
     NO_NODEPOOL,
     NODE_NOT_READY,
     NODEPOOL_NOT_READY,
     RESERVATIONS_FULL,
-    WaitingPod,
-    grouped,
 )
 from broker.placement.pool_choice import buys
 from broker.placement.type_reasons import over_limits

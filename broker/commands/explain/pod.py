@@ -30,12 +30,8 @@ from broker.commands.output import age
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
-from broker.oncall.waiting_pods import (
-    GATED,
-    WaitingPod,
-    advised_uses,
-    waiting_rows,
-)
+from broker.oncall.waiting_pods import WaitingPod, waiting_rows
+from broker.oncall.waiting_reasons import GATED, advised_uses
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
 from broker.text import counted, format_time

@@ -44,12 +44,8 @@ from broker.oncall.waiters import (
     drawn_by_pod,
     pod_waiters,
 )
-from broker.oncall.waiting_pods import (
-    PodSurroundings,
-    WaitingPod,
-    advised_classes,
-    waiting_rows,
-)
+from broker.oncall.waiting_pods import WaitingPod, waiting_rows
+from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price
 from broker.placement.pool_room import TypeRoom
 from broker.quota.resolve import UnresolvedName
@@ -112,7 +108,6 @@ class Situation:
         pods = pod_waiters(
             self.pods,
             rights,
-            claims=(self.whole or self).claims,
             pools=self.pools,
             obstacles={row.key: row.obstacles for row in self.waiting_pods},
         )

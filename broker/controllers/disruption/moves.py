@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -39,6 +40,7 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.newest import pods_on
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.kube.refusals import ask_first
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
 from broker.placement.disruption_pods import NO_SCHEDULE, reschedulable
@@ -86,11 +88,13 @@ class MoveController:
         """Creates the replacements of a move, and keeps new pods off the old nodes.
 
         False if one of them exists already, from an attempt that is being undone, or cannot be created, or
-        if an old node has changed meanwhile.
+        if an old node has changed meanwhile. Raises ApiError if the cluster refuses the end of an old node.
         """
         olds = [node for nodes, _ in bodies for node in nodes]
         if not all(self._confirmation.may_begin(node, label.cause) for node in olds):
             return False
+        for node in olds:  # a replacement of a node that may not end would be paid for in vain
+            ask_first(partial(remove, self._client, NodeClaim.KIND, node.claim, dry_run=True))
         for nodes, body in bodies:
             try:
                 created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))

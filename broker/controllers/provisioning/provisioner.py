@@ -122,9 +122,9 @@ class Provisioner:
         self._writers.close()
 
     @property
-    def failures(self) -> Mapping[str, PodReport]:
-        """Why no machine is opened for pods, by their uid."""
-        return self._pods.failures
+    def reports(self) -> Mapping[str, PodReport]:
+        """Why no machine is opened for pods, or which other pods' machine has room for them, by their uid."""
+        return self._pods.reports
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Creates the claims that pending pods need. Raises ApiError, ProviderError."""
@@ -155,7 +155,7 @@ class Provisioner:
     def _report(self) -> None:
         """Publishes the reports of a run that looked at all pods: a new leader's first runs may not."""
         self._pods.finish()
-        self._reports.publish(self.failures)
+        self._reports.publish(self.reports)
 
     def _publish_types(self) -> None:
         try:
@@ -342,7 +342,7 @@ class Provisioner:
             ):
                 try_nomination(self._client, pod, None)
         for key, node in assigned.taken.items():
-            self._pods.nominated(objects[key], node, self._caches.nodes.get(node) is None)
+            self._pods.room(objects[key], node, claim=self._caches.nodes.get(node) is None)
         reasons = dict(decision.reasons)
         kept = self._give_way(decision.released)
         created = [item for item in decision.created if kept.isdisjoint(pod.key for pod in item.packed.pods)]
@@ -364,7 +364,7 @@ class Provisioner:
 
     def _nominate(self, objects: Mapping[str, Waiting], item: NewClaim) -> None:
         for pod in item.packed.pods:
-            self._pods.nominated(objects[pod.key], item.name, True)
+            self._pods.made(objects[pod.key], item.name)
 
     def _give_way(self, claims: Sequence[NodeClaim]) -> Set[str]:
         """Deletes claims that EC2 refuses. Returns the pods of those that could not be deleted.

@@ -1,4 +1,4 @@
-"""What provisioning knows and the commands need: EC2's instance types, and why pods get no machine.
+"""What provisioning knows and the commands need: EC2's instance types, and its reports on pods that wait.
 
 So commands judge room by the types that the leader judges by, and know a pod's reason when its event is gone:
 Kubernetes keeps an event for an hour, and the broker writes one for each change alone.
@@ -54,7 +54,7 @@ def read_types(client: Client) -> dict[str, InstanceType]:
 
 
 class PublishedReports:
-    """The last report on each pod without a machine. For the provisioning loop alone."""
+    """The last report on each pod that waits. For the provisioning loop alone."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._published, self._clock = PublishedValue(client, REPORTS, _REPORTS_KEY), clock
@@ -70,7 +70,7 @@ class PublishedReports:
         uids: dict[PodReport, list[str]] = defaultdict(list)
         for uid, report in reports.items():
             uids[report].append(uid)
-        alike = [[report.message, report.held, sorted(uids[report])] for report in sorted(uids)]
+        alike = [[*report, sorted(uids[report])] for report in sorted(uids)]
         if self._published.publish(alike):
             self._seen = reports
 
@@ -79,8 +79,8 @@ def read_reports(client: Client) -> dict[str, PodReport]:
     """The published reports by the pod's uid; none if they are not published. Raises ApiError."""
     try:
         return {
-            str(uid): PodReport(str(message), held=bool(held))
-            for message, held, uids in read_published(client, REPORTS, _REPORTS_KEY) or []
+            str(uid): PodReport(str(message), held=bool(held), room=str(room))
+            for message, held, room, uids in read_published(client, REPORTS, _REPORTS_KEY) or []
             for uid in uids
         }
     except (ValueError, TypeError):

@@ -21,7 +21,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
-from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
+from broker.oncall.pod_reports import FAILED_POD, NOMINATED, NOMINATED_POD, PodReport
 from broker.placement.packing_model import Packing
 from broker.placement.pool_choice import NO_MACHINE, OFFERING
 from broker.quota.resolve import UnresolvedName
@@ -43,32 +43,39 @@ class PodReporter:
     def __init__(self, context: ControllerContext) -> None:
         self._recorder = context.recorder
         self._last: dict[tuple[str, str], str] = {}  # by the object's uid and the topic
-        self._failing: dict[str, PodReport] = {}  # of this run
-        # Why the last run opened no machine for pods, by their uid; replaced as a whole, for other threads.
-        self.failures: Mapping[str, PodReport] = {}
+        self._run: dict[str, PodReport] = {}
+        # What the last run reported on pods, by their uid; replaced as a whole, for other threads.
+        self.reports: Mapping[str, PodReport] = {}
 
     def begin(self) -> None:
         """Begins a run: a pod without a report in it has none."""
-        self._failing = {}
+        self._run = {}
 
     def finish(self) -> None:
         """Ends a run that looked at all pods."""
-        self.failures = self._failing
+        self.reports = self._run
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets the events of all pods but these and those of this run."""
-        kept = {*uids, *self._failing}
+        kept = {*uids, *self._run}
         self._last = {key: text for key, text in self._last.items() if key[0] in kept}
 
-    def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
-        """The node or claim on which kube-scheduler should place the pod."""
-        kind = "nodeclaim" if claim else "node"
-        self._failing.pop(pod.uid, None)
-        self._record(pod, "Normal", NOMINATED, f"Pod should schedule on: {kind}/{target}")
+    def made(self, pod: Waiting, claim: str) -> None:
+        """The claim that was made for the pod, and that names it."""
+        self._run.pop(pod.uid, None)
+        self._nominated(pod, "nodeclaim", claim)
+
+    def room(self, pod: Waiting, target: str, *, claim: bool) -> None:
+        """The node or claim, made for others, that has room for the pod."""
+        self._run[pod.uid] = PodReport("", room=target)
+        self._nominated(pod, "nodeclaim" if claim else "node", target)
+
+    def _nominated(self, pod: Waiting, kind: str, target: str) -> None:
+        self._record(pod, "Normal", NOMINATED, f"{NOMINATED_POD}{kind}/{target}")
 
     def failed(self, pod: Waiting, reason: str, *, held: bool = False) -> None:
         """Why no machine is opened for the pod. `held`: for a reason of its own."""
-        self._failing[pod.uid] = PodReport(reason, held)
+        self._run[pod.uid] = PodReport(reason, held)
         self._record(pod, "Warning", FAILED, f"{FAILED_POD}{reason}")
 
     def kept_off(self, pods: Mapping[str, Waiting], reasons: Mapping[str, str]) -> None:

@@ -8,7 +8,6 @@ read back before the next decision, since it may have been carried out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -28,6 +27,7 @@ from broker.kube.client import DRY_RUN
 from broker.kube.conditions import changed, timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
+from broker.kube.refusals import ask_first
 from broker.placement.holds import Consumption, Hold
 
 Json = dict[str, Any]
@@ -61,15 +61,8 @@ class PlacementWriter:
         self._recorder.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
 
     def try_bind(self, pod: Pod, node: str, hold: Hold | None) -> None:
-        """Asks the API server whether it would bind the pod now. Raises ApiError if not.
-
-        A webhook without support for dry runs makes no answer possible.
-        """
-        try:
-            self._post(pod, node, hold, dry_run=True)
-        except ApiError as error:
-            if error.status != HTTPStatus.BAD_REQUEST:
-                raise
+        """Asks the API server whether it would bind the pod now. Raises ApiError if not."""
+        ask_first(lambda: self._post(pod, node, hold, dry_run=True))
 
     def reserve(
         self,

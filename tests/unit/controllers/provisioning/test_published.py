@@ -35,6 +35,7 @@ P5 = InstanceType(
 )
 NO_VOLUME = PodReport('persistentvolumeclaim "data" not found', held=True)
 FULL = PodReport("NodePool gpu: cr-1 is full")
+ROOM = PodReport("", room="team-7f3a")
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_types_are_read_back_and_written_only_if_they_change(client: Client) -> 
 @pytest.mark.covers("ONC-02", "FLT-66")
 def test_reports_are_read_back_and_written_only_if_they_change(client: Client) -> None:
     assert read_reports(client) == {}
-    known = {"u-1": FULL, "u-2": NO_VOLUME, "u-3": FULL}
+    known = {"u-1": FULL, "u-2": NO_VOLUME, "u-3": FULL, "u-4": ROOM}
     clock = FakeClock()
     PublishedReports(client, clock).publish(known)
     assert read_reports(client) == known

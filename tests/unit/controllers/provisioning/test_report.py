@@ -58,9 +58,9 @@ def test_reports_are_those_of_the_last_run_that_looked_at_all_pods() -> None:
     reporter.failed(POD, "no pool")
     reporter.keep([])
     reporter.finish()
-    assert reporter.failures == {"u": PodReport("no pool")}
+    assert reporter.reports == {"u": PodReport("no pool")}
     reporter.begin()
-    assert reporter.failures == {"u": PodReport("no pool")}, "a run that ends early leaves them"
+    assert reporter.reports == {"u": PodReport("no pool")}, "a run that ends early leaves them"
     reporter.keep(["u"])
     reporter.finish()
-    assert reporter.failures == {}, "another launcher serves the pod, or a node has room for it"
+    assert reporter.reports == {}, "another launcher serves the pod, or a node has room for it"
