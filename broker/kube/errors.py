@@ -29,8 +29,9 @@ class ApiError(Exception):
 
     @property
     def by_policy(self) -> bool:
-        """Whether a policy, a webhook or a schema refuses the request, which a repetition changes not."""
-        return type(self) in (ApiError, Forbidden, Invalid) and 400 <= self.status < 500
+        """Whether a policy, a webhook or a schema stops the request: a person has to look at it."""
+        refused = type(self) in (ApiError, Forbidden, Invalid) and 400 <= self.status < 500
+        return refused or isinstance(self, WebhookFailed)
 
 
 class NotFound(ApiError):
@@ -79,6 +80,10 @@ class Unavailable(ApiError):
     """The API server has trouble of its own (5xx), or no answer came (status 0)."""
 
 
+class WebhookFailed(ApiError):
+    """A webhook with the failure policy Fail does not answer; requests that it does not see succeed."""
+
+
 # A reason is more exact than a code: 409 is a conflict or a name that is taken.
 _BY_REASON: Mapping[str, type[ApiError]] = {
     "AlreadyExists": AlreadyExists,
@@ -96,6 +101,11 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 }
 
 
+# No reason and no code of its own:
+# https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go
+_OF_WEBHOOK: Final = "failed calling webhook "
+
+
 # Failures outside the broker; callers add their provider's error.
 EXPECTED: Final[Errors] = (ApiError, OSError, HTTPError)
 
@@ -107,8 +117,11 @@ def from_status(status: Mapping[str, Any], *, code: int = 0, retry_after: str = 
     details = dict(status.get("details") or {})
     if retry_after.isdigit():
         details.setdefault("retryAfterSeconds", int(retry_after))
+    message = status.get("message") or ""
     kind = _BY_REASON.get(reason) or _BY_STATUS.get(code) or (Unavailable if code >= 500 else ApiError)
-    return kind(code, reason, status.get("message") or "", details)
+    if reason == "InternalError" and _OF_WEBHOOK in message:
+        kind = WebhookFailed
+    return kind(code, reason, message, details)
 
 
 def from_reply(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:

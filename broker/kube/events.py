@@ -29,7 +29,7 @@ from broker.apis.meta import Object
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable
+from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable, WebhookFailed
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 
@@ -296,7 +296,9 @@ class Recorder:
 
     def _failed(self, series: _EventSeries, error: ApiError) -> None:
         series.attempts += 1
-        retried = isinstance(error, Unavailable | TooManyRequests) and series.attempts < ATTEMPTS
+        retried = (
+            isinstance(error, Unavailable | TooManyRequests | WebhookFailed) and series.attempts < ATTEMPTS
+        )
         event = series.event
         log.debug("event not written", reason=event.reason, object=event.about.name, error=str(error))
         if retried:

@@ -20,7 +20,7 @@ from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Request
 from broker.kube.conditions import owner_reference
-from broker.kube.errors import Forbidden
+from broker.kube.errors import ApiError, Forbidden, from_status
 from broker.oncall.metrics import REGISTRY
 from broker.oncall.pod_reports import NOMINATED
 from local.demo import kubelets
@@ -424,7 +424,21 @@ def test_pod_that_lost_its_machine_to_another_pod_gets_another_claim(stack: Stac
 
 
 @pytest.mark.covers("KRP-35")
-def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden(403, "Forbidden", "a policy denied it"),
+        from_status(
+            {
+                "code": 500,
+                "reason": "InternalError",
+                "message": 'failed calling webhook "w": a policy denied it',
+            }
+        ),
+    ],
+    ids=["denied", "webhook down"],
+)
+def test_a_claim_that_is_refused_stops_no_other(stack: Stack, error: ApiError) -> None:
     stack.node_class(preference="none")
     pool(stack)
     refused: list[str] = []
@@ -437,7 +451,7 @@ def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
         return bool(name == refused[0])
 
     def refuse(_: Any) -> None:
-        raise Forbidden(403, "Forbidden", "a policy denied it")
+        raise error
 
     stack.tap.on(first_claim, refuse, times=-1)
     start(stack)
@@ -447,7 +461,7 @@ def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
         key.split("/")[1] for claim in claims(stack) for key in claim.annotations[names.PODS].split(",")
     }
     (left,) = {*waiting} - served_pods
-    stack.until_event(left, FAILED, kind="Pod", text=f"NodeClaim {refused[0]} was refused: a policy denied")
+    stack.until_event(left, FAILED, kind="Pod", text=f"NodeClaim {refused[0]} was refused: {error}")
     stack.tap.heal()
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.5)
 

@@ -39,7 +39,7 @@ from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.newest import pods_on
 from broker.kube.context import ControllerContext
-from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, WebhookFailed
 from broker.kube.refusals import ask_first
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
@@ -100,7 +100,7 @@ class MoveController:
                 created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))
             except AlreadyExists:
                 return False
-            except (Invalid, Forbidden) as error:
+            except (Invalid, Forbidden, WebhookFailed) as error:
                 for old_node in olds:
                     self._fail(old_node, label.cause, f"its replacement cannot be created: {error}")
                 return False

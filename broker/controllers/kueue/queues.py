@@ -30,7 +30,7 @@ from broker.controllers.kueue.render import (
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.controller import Result
-from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable, WebhookFailed
 from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
 from broker.quota.usage import ReservationKey
@@ -84,7 +84,7 @@ class QueueController:
             return None  # its objects in Kueue stay until it can be read again
         try:
             problems = tuple(self._problems(reserved, reservation))
-        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+        except (Invalid, Forbidden, NotFound, Unavailable, WebhookFailed) as error:
             if not error.status:
                 raise  # no answer came: the API server failed, not Kueue
             problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
@@ -209,7 +209,7 @@ class QueueController:
             current = None
         try:
             self._write(informer, current, desired, reservation)
-        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+        except (Invalid, Forbidden, NotFound, Unavailable, WebhookFailed) as error:
             if not error.status:
                 raise
             return _refusal(title, error)
@@ -293,7 +293,7 @@ class QueueController:
 
 def _refusal(name: str, error: ApiError) -> ReservationProblem:
     """The problem of a failed write, with the API server's own message: it names the webhook behind it."""
-    if isinstance(error, Unavailable | NotFound):
+    if isinstance(error, Unavailable | NotFound | WebhookFailed):
         return ReservationProblem(
             reason=UNAVAILABLE,
             message=f"{name} cannot be written: {error.message}; see whether Kueue's controller runs and its "

@@ -40,6 +40,16 @@ def test_the_class_follows_reason_and_code(code: int, reason: str, expected: typ
         assert str(error) == f"said ({code} {reason})"
 
 
+def test_a_webhook_that_does_not_answer_is_no_outage_of_the_api_server() -> None:
+    """Other requests succeed, so one refused object must not end a pass over many."""
+    text = (
+        'Internal error occurred: failed calling webhook "validate.example": failed to call webhook: refused'
+    )
+    error = from_status({"code": 500, "reason": "InternalError", "message": text})
+    assert isinstance(error, errors.WebhookFailed) and error.by_policy
+    assert not isinstance(error, errors.Unavailable)
+
+
 @pytest.mark.parametrize(
     ("headers", "details", "seconds"),
     [

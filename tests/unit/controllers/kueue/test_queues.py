@@ -32,7 +32,7 @@ from broker.controllers.kueue.queues import QueueController
 from broker.controllers.kueue.render import CONTROLLER
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable, WebhookFailed
 from broker.kube.events import Recorder
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
@@ -550,7 +550,7 @@ WEBHOOK = 'failed calling webhook "vclusterqueue.kb.io": connection refused'
 @pytest.mark.parametrize(
     ("error", "reason", "again"),
     [
-        (Unavailable(500, "InternalError", WEBHOOK), "KueueUnavailable", 30.0),
+        (WebhookFailed(500, "InternalError", WEBHOOK), "KueueUnavailable", 30.0),
         (
             NotFound(404, "NotFound", "the server could not find the requested resource"),
             "KueueUnavailable",
@@ -589,7 +589,7 @@ def test_a_refused_write_to_a_held_queue_is_reported(world: World) -> None:
     world.edit({"spec": {"resourceGroups": TWICE}})
 
     def fails(_: Any) -> None:
-        raise Unavailable(500, "InternalError", WEBHOOK)
+        raise WebhookFailed(500, "InternalError", WEBHOOK)
 
     world.tap.on(lambda request: request.method == "PATCH", fails, times=-1)
     world.reconcile()
