@@ -162,6 +162,16 @@ def dump(attempts: Iterable[Attempt]) -> str:
     return orjson.dumps(rows).decode()
 
 
+def repeated(claim: NodeClaim) -> Attempt | None:
+    """The claim's last attempt, if EC2 refused it for a cause that no other option avoids; the same launch is
+    tried again.
+    """
+    last = next(reversed(recorded(claim)), None)
+    if last is None or last.outcome is not Outcome.REFUSED or last.class_ is None:
+        return None
+    return None if last.class_.policy.elsewhere else last
+
+
 def recorded(claim: NodeClaim) -> list[Attempt]:
     """The attempts in the claim's annotation, oldest first; none if it was edited into another form."""
     try:

@@ -14,7 +14,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Kind
+from broker.capacity.attempts import Attempt, Outcome
+from broker.capacity.model import Pool
 from broker.kube.conditions import timestamp
+from broker.oncall.journal import dump
+from providers.errors import ErrorClass
 
 from .kit import claim, main, run
 from .town import DRAWS, P5, SINCE, A, Town, condition, owned_by
@@ -98,6 +102,34 @@ def test_pod_with_a_waiting_claim_shows_the_options_of_that_claim(town: Town) ->
     assert page["why"][0]["claim"] == "train-0" and page["why"][0]["reason"] == "New"
     assert page["next"] == [f"NodeClaim train-0 is launched next into {town.world.odcr} ({P5}, {A})"]
     assert page["options"] == town.explain("claim", "train-0")["options"]
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize("class_", [ErrorClass.PERMISSION, ErrorClass.PROFILE_UNKNOWN])
+def test_page_of_a_claim_whose_launch_is_refused_each_time_names_the_remedy(
+    town: Town, class_: ErrorClass
+) -> None:
+    waits_with_a_claim(town)
+    refusal = Attempt(
+        claim="train-0",
+        node_class="training",
+        pool=Pool(capacity_type="reserved", instance_type=P5, zone=A, reservation=town.world.odcr),
+        outcome=Outcome.REFUSED,
+        at=SINCE,
+        code="UnauthorizedOperation",
+        class_=class_,
+        next_step=class_.policy.next_step,
+    )
+    annotations = {names.ATTEMPTS: dump([refusal])}
+    town.client.patch(NodeClaim.KIND, "train-0", {"metadata": {"annotations": annotations}})
+    page = town.explain("pod", "train", "-n", "ml")
+    (step,) = page["next"]
+    assert step == f"NodeClaim train-0 {town.explain('claim', 'train-0')['decision']}"
+    assert "is tried again into" in step and "launched next" not in step
+    assert f"with UnauthorizedOperation: {class_.policy.next_step}" in step
+    (helps,) = page["do"]
+    assert helps["command"] == "capacity-broker explain claim train-0"
+    assert class_.policy.next_step in helps["why"] and "free" not in helps["why"]
 
 
 @pytest.mark.covers("ONC-01")

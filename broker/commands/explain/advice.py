@@ -14,6 +14,7 @@ from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
+from broker.oncall.journal import repeated
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import CLASS_GONE, KARPENTERS, own_requirements
 from broker.oncall.waiting_pods import WaitingPod, grouped
@@ -297,6 +298,9 @@ def _by_options(
     situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
     if any(row["verdict"] == "next" for row in rows):
+        own = (claim for claim in situation.claims if claim.name == pod.claim)
+        if (refusal := next(filter(None, map(repeated, own)), None)) is not None:
+            yield f"capacity-broker explain claim {pod.claim}", f"EC2 refused the launch: {refusal.next_step}"
         yield "capacity-broker watch", "an option is free: it shows the launch"
     elif begins := next((row["message"] for row in rows if row["verdict"] == "soon"), ""):
         yield "capacity-broker watch", f"{begins}: it shows the launch"

@@ -19,7 +19,7 @@ from broker.capacity.model import Claim
 from broker.capacity.supply import LaunchSupply
 from broker.commands.explain import claims
 from broker.commands.explain.decision import unplanned
-from broker.commands.explain.options import ClaimForecast, forecast_planned
+from broker.commands.explain.options import ClaimForecast, forecast_planned, tried_again
 from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.reading import with_events
 from broker.commands.explain.situation import Situation
@@ -61,7 +61,7 @@ class LiveForecaster:
             why = f"class {subject.node_class} is not ready"
             return ClaimForecast(decision=unplanned(why).sentence)
         known = [plan for plan in plans.values() if plan.node_class in supply.classes]
-        return forecast_planned(subject, known, supply, launched=in_gangs(claims))
+        return tried_again(forecast_planned(subject, known, supply, launched=in_gangs(claims)), claim)
 
     def _readable(
         self, waiting: Mapping[str, NodeClaim]

@@ -32,8 +32,10 @@ from broker.capacity.ways import ways
 from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import Decision, decided, unplanned
 from broker.commands.plan.claims import considered
+from broker.oncall.journal import repeated
 from broker.placement.claims import in_gangs
 from broker.reservations.claims import ending_claims
+from broker.text import format_time, plain
 
 VERDICTS: Final = ("next", "then", "skipped", "soon", "later", "unfit")  # of an option, the best first
 
@@ -103,7 +105,8 @@ def forecast_claim(
         entitlements=entitlements,
         ending=ending_claims(every),
     )
-    return forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(every))
+    forecast = forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(every))
+    return tried_again(forecast, subject)
 
 
 def forecast_planned(
@@ -126,6 +129,15 @@ def forecast_planned(
         shortages=blocking(catalog.shortage(option, candidates.known) for option in candidates.options),
         waits_for=nominated.odcr_ids if nominated is not None else slot,
     )
+
+
+def tried_again(forecast: ClaimForecast, claim: NodeClaim) -> ClaimForecast:
+    """The forecast of a claim whose next launch EC2 may refuse as it did the last one."""
+    option = next((row["pool"] for row in forecast.rows if row["verdict"] == "next"), "")
+    if not option or (last := repeated(claim)) is None:
+        return forecast
+    refusal = f"EC2 refused the last launch at {format_time(last.at)} with {last.code}: {last.next_step}"
+    return replace(forecast, decision=f"is tried again into {plain(option)}; {refusal}")
 
 
 def any_of(forecasts: Sequence[ClaimForecast]) -> ClaimForecast:
