@@ -6,9 +6,8 @@ from typing import Final, NamedTuple
 
 # The beginning of the events of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
-# The reason and the beginning of their events on a pod that gets a node.
+# The reason of their events on a pod that gets a node.
 NOMINATED: Final = "Nominated"
-NOMINATED_POD: Final = "Pod should schedule on: "
 
 
 class PodReport(NamedTuple):
@@ -23,7 +22,4 @@ class PodReport(NamedTuple):
 
 
 def of_event(message: str) -> PodReport:
-    """Reads an event of either launcher. Karpenter may add the node to the claim (scheduling/events.go)."""
-    if message.startswith(NOMINATED_POD):
-        return PodReport("", room=message.removeprefix(NOMINATED_POD).split(",")[0].partition("/")[2])
     return PodReport(message.removeprefix(FAILED_POD))

@@ -38,12 +38,14 @@ def of_scheduler(event: Event) -> bool:
 
 
 def reports(events: Iterable[Event]) -> dict[str, PodReport]:
-    """The last report on each pod, by its uid; the events are the oldest first."""
-    return {
-        event.involved_object.uid: of_event(event.message)
+    """The last report of each pod that got no node since, by its uid; the events are the oldest first."""
+    last = {
+        event.involved_object.uid: event
         for event in events
         if event.involved_object.kind == Pod.KIND.kind and event.reason in (FAILED_SCHEDULING, NOMINATED)
     }
+    failed = ((uid, event) for uid, event in last.items() if event.reason == FAILED_SCHEDULING)
+    return {uid: of_event(event.message) for uid, event in failed}
 
 
 def concerned(event: Event) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
-from broker.oncall.pod_reports import FAILED_POD, NOMINATED, NOMINATED_POD, PodReport
+from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
 from broker.placement.packing_model import Packing
 from broker.placement.pool_choice import NO_MACHINE, OFFERING
 from broker.quota.resolve import UnresolvedName
@@ -71,7 +71,7 @@ class PodReporter:
         self._nominated(pod, "nodeclaim" if claim else "node", target)
 
     def _nominated(self, pod: Waiting, kind: str, target: str) -> None:
-        self._record(pod, "Normal", NOMINATED, f"{NOMINATED_POD}{kind}/{target}")
+        self._record(pod, "Normal", NOMINATED, f"Pod should schedule on: {kind}/{target}")
 
     def failed(self, pod: Waiting, reason: str, *, held: bool = False) -> None:
         """Why no machine is opened for the pod. `held`: for a reason of its own."""

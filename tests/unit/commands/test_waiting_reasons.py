@@ -56,34 +56,6 @@ def test_reason_that_a_launcher_took_back_is_shown_no_more(more: dict[str, Any],
 
 
 @pytest.mark.covers("ONC-02", "ONC-03")
-@pytest.mark.parametrize(
-    ("target", "claim", "reason"),
-    [
-        ("nodeclaim/running", "running", "NodeNotReady"),
-        ("nodeclaim/running, node/n-1", "running", "NodeNotReady"),
-        ("node/n-1", "running", "NodeNotReady"),
-        ("nodeclaim/gone", "", "OtherController"),
-    ],
-)
-def test_pod_waits_for_the_claim_that_karpenters_event_names(target: str, claim: str, reason: str) -> None:
-    """Karpenter writes on no claim for which pods it was made."""
-    document = pool().wire()
-    document["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
-    own = launched().wire()
-    own["metadata"]["annotations"] = {}
-    own["status"]["nodeName"] = "n-1"
-    events = [event("Nominated", f"Pod should schedule on: {target}", "20")]
-    (row,) = Situation(
-        now=NOW,
-        pods=[pod()],
-        claims=[NodeClaim.decode(own)],
-        pools=[NodePool.decode(document)],
-        karpenter_events=events,
-    ).waiting_pods
-    assert (row.claim, row.reason) == (claim, reason), row
-
-
-@pytest.mark.covers("ONC-02", "ONC-03")
 def test_gated_pod_waits_for_no_full_reservation_of_karpenters_class() -> None:
     advised = {"type": names.RESERVATIONS_ADVISED, "status": "True", "reason": "Advised"}
     node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [advised]}})
