@@ -40,6 +40,9 @@ class OnDemandCapacityReservationStatus(Model):
     state: Annotated[str, crd("Its state in EC2, such as active, pending, cancelled or expired.")] = ""
     start: Annotated[Time | None, crd("When it starts, or started.")] = None
     end: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None
+    drain: Annotated[
+        Time | None, crd("When the nodes of a Capacity Block begin to drain; empty for other kinds.")
+    ] = None
     source: Annotated[Maker, crd("Its creator, according to its tags.")] = "other"
     reservation_type: Annotated[str, crd("default, capacity-block or interruptible.")] = "default"
     match_criteria: Annotated[
@@ -74,9 +77,14 @@ class OnDemandCapacityReservationStatus(Model):
     ] = ()
 
     @property
+    def active(self) -> bool:
+        """Whether EC2 holds its capacity and bills it."""
+        return facts_of(self.state).phase == "active"
+
+    @property
     def idle(self) -> int:
         """Free slots that are paid for."""
-        return self.available if facts_of(self.state).phase == "active" else 0
+        return self.available if self.active else 0
 
     @property
     def over(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -20,7 +20,7 @@ from broker.apis.meta import condition, true_condition
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
-from broker.text import InvalidText, abridged, counted, decode_time
+from broker.text import InvalidText, abridged, counted, decode_time, format_time
 
 MOST_NAMED: Final = 3
 DAEMON_SET: Final = "DaemonSet"
@@ -29,8 +29,10 @@ Draws = Callable[[NodeClaim], ReservationKey | UnresolvedName | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUser:
-    """The user of a slot. `owner`: the CapacityReservation that it draws from; empty for none. `until`: the
-    latest known time at which it leaves; `ends`: why.
+    """The user of a slot. `owner`: the CapacityReservation that it draws from; empty for none.
+
+    `ends`: why its claim or its pods end, if they do. `until`: the latest known time at which it leaves;
+    `why`: the cause, also if it is the reservation's end.
     """
 
     claim: str
@@ -39,8 +41,9 @@ class SlotUser:
     pods: tuple[str, ...]
     owner: str
     since: datetime | None
-    until: datetime | None = None
     ends: str = ""
+    until: datetime | None = None
+    why: str = ""
 
     @property
     def named(self) -> str:
@@ -68,12 +71,21 @@ class SlotUse:
     holders: tuple[SlotUser, ...]
     kept: int = 0
     tenancy: str = "default"
+    active: bool = True
     begins: datetime | None = None
     ends: datetime | None = None
+    drains: datetime | None = None
 
     @property
     def elsewhere(self) -> int:
-        return max(0, self.total - self.unused - len(self.holders))
+        return max(0, self.total - self.unused - len(self.holders)) if self.active else 0
+
+    @property
+    def leaves(self) -> tuple[datetime | None, str]:
+        """When it takes the slots from its users, and why; neither if it has no end."""
+        if self.drains is not None:
+            return self.drains, f"its node drains before Capacity Block {self.id} ends"
+        return (self.ends, "the reservation ends") if self.ends is not None else (None, "")
 
     @property
     def unused(self) -> int:
@@ -86,11 +98,13 @@ class SlotUse:
     @property
     def summary(self) -> str:
         """The use of the slots in a sentence."""
-        state = "" if self.state == "active" else f", {self.state}"
         held = f", held by {self.held_by}" if self.held_by else ""
         free = f"{self.free} of {self.total} free" if self.unused else f"full ({self.total} of {self.total})"
+        if not self.active:
+            begins = f", starts at {format_time(self.begins)}" if self.begins is not None else ""
+            free = f"{self.state}{begins}"
         kept = f", {self.kept} kept for certain claims" if self.kept else ""
-        return f"{self.id} ({self.type}, {self.zone}{state}): {free}{kept}{held}"
+        return f"{self.id} ({self.type}, {self.zone}): {free}{kept}{held}"
 
 
 def held_by(holders: Iterable[SlotUser], elsewhere: int) -> str:
@@ -167,9 +181,9 @@ def _use(
     promised: int,
 ) -> SlotUse:
     status = mirror.status
-    held = [holder(claim, pods.get(claim.status.node_name, ()), draws) for claim in claims]
+    held = [*claims]
     unused = unheld(mirror, len(held))
-    return SlotUse(
+    use = SlotUse(
         id=mirror.name,
         type=status.type,
         zone=status.zone,
@@ -179,18 +193,29 @@ def _use(
         kept=min(promised, unused),
         owner=str(owner) if owner else "",
         node_classes=frozenset(status.node_classes),
-        holders=tuple(sorted(held, key=lambda row: (row.since is None, row.since, row.claim))),
+        holders=(),
         tenancy=status.tenancy or "default",
+        active=status.active,
         begins=status.start,
         ends=status.end,
+        drains=status.drain,
     )
+    users = [holder(claim, pods.get(claim.status.node_name, ()), draws, use) for claim in held]
+    by_age = sorted(users, key=lambda row: (row.since is None, row.since, row.claim))
+    return replace(use, holders=tuple(by_age))
 
 
-def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws) -> SlotUser:
-    """A claim with an instance, as the user of its slot. `pods`: those on its node."""
+def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws, use: SlotUse | None) -> SlotUser:
+    """A claim with an instance, as the user of its slot. `pods`: those on its node. `use`: its reservation;
+    None outside reservations.
+    """
     launched = condition(claim.status.conditions, names.LAUNCHED)
     drawn = draws(claim)
-    until, why = _end(claim, pods)
+    own, ends = _end(claim, pods)
+    until, why = own, ends
+    last, ended = use.leaves if use is not None else (None, "")
+    if last is not None and (last < own if own is not None else not ends):
+        until, why = last, ended
     return SlotUser(
         claim=claim.name,
         node=claim.status.node_name,
@@ -198,8 +223,9 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws) -> SlotUser:
         pods=tuple(sorted(pod.key for pod in pods)),
         owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
         since=(launched and launched.last_transition_time) or claim.metadata.creation_timestamp,
+        ends=ends,
         until=until,
-        ends=why,
+        why=why,
     )
 
 

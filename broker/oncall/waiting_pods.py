@@ -230,7 +230,7 @@ def _full(
         named = [*advised_uses(verdicts[0].pool, around)]
     else:
         named = [use for id_ in full_ids(message) if (use := around.uses.get(id_))]
-    full = [use for use in named if not use.free and use.state == "active"]
+    full = [use for use in named if not use.free and use.active]
     suits = around.room.suits
     allowed: list[Requirements] = [claim_requirements(claim)] if full and claim is not None else []
     for verdict in verdicts if full else ():

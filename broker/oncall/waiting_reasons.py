@@ -158,7 +158,7 @@ def _of_others(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[s
     if not advised:
         return OTHER_CONTROLLER, f"{accepts}; {last_report(pod, around)}"
     texts = abridged([use.summary for use in advised], MOST_NAMED)
-    full = not buys(chosen) and not any(use.free for use in advised)
+    full = not buys(chosen) and any(use.active for use in advised) and not any(use.free for use in advised)
     return (RESERVATIONS_FULL if full else OTHER_CONTROLLER), (
         f"{accepts}; the reservations of class {ref.name}: {texts}; {last_report(pod, around)}"
     )

@@ -133,11 +133,13 @@ def _slots(row: SlotRow, scope: VisibleScope) -> SlotRow:
     def mark(known: SlotMark) -> SlotMark:
         if known.user is None:
             return known
+        ends = "it ends" if known.user.ends else ""
         user = replace(
             known.user,
             owner=scope.owner(known.user.owner),
             pods=scope.pods(known.user.pods),
-            ends="it ends" if known.user.ends else "",
+            ends=ends,
+            why=ends if known.user.why == known.user.ends else known.user.why,
         )
         return replace(known, user=user)
 

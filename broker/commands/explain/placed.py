@@ -12,6 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.event_facts import concerned, happened, times
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.situation import Situation, draw_rights
+from broker.commands.explain.slot_rows import end_of
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
@@ -53,11 +54,9 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     slot = occupied_odcr(claim)
     use = situation.slot_uses.get(slot)
     pods = workloads_on(claim, situation.every_pod)
-    user = holder(claim, pods, draw_rights(situation).of_claim)
+    user = holder(claim, pods, draw_rights(situation).of_claim, use)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")
-    end = user.until or (use.ends if use is not None else None)
-    why = user.ends or ("the reservation ends" if end else "")
     owned = f" of {use.owner}" if use is not None and use.owner else ""
     return {
         "claim": claim.name,
@@ -72,12 +71,10 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "pods": [pod.key for pod in pods],
         "usd_hour": situation.price_of(claim),
         "since": user.since and timestamp(user.since),
-        "until": end and timestamp(end),
-        "why_until": why,
         "where": f"{claim.name}\n{type_} in {zone}",
         "slot": f"{slot or 'outside reservations'}{owned}\n{kind}".rstrip(),
         "beside": abridged([pod.key for pod in pods], 3),
-        "end": (f"{format_time(end).replace('T', ' ')}: {why}" if end else why) or "not known",
+        **end_of(user),
     }
 
 
@@ -92,8 +89,9 @@ def _next_of_node(
         yield from (f"{row.sign}: {row.next}" for row in rows)
     elif why := leaving(claim):
         yield f"NodeClaim {claim.name} {why}"
-    elif use and use.ends and claim.labels.get(names.RESERVATION_TYPE) == "capacity-block":
-        yield f"its node ends with Capacity Block {use.id} at {format_time(use.ends)}"
+    elif use and use.drains and use.ends:
+        drain, end = format_time(use.drains), format_time(use.ends)
+        yield f"its node drains from {drain} on, before Capacity Block {use.id} ends at {end}"
     else:
         yield "nothing: its node stays"
 

@@ -45,7 +45,7 @@ def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str,
     named = {"role": role, "slot": use.id, "type": use.type, "zone": use.zone, "owner": use.owner or None}
     place = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
     for user in use.holders:
-        yield {**named, "place": place, **_user(user, use, now)}
+        yield {**named, "place": place, **_user(user, now)}
     if use.free:
         yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
     if use.kept:
@@ -65,18 +65,23 @@ _NO_CLAIM: Final[Mapping[str, Any]] = {
 }
 
 
-def _user(user: SlotUser, use: SlotUse, now: datetime) -> dict[str, Any]:
-    until = user.until or use.ends
-    known = user.ends or ("the reservation ends" if use.ends else "")
-    end = f"{format_time(until).replace('T', ' ')}: {known}" if until else known
+def end_of(user: SlotUser) -> dict[str, Any]:
+    """When the user leaves its slot, and why."""
+    end = f"{format_time(user.until).replace('T', ' ')}: {user.why}" if user.until else user.why
+    return {
+        "until": user.until and timestamp(user.until),
+        "why_until": user.why,
+        "end": end or "not known",
+    }
+
+
+def _user(user: SlotUser, now: datetime) -> dict[str, Any]:
     return {
         "claim": user.claim,
         "pods": list(user.pods),
         "draws_from": user.owner,
         "since": user.since and timestamp(user.since),
-        "until": until and timestamp(until),
-        "why_until": known,
         "holder": f"{user.named}{f', draws from {user.owner}' if user.owner else ''}",
         "for": age(now - user.since) if user.since else None,
-        "end": end or "not known",
+        **end_of(user),
     }

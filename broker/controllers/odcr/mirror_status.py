@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from broker.apis.capacity_broker import OnDemandCapacityReservationStatus
+from broker.capacity.matching import ends_at
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.reservations.odcr_view import OdcrView
@@ -57,6 +58,7 @@ def status_of(
         state=odcr.state,
         start=_seconds(odcr.start),
         end=_seconds(odcr.end),
+        drain=_seconds(ends_at(odcr)) if odcr.prepaid else None,
         source=odcr.maker,
         reservation_type=odcr.kind,
         match_criteria=odcr.match_criteria,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -112,6 +113,26 @@ def test_pod_of_karpenter_waits_for_full_reservations_only_if_nothing_else_serve
         mirrors=[mirror(free=0)],
     ).waiting_pods
     assert (row.reason, row.full) == (reason, full) and message.partition(". pre")[0] in row.message
+
+
+@pytest.mark.covers("ONC-03", "CAP-08")
+def test_reservation_that_begins_later_is_not_full_for_a_pod_of_karpenter() -> None:
+    """EC2 shows none of it as free, and no instance is in it."""
+    advised = {"type": names.RESERVATIONS_ADVISED, "status": "True", "reason": "Advised"}
+    node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [advised]}})
+    document = pool(capacity="reserved").wire()
+    document["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+    later = mirror(free=0).wire()
+    later["status"] |= {"state": "scheduled", "start": "2026-11-29T08:00:00Z"}
+    (row,) = Situation(
+        now=NOW,
+        pods=[pod()],
+        pools=[NodePool.decode(document)],
+        classes=[node_class],
+        mirrors=[OnDemandCapacityReservation.decode(later)],
+    ).waiting_pods
+    assert (row.reason, row.full) == ("OtherController", ())
+    assert f"cr-1 ({P5}, {A}): scheduled, starts at 2026-11-29T08:00:00Z;" in row.message
 
 
 @pytest.mark.covers("ONC-01")
