@@ -7,19 +7,25 @@ difference. New nodes carry the taint of the unregistered and are not ready at f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
 from broker.apis.label_names import RENAMED
 from broker.apis.meta import condition
 from broker.capacity.types import type_labels, zone_labels
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
+from broker.kube.errors import NotFound
 from broker.kube.removal import remove
+from broker.placement.quantities import EPHEMERAL_STORAGE
 from local.demo.simulated import Simulated
 from providers.model import Instance, InstanceType
+
+_ROOT: Final = "20Gi"  # of an instance that no claim has
 
 
 class Machines(Protocol):
@@ -48,12 +54,23 @@ class Kubelets(Simulated):
                 self._joined.add(name)
                 self._client.create(Node.KIND, _node(name, instance, types[instance.instance_type]))
             elif (ready := condition(nodes[name].status.conditions, names.READY)) and ready.status != "True":
-                self._client.patch(
-                    Node.KIND, name, {"status": {"conditions": [self._ready()]}}, subresource="status"
-                )
+                status = {"conditions": [self._ready()], **self._storage(nodes[name])}
+                self._client.patch(Node.KIND, name, {"status": status}, subresource="status")
         for name, node in nodes.items():
             if name not in running and (names.REGISTERED in node.labels or name in self._joined):
                 remove(self._client, Node.KIND, node)
+
+    def _storage(self, node: Node) -> dict[str, Any]:
+        """The room on the root volume: that of its claim, as EC2 does not describe it with the instance."""
+        claims: Sequence[Mapping[str, Any]] = ()
+        with suppress(NotFound):  # no such kind
+            claims = self._client.list(NodeClaim.KIND)[0]
+        by_id = {status.get("providerID"): status for status in (raw.get("status", {}) for raw in claims)}
+        known = by_id.get(node.spec.provider_id, {})
+        return {
+            part: {EPHEMERAL_STORAGE: known.get(part, {}).get(EPHEMERAL_STORAGE, _ROOT)}
+            for part in ("capacity", "allocatable")
+        }
 
     def _ready(self) -> dict[str, Any]:
         return {

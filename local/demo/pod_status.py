@@ -14,17 +14,12 @@ Json = dict[str, Any]
 def running(pod: Json, address: str, at: datetime) -> Json:
     """The status of a pod that runs since `at`."""
     now = timestamp(at)
-    containers = [
-        {
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": "",
-            "ready": True,
-            "started": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": now}},
-        }
-        for container in pod["spec"]["containers"]
+    up, done = {"running": {"startedAt": now}}, {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    containers = [_container(container, up) for container in pod["spec"]["containers"]]
+    # An init container with this policy is a sidecar, which runs on.
+    inits = [
+        _container(container, up if container.get("restartPolicy") == "Always" else done)
+        for container in pod["spec"].get("initContainers", ())
     ]
     known = [c for c in pod.get("status", {}).get("conditions", ()) if c["type"] not in _CONDITIONS]
     own = [{"type": type_, "status": "True", "lastTransitionTime": now} for type_ in _CONDITIONS]
@@ -35,4 +30,17 @@ def running(pod: Json, address: str, at: datetime) -> Json:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "containerStatuses": containers,
+        **({"initContainerStatuses": inits} if inits else {}),
+    }
+
+
+def _container(container: Json, state: Json) -> Json:
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": True,
+        "started": "running" in state,
+        "restartCount": 0,
+        "state": state,
     }

@@ -21,14 +21,14 @@ import orjson
 from broker.apis.core import Node, Pod
 from broker.apis.godel import GodelDeployment, GodelReplicaSet
 from broker.apis.meta import Kind
-from broker.apis.storage import PersistentVolume, PersistentVolumeClaim
+from broker.apis.storage import PersistentVolumeClaim
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import AlreadyExists, ApiError, NotFound
-from broker.placement.storage import BIND_COMPLETED
 from local.demo.pod_status import running
 from local.demo.simulated import Simulated
+from local.demo.volumes import bind, bind_claims
 
 Json = dict[str, Any]
 EVERY: Final = 0.1
@@ -67,6 +67,7 @@ class Workloads(Simulated):
 
         Raises ApiError.
         """
+        bind_claims(self._client)
         for kind, keep in self._keepers().items():
             pods = _pods(self._list(Pod.KIND))
             for workload in self._list(kind):
@@ -210,7 +211,7 @@ class Workloads(Simulated):
             template["metadata"]["name"]: f"{template['metadata']['name']}-{name}" for template in templates
         }
         for template in templates:
-            self._bind_volume(template, claimed[template["metadata"]["name"]], stateful_set)
+            self._claim_volume(template, claimed[template["metadata"]["name"]], stateful_set)
         kept = [volume for volume in pod["spec"].get("volumes", ()) if volume["name"] not in claimed]
         pod["spec"]["volumes"] = [
             *kept,
@@ -218,23 +219,13 @@ class Workloads(Simulated):
         ]
         return pod
 
-    def _bind_volume(self, template: Json, claim: str, stateful_set: Json) -> None:
-        namespace, volume = stateful_set["metadata"]["namespace"], f"pv-{claim}"
-        spec = {**template["spec"], "volumeName": volume, "storageClassName": ""}
-        metadata = {"name": claim, "namespace": namespace, "annotations": {BIND_COMPLETED: "yes"}}
-        body = {"metadata": metadata, "spec": spec}
+    def _claim_volume(self, template: Json, name: str, stateful_set: Json) -> None:
+        """Creates and binds the claim, unless its user did."""
+        namespace = stateful_set["metadata"]["namespace"]
+        spec = {**template["spec"], "storageClassName": ""}
         with suppress(AlreadyExists):
-            self._client.create(PersistentVolumeClaim.KIND, body)
-        shared = {key: template["spec"][key] for key in ("accessModes",)}
-        capacity = template["spec"]["resources"]["requests"]
-        source = {"hostPath": {"path": f"/var/lib/demo/{volume}"}}
-        with suppress(AlreadyExists):
-            volume_spec = {**shared, **source, "capacity": capacity}
-            self._client.create(PersistentVolume.KIND, {"metadata": {"name": volume}, "spec": volume_spec})
-        bound = {"status": {"phase": "Bound"}}
-        self._client.patch(
-            PersistentVolumeClaim.KIND, claim, bound, namespace=namespace, subresource="status"
-        )
+            body = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+            bind(self._client, self._client.create(PersistentVolumeClaim.KIND, body))
 
     # ---- Jobs
 

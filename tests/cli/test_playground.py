@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Node, Pod
+from broker.apis.storage import PersistentVolume, PersistentVolumeClaim
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.kube.client import Client
@@ -138,6 +139,45 @@ def test_stateful_set_numbers_its_pods_and_has_volumes(scene: Scene) -> None:
     scene.user.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}}, namespace="default")
     assert {pod.name for pod in run(scene, "db", 1)} == {"db-0"}
     gone(scene, STATEFUL_SETS, "db")
+
+
+VOLUME_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+@pytest.mark.covers("ONC-07")
+def test_stateful_set_runs_with_a_volume_of_its_user(scene: Scene) -> None:
+    volume = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/v"}}
+    scene.user.create(PersistentVolume.KIND, {"metadata": {"name": "own"}, "spec": volume})
+    metadata = {"name": "data-kept-0", "namespace": "default"}
+    spec = {**VOLUME_CLAIM, "storageClassName": "", "volumeName": "own"}
+    scene.user.create(PersistentVolumeClaim.KIND, {"metadata": metadata, "spec": spec})
+    templates = [{"metadata": {"name": "data"}, "spec": VOLUME_CLAIM}]
+    body = workload("kept", replicas=1, serviceName="kept", volumeClaimTemplates=templates)
+    scene.user.create(STATEFUL_SETS, body)
+    run(scene, "kept", 1)
+    gone(scene, STATEFUL_SETS, "kept")
+
+
+@pytest.mark.covers("ONC-07")
+def test_pod_with_a_claim_a_sidecar_and_ephemeral_storage_runs(scene: Scene) -> None:
+    metadata = {"name": "scratch", "namespace": "default"}
+    scene.user.create(PersistentVolumeClaim.KIND, {"metadata": metadata, "spec": VOLUME_CLAIM})
+    requests = {"requests": {"cpu": "10", "ephemeral-storage": "5Gi"}}
+    spec = {
+        "containers": [{"name": "main", "image": "nginx", "resources": requests}],
+        "initContainers": [
+            {"name": "migrate", "image": "nginx"},
+            {"name": "proxy", "image": "nginx", "restartPolicy": "Always"},
+        ],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "scratch"}}],
+    }
+    pod = {"metadata": {**metadata, "labels": {"app": "scratch"}}, "spec": spec}
+    scene.user.create(Pod.KIND, pod)
+    run(scene, "scratch", 1)
+    status = scene.user.get(Pod.KIND, "scratch", namespace="default")["status"]
+    states = {item["name"]: [*item["state"]] for item in status["initContainerStatuses"] if item["ready"]}
+    assert states == {"migrate": ["terminated"], "proxy": ["running"]}
+    gone(scene, Pod.KIND, "scratch")
 
 
 @pytest.mark.covers("ONC-07")
