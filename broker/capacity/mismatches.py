@@ -111,7 +111,12 @@ def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
 
     The largest number comes first.
     """
-    left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
+    texts = {*known.imageless.values()}
+    # No image for an architecture means none with accelerators either.
+    causes = sorted(
+        text for text in texts if not any(text != other and text.startswith(other) for other in texts)
+    )
+    left_out = {f"image ({'; '.join(causes)})": len(known.imageless), "the class": len(known.unfit)}
     counts = Counter({key: count for key, count in left_out.items() if count})
     for candidate in known.candidates.values():
         counts.update(claim.requirements.unmet(candidate.labels, among=TYPE_KEYS))

@@ -18,7 +18,7 @@ from broker.capacity.entitlement import RECLAIMING, RESERVATION_FULL, Entitlemen
 from broker.capacity.full_slots import none_left
 from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import dropped, misfits
-from broker.capacity.model import Claim, GangHold, NodeClass, Option, Skipped, Unplaced
+from broker.capacity.model import Claim, GangHold, NodeClass, Option, Selection, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import capacity_types, possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
@@ -236,8 +236,25 @@ def _nothing(claim: Claim, candidates: CandidateOptions, skipped: Sequence[Skipp
         return NO_TYPES, f"{message}{_unknown_names(claim, known)}"
     message += f"the class has no reservation that the claim can use{_unknown_names(claim, known)}"
     unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
-    parts = dict.fromkeys([message, *(skip.message for skip in skipped[:5]), *unfit])
+    parts = dict.fromkeys(
+        [message, *_by_preference(claim, known), *(skip.message for skip in skipped[:5]), *unfit]
+    )
     return NO_RESERVATION, "; ".join(parts)
+
+
+def _by_preference(claim: Claim, known: ClassCatalog) -> Iterator[str]:
+    """Why the class itself leaves a claim without an option, and what to change."""
+    node_class, selection = known.node_class, known.node_class.selection
+    named = f"capacityReservationPreference of EC2NodeClass {node_class.name} is {selection.preference}"
+    if selection == Selection():
+        named = f"EC2NodeClass {node_class.name} has no capacityReservationSpec"
+    if selection.preference == "none" or selection == Selection():
+        yield f"{named}: set capacityReservationTarget, or allow on-demand in {CAPACITY_TYPE}"
+    elif selection.preference == "capacity-reservations-only":
+        if "reserved" not in capacity_types(claim.requirements):
+            yield f"{named}: allow reserved in {CAPACITY_TYPE}, or set it to open"
+        elif not known.reserved:
+            yield f"{named}: make an open reservation, or set it to open"
 
 
 def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, ReservationTerm, Selection
-from providers.model import Image
+from providers.model import Image, Odcr
 from tests.unit.capacity.builders import options
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, planned, type_
@@ -97,6 +97,55 @@ def test_claim_launches_with_the_tenancy_that_it_requires(requirement: Any, give
         assert str(assignments[0].option.pool) == f"reserved:m5.xlarge:us-east-1a{placed}"
         others = [option.pool for option in assignments[0].rest if option.pool.capacity_type == "on-demand"]
         assert others and all(option.placement == placed.lstrip("@") for option in others)
+
+
+ONLY = Selection(preference="capacity-reservations-only")
+NAMED = "capacityReservationPreference of EC2NodeClass default is"
+
+
+@pytest.mark.parametrize(
+    ("selection", "kinds", "odcrs", "remedy"),
+    [
+        (
+            Selection(preference="none"),
+            ["reserved"],
+            [odcr("cr-1")],
+            f"{NAMED} none: set capacityReservationTarget, or allow on-demand in karpenter.sh/capacity-type",
+        ),
+        (
+            Selection(),
+            ["reserved"],
+            [odcr("cr-1")],
+            "EC2NodeClass default has no capacityReservationSpec: set capacityReservationTarget, or allow "
+            "on-demand in karpenter.sh/capacity-type",
+        ),
+        (
+            ONLY,
+            ["on-demand"],
+            [odcr("cr-1", match_criteria="open")],
+            f"{NAMED} capacity-reservations-only: allow reserved in karpenter.sh/capacity-type, or set it to "
+            "open",
+        ),
+        (
+            ONLY,
+            [],
+            [],
+            f"{NAMED} capacity-reservations-only: make an open reservation, or set it to open",
+        ),
+    ],
+)
+def test_claim_that_its_class_leaves_without_an_option_names_the_field_and_the_remedy(
+    selection: Selection, kinds: Sequence[str], odcrs: Sequence[Odcr], remedy: str
+) -> None:
+    world = inventory(*odcrs)
+    (unplaced,) = planned([claim(kinds=kinds)], node_class(selection, world), world).unplaced
+    assert unplaced.reason == "NoUsableReservation" and remedy in unplaced.message
+
+
+def test_types_without_an_image_are_counted_with_their_architecture() -> None:
+    arm = claim("c", ("kubernetes.io/arch", "In", ["arm64"]))
+    (unplaced,) = planned([arm], node_class(images=(Image(id="ami-amd64"),)), inventory()).unplaced
+    assert "image (the class has no image for arm64) excludes " in unplaced.message
 
 
 def test_claim_that_requires_a_reservation_has_no_option_outside() -> None:
