@@ -27,3 +27,9 @@ def scope_name(kind: str, key: str) -> str:
         case "reservation":
             return f"EC2 reservation {key}" if key.startswith("cr-") else f"group {group_name(key)}"
     return f"{kind} {key}"
+
+
+def limit_name(key: str) -> str:
+    """What a vCPU limit of the account counts: `on-demand G vCPUs`."""
+    market, _, families = key.partition(":")
+    return f"{market} {families.upper()} vCPUs"

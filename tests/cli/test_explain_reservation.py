@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.kube.conditions import timestamp
 
 from .kit import claim
-from .town import DRAWS, SINCE, Town
+from .town import DRAWS, P5, SINCE, A, Town
 
 
 @pytest.mark.covers("ONC-02")
@@ -53,3 +55,20 @@ def test_reservation_of_another_class_has_nothing_that_waits_for_this_one(town: 
     town.client.create(NodeClaim.KIND, other)
     page = town.explain("reservation", town.world.odcr)
     assert page["waiting"] == [] and [row["claim"] for row in page["slots"]] == ["holder-0", None]
+
+
+@pytest.mark.covers("ONC-02")
+def test_cancelled_reservation_has_its_state_and_the_classes_that_still_name_it(town: Town) -> None:
+    town.fill()
+    town.client.delete(CapacityReservation.KIND, "gpus", namespace="ml")
+    status = {"type": P5, "zone": A, "total": 2, "available": 0, "state": "cancelled", "nodeClasses": []}
+    town.client.patch(
+        OnDemandCapacityReservation.KIND, town.world.odcr, {"status": status}, subresource="status"
+    )
+    misfits = [{"id": town.world.odcr, "reason": "ReservationCancelled", "message": "it is cancelled"}]
+    stale = {"status": {"capacityReservationMisfits": misfits}}
+    town.client.patch(EC2NodeClass.KIND, "training", stale, subresource="status")
+    page = town.explain("reservation", town.world.odcr)
+    (state,) = (row for row in page["state"] if row["object"] == town.world.odcr)
+    assert state["state"] == "cancelled"
+    assert state["message"].endswith("into it any more; still named by EC2NodeClass training")

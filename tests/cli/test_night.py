@@ -131,3 +131,9 @@ def test_a_column_without_values_is_dropped(lines: list[str], cluster: Cluster) 
         console.print(rendered(replace(explanation, shown=without)))
     (heading,) = (line for line in captured.get().splitlines() if line.startswith("Claims that wait"))
     assert "CLASS" not in heading and "WHY" in heading
+
+
+@pytest.mark.covers("ONC-06")
+def test_a_limit_of_the_account_is_named_in_words(lines: list[str]) -> None:
+    (advised,) = (line for line in part(lines, "You can") if "service-quotas" in line)
+    assert advised.endswith("raise the limit of on-demand G vCPUs")

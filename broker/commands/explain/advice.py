@@ -25,6 +25,7 @@ from broker.oncall.waiting_reasons import (
     NODEPOOL_NOT_READY,
     RESERVATIONS_FULL,
 )
+from broker.oncall.wording import limit_name
 from broker.placement.pool_choice import buys
 from broker.placement.type_reasons import over_limits
 from broker.reservations.annotations import STOP
@@ -174,7 +175,7 @@ def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
         if shortage.scope.kind == "quota":
             yield (
                 "aws service-quotas list-service-quotas --service-code ec2",
-                f"its limit is reached: raise {shortage.scope.key}",
+                f"raise the limit of {limit_name(shortage.scope.key)}",
             )
 
 

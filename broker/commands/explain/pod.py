@@ -32,6 +32,7 @@ from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import GATED, advised_uses
+from broker.oncall.wording import scope_name
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
 from broker.text import counted, format_time
@@ -201,7 +202,8 @@ def _next(
         yield f"a NodeClaim that NodePool {chosen.pool.name} would make for the pod {options.decision}"
     if options is not None and options.shortages:
         first = min(options.shortages, key=lambda shortage: shortage.next_try)
-        yield f"{first.scope.key} is tried again at {format_time(first.next_try)}"
+        short = scope_name(first.scope.kind, first.scope.key)
+        yield f"{short} is tried again at {format_time(first.next_try)}"
 
 
 def _of_claim(claim: NodeClaim) -> str:

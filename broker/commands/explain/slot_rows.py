@@ -12,7 +12,9 @@ from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.output import age
 from broker.kube.conditions import timestamp
 from broker.oncall.slot_holders import SlotUse, SlotUser
-from broker.text import counted, format_time
+from broker.text import abridged, counted, format_time
+
+MOST_CLASSES: Final = 3
 
 
 def users_of_slots(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
@@ -25,16 +27,28 @@ def users_of_slots(situation: Situation, subject: Object | None) -> Iterator[dic
 
 
 def slot_state(situation: Situation, mirror: OnDemandCapacityReservation) -> Iterator[dict[str, Any]]:
-    """One row about an EC2 reservation, unless it is over."""
+    """One row about an EC2 reservation."""
     use = (situation.whole or situation).slot_uses.get(mirror.name)
-    if use is not None:
-        yield {
-            "kind": "EC2 reservation",
-            "object": use.id,
-            "state": use.state,
-            "since": use.begins and timestamp(use.begins),
-            "message": use.summary,
-        }
+    begins = use.begins if use is not None else None
+    yield {
+        "kind": "EC2 reservation",
+        "object": mirror.name,
+        "state": mirror.status.state,
+        "since": begins and timestamp(begins),
+        "message": use.summary if use is not None else _ended(situation, mirror),
+    }
+
+
+def _ended(situation: Situation, mirror: OnDemandCapacityReservation) -> str:
+    """What is left of a reservation that is over."""
+    status, whole = mirror.status, situation.whole or situation
+    named = [
+        item.name
+        for item in whole.classes
+        if any(misfit.id == mirror.name for misfit in item.status.capacity_reservation_misfits)
+    ]
+    text = f"{mirror.name} ({status.type}, {status.zone}): nothing launches into it any more"
+    return f"{text}; still named by EC2NodeClass {abridged(named, MOST_CLASSES)}" if named else text
 
 
 def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str, Any]]:
