@@ -108,14 +108,15 @@ def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | 
     return (GANG_INCOMPLETE, held) if held else None
 
 
-def _without_pool(pod: Pod, choice: PoolChoice, around: PodSurroundings) -> tuple[str, str] | None:
+def _without_pool(pod: Pod, choice: PoolChoice, _: object) -> tuple[str, str] | None:
     verdicts = choice.verdicts
     if any(not verdict.rejection for verdict in verdicts):
         return None
     if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
         return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
     if not verdicts:
-        return NO_NODEPOOL, f"the cluster has no NodePool; {last_report(pod, around)}"
+        # What a launcher reported before its last NodePool went holds no more.
+        return NO_NODEPOOL, f"the cluster has no NodePool; {_unscheduled(pod)}"
     if choice.absent:
         return NO_NODEPOOL, choice.absent
     return NO_NODEPOOL, none_accepts(verdicts)
@@ -193,12 +194,13 @@ def _reported(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str]:
 
 def last_report(pod: Pod, around: PodSurroundings) -> str:
     """The last report of the pod's launcher, else kube-scheduler's."""
+    return report_on(pod, around).message or _unscheduled(pod)
+
+
+def _unscheduled(pod: Pod) -> str:
+    """Why kube-scheduler has no node for the pod."""
     scheduled = pod.scheduled
-    return (
-        report_on(pod, around).message
-        or (scheduled.message if scheduled else "")
-        or "no scheduler has answered yet"
-    )
+    return (scheduled.message if scheduled else "") or "no scheduler has answered yet"
 
 
 def report_on(pod: Pod, around: PodSurroundings) -> PodReport:

@@ -21,6 +21,7 @@ from broker.controllers.provisioning.report import FAILED
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
+from broker.oncall.pod_reports import PodReport
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.live import LiveState, live_state
 from tests.cluster.account import A
@@ -123,12 +124,16 @@ def test_pod_that_joins_the_claim_of_another_has_the_reason_of_that_claim(stack:
     assert claim is not None
     stack.until_launched(claim.name)
     waiting += pods(stack, 1, "late", cpu="100m")
-    stack.until(lambda: read_reports(stack.client), "the room is published", step=0.2)
+
+    def rooms() -> list[PodReport]:
+        return [item for item in read_reports(stack.client).values() if item.room == claim.name]
+
+    stack.until(rooms, "the room is published", step=1.0)
     for event in stack.all(Event):
         stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
     for rows in (by_command(stack), live(stack).waiting_pods):
-        shown = [(row.key, row.claim, row.reason) for row in rows]
-        assert shown == [(f"default/{name}", claim.name, "NodeNotReady") for name in waiting]
+        shown = {(row.key, row.claim, row.reason) for row in rows}
+        assert shown == {(f"default/{name}", claim.name, "NodeNotReady") for name in waiting}
     for waiters in (read(stack.client, stack.clock.now()).waiters, live(stack).waiters):
         assert {waiter.claim for waiter in waiters} == {claim.name}, "no free slot helps them"
     stack.kubelets_again()

@@ -56,6 +56,12 @@ def test_reason_that_a_launcher_took_back_is_shown_no_more(more: dict[str, Any],
     assert row.message == message
 
 
+@pytest.mark.covers("ONC-02")
+def test_report_on_a_node_pool_that_is_gone_holds_no_more() -> None:
+    (row,) = Situation(now=NOW, pods=[pod()], events=[FAILED]).waiting_pods
+    assert (row.reason, row.message) == ("NoNodePool", "the cluster has no NodePool; no node")
+
+
 @pytest.mark.covers("ONC-02", "ONC-03")
 def test_gated_pod_waits_for_no_full_reservation_of_karpenters_class() -> None:
     advised = {"type": names.RESERVATIONS_ADVISED, "status": "True", "reason": "Advised"}
