@@ -326,7 +326,7 @@ def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle
     easiest = min(by_alternative, key=lambda items: (any(item.own for item in items), len(items)))
     held = [_Obstacle(waiter.held)] if waiter.held else []
     unsold = [_Obstacle(f"{slot.type} has too little {resource}") for resource in short]
-    known = (*held, *easiest, *unsold, *_gang(waiter, slot), *_owner(waiter, slot, shown))
+    known = (*held, *easiest, *unsold, *_gang(waiter, slot))
     if waiter.report and not known:
         return (_Obstacle(f"its last report is: {waiter.report}"),)
     return known
@@ -357,7 +357,7 @@ def _of_alternative(
     if of_slot == "dedicated" != required and names.INSTANCE_TENANCY not in unmet:
         text = f"the slot's tenancy is {of_slot}, and no {names.INSTANCE_TENANCY} requires it"
         obstacles.append(_Obstacle(text, edit))
-    obstacles += _target(alternative, slot, shown)
+    obstacles += (*_target(alternative, slot, shown), *_owner(alternative, slot, shown))
     return obstacles
 
 
@@ -404,10 +404,10 @@ def explain_owner(owner: ReservationKey) -> str:
     return f"capacity-broker explain reservation {owner}"
 
 
-def _owner(waiter: Waiter, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
-    if slot.owner is None or waiter.draws_from == slot.owner:
+def _owner(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
+    if slot.owner is None or alternative.draws_from == slot.owner:
         return
-    given, owner = waiter.draws_from, shown.owner(slot.owner)
+    given, owner = alternative.draws_from, shown.owner(slot.owner)
     if isinstance(given, UnresolvedName):
         whose = given.message
     else:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -45,6 +46,7 @@ class Alternative:
     """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those
     with the NodePool's; `pool`: the NodePool's alone. The class and the pool are empty while they are not
     known. `shared`: the other NodePools of the class. `closed`: why the NodePool gives no pod a node now.
+    `draws_from`: the owner that it draws from, or why it may not; None if it names none.
     """
 
     own: Requirements
@@ -54,6 +56,7 @@ class Alternative:
     pool: Requirements | None = None
     shared: tuple[str, ...] = ()
     closed: str = ""
+    draws_from: ReservationKey | UnresolvedName | None = None
 
 
 class PodObstacles(NamedTuple):
@@ -77,9 +80,8 @@ class Waiter:
     """A claim or a pod that waits, with the last reason. `command` shows more.
 
     `alternatives`: any one of these serves it; none do if only a named node does, or its class is gone.
-    `draws_from`: the owner that it draws from, or why it may not; None if it names none. `gang`: its gang, of
-    which `together` wait. `held`, `report`: as in `PodObstacles`. `claim`: a pod's claim, which has its
-    instance. `edit`: the command with which a person changes a pod's template.
+    `gang`: its gang, of which `together` wait. `held`, `report`: as in `PodObstacles`. `claim`: a pod's
+    claim, which has its instance. `edit`: the command with which a person changes a pod's template.
     """
 
     kind: str
@@ -90,7 +92,6 @@ class Waiter:
     message: str = ""
     command: str
     alternatives: tuple[Alternative, ...] = ()
-    draws_from: ReservationKey | UnresolvedName | None = None
     requests: Mapping[str, int] = field(default_factory=dict)
     gang: str = ""
     together: int = 1
@@ -104,7 +105,11 @@ class Waiter:
         """Equal for waiters that fit the same slots for the same reasons."""
         amounts_ = tuple(sorted(self.requests.items()))
         reasons = self.held, self.report, self.claim
-        return self.kind, self.alternatives, self.draws_from, amounts_, self.gang, *reasons
+        return self.kind, self.alternatives, amounts_, self.gang, *reasons
+
+    def draws(self, owner: ReservationKey) -> bool:
+        """Whether it may draw from the owner."""
+        return any(alternative.draws_from == owner for alternative in self.alternatives)
 
 
 def created(obj: Object, now: datetime) -> datetime:
@@ -149,6 +154,7 @@ def claim_waiters(
             pool,
             pool=template.requirements if template else None,
             shared=template.shared if template else (),
+            draws_from=rights.of_claim(claim),
         )
         yield Waiter(
             kind=CLAIM if of_broker else KARPENTERS,
@@ -158,7 +164,6 @@ def claim_waiters(
             message=message,
             command=f"capacity-broker explain claim {claim.name}",
             alternatives=() if reason in CLASS_GONE else (alternative,),
-            draws_from=rights.of_claim(claim),
             requests=amounts(spec.resources.requests),
             gang=gang,
             together=gangs[gang] if gang else 1,
@@ -180,9 +185,10 @@ def pod_waiters(
     gangs = gang_members(pods)
     for pod in pods:
         own, state = own_requirements(pod), obstacles.get(pod.key, NO_OBSTACLES)
-        asked = own, state.accepting
+        draws = partial(_drawn, rights, pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
+        asked = own, state.accepting, draws.args[1:]
         if asked not in alternatives:
-            alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting)))
+            alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting), draws))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         yield Waiter(
             kind=POD,
@@ -193,7 +199,6 @@ def pod_waiters(
             message=scheduled.message if scheduled else "no scheduler has answered yet",
             command=f"capacity-broker explain claim {state.claim}" if state.claim else pod_command(pod.key),
             alternatives=alternatives[asked],
-            draws_from=drawn_by_pod(rights, pod),
             requests=pod_requests(pod),
             gang=gang.name,
             together=gangs[gang.name] if gang.name else 1,
@@ -232,9 +237,19 @@ def template_command(namespace: str, pod: str, owner: str) -> str:
 
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:
-    """The reservation that a pod without a claim draws from, or why it may not; None if it names none."""
-    named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
-    return rights.decide(named, (pod.namespace,)) if named else None
+    """The reservation that a pod draws from by its own word or its Namespace's."""
+    return _drawn(rights, pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), "")
+
+
+def _drawn(
+    rights: DrawRights, namespace: str, of_pod: str, of_pool: str
+) -> ReservationKey | UnresolvedName | None:
+    """The reservation that a pod without a claim draws from, or why it may not; None if it names none.
+
+    `of_pod`: the annotation of the pod, which comes before that of its NodePool.
+    """
+    named = rights.named_for(namespace, of_pod) or of_pool
+    return rights.decide(named, (namespace,)) if named else None
 
 
 def gates(pod: Pod) -> str:
@@ -262,6 +277,7 @@ class _Template(NamedTuple):
     node_class: str
     requirements: Requirements
     shared: tuple[str, ...]
+    draws_from: str
 
 
 def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
@@ -278,25 +294,39 @@ def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
             continue
         node_class = spec.node_class_ref.name
         shared = tuple(sorted(name for name in users[node_class] if name != pool.name))
-        yield _Template(pool.name, node_class, required, shared)
+        draws_from = pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
+        yield _Template(pool.name, node_class, required, shared, draws_from)
 
 
 def _alternatives(
-    own: Iterable[Requirements], templates: Sequence[_Template], accepting: Mapping[str, str]
+    own: Iterable[Requirements],
+    templates: Sequence[_Template],
+    accepting: Mapping[str, str],
+    draws: Callable[[str], ReservationKey | UnresolvedName | None],
 ) -> Iterator[Alternative]:
-    """One for each NodePool that may serve the pod; without such a pool, the pod's own requirements."""
+    """One for each NodePool that may serve the pod; without such a pool, the pod's own requirements.
+
+    `draws`: the owner that the pod draws from, by the reservation that the NodePool names.
+    """
     for requirements in own:
         served = False
-        for pool, node_class, required, shared in templates:
+        for pool, node_class, required, shared, of_pool in templates:
             both = requirements & required
             if not both.problems() and (pool in accepting or not accepting):
                 served = True
                 closed = accepting.get(pool, "")
                 yield Alternative(
-                    requirements, both, node_class, pool, pool=required, shared=shared, closed=closed
+                    requirements,
+                    both,
+                    node_class,
+                    pool,
+                    pool=required,
+                    shared=shared,
+                    closed=closed,
+                    draws_from=draws(of_pool),
                 )
         if not served:
-            yield Alternative(requirements, requirements)
+            yield Alternative(requirements, requirements, draws_from=draws(""))
 
 
 def _requirements(written: Iterable[tuple[str, str, Iterable[str]]]) -> Requirements:

@@ -6,9 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.kube.conditions import timestamp
 
@@ -72,3 +74,22 @@ def test_cancelled_reservation_has_its_state_and_the_classes_that_still_name_it(
     (state,) = (row for row in page["state"] if row["object"] == town.world.odcr)
     assert state["state"] == "cancelled"
     assert state["message"].endswith("into it any more; still named by EC2NodeClass training")
+
+
+@pytest.mark.covers("FLT-22", "ONC-02")
+def test_pod_whose_nodepool_names_the_reservation_waits_for_it_while_slots_are_lent(town: Town) -> None:
+    """The pod names none itself, and is of another namespace that the reservation serves."""
+    town.fill()
+    allowed = {"metadata": {"annotations": {names.ALLOWED_NAMESPACES: "web"}}}
+    town.client.patch(CapacityReservation.KIND, "gpus", allowed, namespace="ml")
+    borrows = {"metadata": {"annotations": {names.DRAWS_FROM: None}}}
+    town.client.patch(NodeClaim.KIND, "holder-0", borrows)
+    town.pool("gpu")
+    names_it = {"spec": {"template": {"metadata": {"annotations": DRAWS}}}}
+    town.client.patch(NodePool.KIND, "gpu", names_it)
+    town.client.create(Namespace.KIND, {"metadata": {"name": "web"}})
+    town.pod("train", namespace="web")
+    page = town.explain("reservation", "ml/gpus")
+    assert [row["pods"] for row in page["pods"]] == [["web/train"]]
+    reasons = " ".join(str(row["why"]) for row in page["do"])
+    assert "1 pod of the owner waits (web/train) while 1 slot of ml/gpus is lent to holder-0" in reasons

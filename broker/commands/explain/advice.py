@@ -109,7 +109,7 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
             for claim in whole.claims
             if occupied_odcr(claim) in ids and rights.of_claim(claim) != reserved
         ]
-        waiters = [item for item in whole.waiters if item.draws_from == reserved and not item.claim]
+        waiters = [item for item in whole.waiters if item.draws(reserved) and not item.claim]
         if borrowers and waiters:
             waits = counted(len(waiters), f"{waiters[0].kind} of the owner waits", "of the owner wait")
             lent = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")

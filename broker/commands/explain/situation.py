@@ -6,7 +6,7 @@ installed counts as empty. A kind that may not be read counts as empty too, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -38,6 +38,7 @@ from broker.oncall.pod_reports import PodReport
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import (
+    POD,
     Waiter,
     claim_waiters,
     created,
@@ -268,12 +269,11 @@ def _part(
     about = {(subject.KIND.kind, subject.key), *((NodeClaim.KIND.kind, claim.name) for claim in claims)}
     part = replace(situation, claims=claims, mirrors=mirrors)
     pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
-    rights = draw_rights(situation)
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
         whole=situation,
-        pods=[pod for pod in situation.pods if _may_concern(pod, subject, rights)]
+        pods=[*_concerned_pods(situation, subject)]
         if isinstance(subject, Reservation)
         else _of_classes(situation, _classes_of(subject)),
         classes=[obj for obj in situation.classes if obj is subject],
@@ -308,13 +308,18 @@ def _of_classes(situation: Situation, node_classes: Collection[str]) -> list[Pod
     return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", *node_classes)]
 
 
-def _may_concern(pod: Pod, subject: Reservation, rights: DrawRights) -> bool:
-    """Whether a pod without a claim may wait for the subject."""
-    drawn = drawn_by_pod(rights, pod)
-    if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
-        named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
-        drawn = rights.names.resolve(named)
-    return drawn == reserved_of(subject) or (drawn is None and pod.namespace == subject.namespace)
+def _concerned_pods(situation: Situation, subject: Reservation) -> Iterator[Pod]:
+    """The pods without a claim that may wait for the subject, also since their NodePool names it."""
+    rights, reserved = draw_rights(situation), reserved_of(subject)
+    by_pool = {waiter.name for waiter in situation.waiters if waiter.kind == POD and waiter.draws(reserved)}
+    for pod in situation.pods:
+        drawn = drawn_by_pod(rights, pod)
+        if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
+            named = rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
+            drawn = rights.names.resolve(named)
+        own = drawn is None and pod.namespace == subject.namespace
+        if drawn == reserved or own or pod.key in by_pool:
+            yield pod
 
 
 def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable[[Shortage], bool]:
