@@ -145,14 +145,15 @@ def slots(
             name=node.name, flavor=flavor, resources=has, owner=owner, out_of_service=out, sudden=bool(ending)
         )
     free = min(rest, odcr.available + joining)
+    out = ending or (f"{odcr.id} of an UltraServer is unlaunchable in EC2" if odcr.unlaunchable else "")
     if free:
         yield Machine(
             name=odcr.id,
             flavor=flavor,
             resources=has,
             owner=owner,
-            out_of_service=ending,
-            sudden=bool(ending),
+            out_of_service=out,
+            sudden=bool(out),
             count=free,
         )
     for number in range(rest - free):
