@@ -174,16 +174,17 @@ def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town
 
 
 @pytest.mark.covers("ONC-01")
-def test_page_of_a_pod_in_a_capacity_block_says_when_its_node_ends(town: Town) -> None:
+def test_page_of_a_pod_in_a_capacity_block_says_when_its_node_drains(town: Town) -> None:
     town.fill()
-    end = {"status": {"end": timestamp(SINCE + timedelta(days=1)), "reservationType": "capacity-block"}}
-    town.client.patch(OnDemandCapacityReservation.KIND, town.world.odcr, end, subresource="status")
+    end, drain = timestamp(SINCE + timedelta(days=1)), timestamp(SINCE + timedelta(hours=23))
+    kind, mirror = OnDemandCapacityReservation.KIND, town.world.odcr
+    town.client.patch(kind, mirror, {"status": {"end": end}}, subresource="status")
     (ordinary,) = town.explain("pod", "old", "-n", "ml")["next"]
     assert ordinary == "nothing: its node stays", "EC2 ends no instance with an ordinary reservation"
-    block = {"metadata": {"labels": {names.RESERVATION_TYPE: "capacity-block"}}}
-    town.client.patch(NodeClaim.KIND, "holder-0", block)
+    block = {"status": {"drain": drain, "reservationType": "capacity-block"}}
+    town.client.patch(kind, mirror, block, subresource="status")
     (step,) = town.explain("pod", "old", "-n", "ml")["next"]
-    assert step.startswith(f"its node ends with Capacity Block {town.world.odcr} at ")
+    assert step == f"its node drains from {drain} on, before Capacity Block {mirror} ends at {end}"
 
 
 @pytest.mark.covers("ONC-01")
