@@ -11,6 +11,7 @@ Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in i
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ Right = Literal["free", "own", "lent"]
 RESERVED_FOR_OTHERS: Final = "ReservedForOthers"
 RESERVATION_FULL: Final = "ReservationFull"
 QUOTA_REACHED: Final = "QuotaReached"
+NO_QUOTA: Final = "has no quota left for slots of flavor "
+_OUT_OF_QUOTA: Final = re.compile(rf"(\S+) {NO_QUOTA}([^\s,;]+)")
 BORROWING_LIMIT: Final = "BorrowingLimitReached"
 LENDING_LIMIT: Final = "LendingLimitReached"
 RECLAIMING: Final = "ReclaimingSlots"
@@ -158,7 +161,7 @@ class Entitlements:
             if availability.quota <= 0 and availability.scarce:
                 return RESERVATION_FULL, f"{self.name(queue)} has quota for more, but uses all its {slots}"
             if availability.quota <= 0:
-                return QUOTA_REACHED, f"{self.name(queue)} has no quota left for {slots}"
+                return QUOTA_REACHED, f"{self.name(queue)} {NO_QUOTA}{slot_pool.flavor}"
             return None
         if self.borrow.get(SlotPool(queue, slot_pool.flavor), 0) <= 0:
             return BORROWING_LIMIT, f"{self.name(queue)} may borrow no more {slots}"
@@ -221,6 +224,11 @@ class Entitlements:
 
 
 NO_ENTITLEMENTS: Final = Entitlements()
+
+
+def out_of_quota(reason: str) -> list[tuple[str, str]]:
+    """The owners without quota in a claim's or a pod's reason, each with the flavor."""
+    return _OUT_OF_QUOTA.findall(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,11 +124,8 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
 
 def adoption_hint(reservation: str) -> str:
     """The next object to check after `adopt`."""
-    reserved = ReservationKey.parse(reservation)
-    kind = (
-        f"capacityreservation -n {reserved.namespace}" if reserved.namespace else "clustercapacityreservation"
-    )
+    described = f"kubectl describe {ReservationKey.parse(reservation).resource}"
     return (
         "the broker adopts at its next read of EC2, if its --adopt-by-annotation or a tag allows it: "
-        f"`kubectl describe {kind} {reserved.name}` shows an event with the reason if it cannot"
+        f"`{described}` shows an event with the reason if it cannot"
     )

@@ -158,7 +158,7 @@ def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
         absent |= dict.fromkeys(sorted(insisted[0]))
     if not absent:
         return ""
-    known = f"; there are {abridged(sorted(existing), MOST_NAMED)}" if existing else ""
+    known = f"; the cluster has {abridged(sorted(existing), MOST_NAMED)}" if existing else ""
     near = nearest(next(iter(absent)), existing) or known
     return f"{pools_named([*absent])} {'does' if len(absent) == 1 else 'do'} not exist{near}"
 

@@ -22,7 +22,7 @@ from broker.text import abridged, counted
 MOST_NAMED: Final = 3
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 OVER_LIMIT: Final = "its limit of "
-_OVER_LIMITS: Final = re.compile(rf"\bNodePool (\S+): {OVER_LIMIT}(\S+) is ")
+_OVER_LIMITS: Final = re.compile(rf"\bNodePools? ([^:;]+): {OVER_LIMIT}(\S+) is ")
 # The reason of a type with too little room, beside those of filters.
 TOO_SMALL: Final = "too small"
 # Reasons from the farthest to the nearest: the order in which filters run, and room after them.
@@ -32,7 +32,11 @@ _BY_VOLUME: Final = frozenset({OTHER_NODES, OTHER_ZONE})
 
 def over_limits(reason: str) -> list[tuple[str, str]]:
     """The NodePools in a pod's reason that open no machine for a limit of theirs, each with the resource."""
-    return _OVER_LIMITS.findall(reason)
+    return [
+        (pool, resource)
+        for pools, resource in _OVER_LIMITS.findall(reason)
+        for pool in pools.partition(" and ")[0].split(", ")
+    ]
 
 
 class TypeRejection(NamedTuple):

@@ -34,6 +34,12 @@ class ReservationKey:
         return cls(namespace, name)
 
     @property
+    def resource(self) -> str:
+        """Its arguments after the verb of a kubectl command."""
+        kind = f"capacityreservation -n {self.namespace}" if self.namespace else "clustercapacityreservation"
+        return f"{kind} {self.name}"
+
+    @property
     def queue(self) -> str:
         """The name of its queue in the quota tree, and the preferred name of its ClusterQueue:
         `namespace--name`.

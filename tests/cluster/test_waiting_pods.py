@@ -306,6 +306,10 @@ def test_pods_beyond_quota_of_one_batch_get_no_claim_and_the_quota_as_the_reason
     stack.until_waiting("single", "AllReservationsFull")
     matches = [match for match in read(stack.client, stack.clock.now()).matches if match.slots.id == odcr]
     assert len(matches) == 2 and all("has no quota left" in match.why for match in matches)
+    left = next(name for name in waiting if not bound(stack, [name]))
+    (help_,) = explained(stack, left)["do"]
+    assert help_["command"] == "kubectl edit capacityreservation -n default training"
+    assert "raise its nominalQuota" in help_["why"]
 
 
 @pytest.mark.covers("FLT-35", "ONC-01")

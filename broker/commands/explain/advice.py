@@ -9,6 +9,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object, condition
+from broker.capacity.entitlement import NO_QUOTA, out_of_quota
 from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
@@ -28,6 +29,7 @@ from broker.oncall.waiting_reasons import (
 from broker.oncall.wording import limit_name
 from broker.placement.pool_choice import buys
 from broker.placement.type_reasons import over_limits
+from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import STOP
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.queues import preemption
@@ -179,6 +181,18 @@ def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
+def _quotas(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Owners without quota for what waits."""
+    reasons = [waiter.message for waiter in situation.waiters] + [
+        row.message for row in situation.waiting_pods
+    ]
+    for owner, flavor in dict.fromkeys(item for reason in reasons for item in out_of_quota(reason)):
+        yield (
+            f"kubectl edit {ReservationKey.parse(owner).resource}",
+            f"{owner} {NO_QUOTA}{flavor}: raise its nominalQuota, or wait until a slot is given back",
+        )
+
+
 def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims that may only take reservations."""
     if not any(shortage.class_.policy.full for shortage in situation.shortages):
@@ -268,6 +282,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _elsewhere,
     _held,
     _limits,
+    _quotas,
     _no_fallback,
     _full,
     _idle,
@@ -324,7 +339,7 @@ def _over_limit(pod: WaitingPod) -> Iterator[tuple[str, str]]:
 
 
 # The rules that help a pod, the most useful first.
-_OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _matches, _lent, _no_fallback)
+_OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _quotas, _matches, _lent, _no_fallback)
 # By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
 _BY_REASON: Final[Mapping[str, tuple[str, str]]] = {
     GATED: ("kubectl describe pod {pod}", "its scheduling gates, and the events of their controller"),

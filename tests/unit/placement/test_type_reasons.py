@@ -9,6 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Taint
 from broker.placement.packing_model import MachineOption
+from broker.placement.type_reasons import over_limits
 from tests.unit.placement.builders import node_affinity
 from tests.unit.placement.packing import TYPE, option, pack, pending
 from tests.unit.placement.test_packing import A, B
@@ -117,3 +118,16 @@ def test_each_taint_is_named_as_kubectl_writes_it() -> None:
     assert reason(options) == (
         "2 instance types have a taint that the pod does not tolerate (gpu=yes:NoSchedule, team:NoExecute)"
     )
+
+
+@pytest.mark.parametrize(
+    ("pools", "named"),
+    [
+        ("NodePool web", ["web"]),
+        ("NodePools team, web", ["team", "web"]),
+        ("NodePools a, b and 2 more", ["a", "b"]),
+    ],
+)
+def test_pools_at_a_limit_are_read_from_the_reason_that_names_them(pools: str, named: list[str]) -> None:
+    reason = f"NodePool big: it is not Ready; {pools}: its limit of cpu is 4, its nodes and claims use 4"
+    assert over_limits(reason) == [(pool, "cpu") for pool in named]

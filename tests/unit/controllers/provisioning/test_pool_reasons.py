@@ -63,7 +63,7 @@ def test_a_pool_of_another_controller_is_not_said_to_be_missing() -> None:
         every = [pool("any")]
         return pool_reasons(packing, [pod], offered, every, [], Storage(), existing, ROOM)[pod.key]
 
-    assert reason("any") == "NodePool gpu-karp does not exist; there are any"
+    assert reason("any") == "NodePool gpu-karp does not exist; the cluster has any"
     assert reason("any", "gpu-karp") == (
         "no NodePool accepts it: NodePool any: karpenter.sh/nodepool: no value satisfies In [any] and "
         "In [gpu-karp]"
