@@ -203,7 +203,8 @@ class Wire:
         gate.before(call)
         if gate.time.seconds > until:
             raise Unavailable(0, "Lost", f"{call} was given up")
-        write = request.method not in READS
+        asks = "dryRun" in request.query or b'"dryRun"' in (request.body or b"")
+        write = request.method not in READS and not asks
         leased = "/leases/" in request.path or request.path.endswith("/leases")
         fault = gate.api_faults.popleft() if gate.api_faults and not leased else ""
         if gate.gone:
@@ -218,7 +219,7 @@ class Wire:
         for watcher in gate.api_watchers if write else ():
             watcher(request.method, request.path, request.body or b"")
         answer = self._cluster.handle(_served(request))
-        if write and not leased and answer.status < 300 and "dryRun" not in request.query:
+        if write and not leased and answer.status < 300:
             gate.api_writes.append(call)
         if write:
             gate.trace(f"{self._process} {call} {answer.status}")
