@@ -100,7 +100,7 @@ class ReservationFacts:
     """The facts of one reservation.
 
     `deciding`: resources that its flavors are sized by; `cloud`: its ODCRs, each with its flavor; `pending`:
-    those of them that do not serve yet.
+    those of them that do not serve yet; `ended`: those that it lost.
     `out_of_service`: why machines of its flavors cannot be used. `taken`: its resources in use by others, on
     the nodes `takers` if known. `failures`: problems of its purchases; `queue_failures`: those of its queues.
     `remedies`: ways to get missing instances if the broker buys none. `remaining`: the objects and ODCRs that
@@ -117,6 +117,7 @@ class ReservationFacts:
     cloud: tuple[tuple[str, Odcr], ...] = ()
     group_arn: str = ""
     pending: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
     out_of_service: tuple[str, ...] = ()
     taken: Amounts = field(default_factory=dict)
     takers: tuple[str, ...] = ()
@@ -144,7 +145,9 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
         yield Obstacle(
             kind=ObstacleKind.BUYING if waits else ObstacleKind.SUPPLY,
             reason=reason,
-            message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *causes]),
+            message="; ".join(
+                [amounts_missing(facts.nominal, facts.share.supplied, decides), *_ended(facts), *causes]
+            ),
         )
     if excess_text := excess(facts.used, facts.limit):
         yield Obstacle(
@@ -154,6 +157,10 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
             "except into slots without an owner, which need no quota; end some of "
             "status.associationUsages, or raise nominalQuota",
         )
+
+
+def _ended(facts: ReservationFacts) -> list[str]:
+    return [listed(facts.ended)] if facts.ended else []
 
 
 def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:

@@ -103,7 +103,8 @@ class ReservationProblem:
 class Ownership:
     """The owner and flavor of each ODCR that has not ended, in any state.
 
-    `refused`: by ODCR id, claimants that do not get it.
+    `refused`: by ODCR id, claimants that do not get it. `ended`: those that have ended, by the reservation of
+    their tag, without the broker's own.
     """
 
     odcrs: Mapping[ReservationKey, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class Ownership:
     flavor: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, tuple[ReservationKey, ...]] = field(default_factory=dict)
     problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = field(default_factory=dict)
+    ended: Mapping[ReservationKey, tuple[Odcr, ...]] = field(default_factory=dict)
 
     def of(self, reserved: ReservationKey) -> Mapping[str, tuple[Odcr, ...]]:
         """The ODCRs of a reservation, by flavor."""
@@ -140,11 +142,14 @@ def resolve_ownership(
     lost: dict[str, tuple[ReservationKey, ...]] = {}
     problems: dict[ReservationKey, list[ReservationProblem]] = defaultdict(list)
     held: dict[ReservationKey, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
+    ended: dict[ReservationKey, list[Odcr]] = defaultdict(list)
     for odcr in sorted(odcrs, key=lambda odcr: odcr.id):
         seen[odcr.id] = odcr
-        if odcr.over:
-            continue
         tagged = _tagged(odcr, claimants, cluster)
+        if odcr.over:
+            if tagged is not None and not made_here(odcr, cluster):
+                ended[tagged].append(odcr)
+            continue
         claims = sorted(allowed.get(odcr.id, ()), key=lambda claimant: claimants[claimant].age)
         holder = (holders or {}).get(odcr.id)
         first = next(iter(claims), None) if holder not in claims else holder
@@ -179,6 +184,7 @@ def resolve_ownership(
         flavor=flavor,
         refused=lost,
         problems={reserved: tuple(items) for reserved, items in problems.items() if items},
+        ended={reserved: tuple(items) for reserved, items in ended.items()},
     )
 
 

@@ -130,6 +130,7 @@ class JointFactsBuilder:
                 cloud=cloud,
                 group_arn=odcrs.group_arn,
                 pending=tuple(_begins(odcr) for _, odcr in cloud if odcr.begins),
+                ended=tuple(f"{odcr.id} is {odcr.state}" for odcr in ownership.ended.get(reserved, ())),
                 out_of_service=(
                     *own.get(reserved, ()),
                     *_tied(machine_snapshot, named),
