@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
 from broker import cli
+from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
 from broker.apis.crds import KIND as CRD
@@ -22,6 +23,7 @@ from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import ClusterQueue, Namespace
 from broker.apis.limits import LimitRange
 from broker.apis.ome import CapacityReservation
+from broker.apis.storage import PersistentVolume, PersistentVolumeClaim
 from broker.commands import manifests, troubles
 from broker.commands.crds.install import install
 from broker.kube.client import Client
@@ -132,6 +134,48 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
     assert sorted(pods_of_claims) == ["default/night-run-0", "default/small, default/waits"]
     rows = json.loads(run(*arguments, "-o", "json").stdout)
     assert sorted(", ".join(row["pods"]) for row in rows) == sorted(pods_of_claims)
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize("applied", [True, False], ids=["in the cluster", "in the files"])
+def test_plan_keeps_the_pod_of_a_stateful_set_in_the_zone_of_its_volume(
+    world: World, cluster: tuple[Client, str], tmp_path: Path, applied: bool
+) -> None:
+    """The free slots are in us-east-1a, the first volume is in us-east-1b, and the second does not exist."""
+    client, kubeconfig = cluster
+    install(client)
+    storage = {"storage": "1Gi"}
+    zone = {"key": names.ZONE, "operator": "In", "values": ["us-east-1b"]}
+    volume = body(
+        "v1",
+        "PersistentVolume",
+        "pv",
+        accessModes=["ReadWriteOnce"],
+        capacity=storage,
+        hostPath={"path": "/v"},
+        nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}},
+    )
+    wants = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}}
+    stored = body("v1", "PersistentVolumeClaim", "data-db-0", volumeName="pv", **wants)
+    stored["metadata"]["namespace"] = "default"
+    if applied:
+        stored["metadata"]["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
+        client.create(PersistentVolume.KIND, volume)
+        client.create(PersistentVolumeClaim.KIND, stored)
+    templates = [{"metadata": {"name": "data"}, "spec": wants}]
+    template = {"spec": requesting("8")}
+    stateful_set = body(
+        "apps/v1", "StatefulSet", "db", replicas=2, template=template, volumeClaimTemplates=templates
+    )
+    pool, *_ = workloads()
+    files_ = (node_class(world), pool, stateful_set, *(() if applied else (volume, stored)))
+    arguments = ("plan", "-f", files(tmp_path, *files_), "--aws-endpoint", world.endpoint)
+    result = run(*arguments, "--kubeconfig", kubeconfig, "-o", "json")
+    places = {row["pods"][0]: row["pool"].split(":")[:3] for row in json.loads(result.stdout)}
+    assert places == {
+        "default/db-0": ["on-demand", "p5.48xlarge", "us-east-1b"],
+        "default/db-1": ["reserved", "p5.48xlarge", "us-east-1a"],
+    }
 
 
 @pytest.mark.covers("FLT-36")

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from broker.apis.core import Pod
 from broker.apis.workloads import PodTemplate
 from broker.commands.manifests import BadManifest
+from broker.commands.plan.volumes import with_own_claims
 from broker.placement.gangs import JOBSET
 from broker.text import counted
 
@@ -98,7 +99,8 @@ def _expanded(document: Json, namespace: str, name: str) -> Iterator[Pod]:
         yield _named(pod, namespace, name, pod.labels)
     elif kind in ("Deployment", "ReplicaSet", "StatefulSet"):
         replicas = spec.get("replicas")
-        yield from _copies(spec, 1 if replicas is None else int(replicas), namespace, name, {})
+        copies = _copies(spec, 1 if replicas is None else int(replicas), namespace, name, {})
+        yield from (with_own_claims(pod, spec) for pod in copies) if kind == "StatefulSet" else copies
     elif kind == "Job":
         yield from _copies(spec, _parallel(spec), namespace, name, {})
     elif kind == "CronJob":

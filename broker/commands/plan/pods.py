@@ -25,6 +25,7 @@ from broker.commands.dry_run import AccountReads, DryRun, read_once
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.plan.claims import considered
 from broker.commands.plan.pod_manifests import existing_pods, pods_of, remarks
+from broker.commands.plan.volumes import planned_storage
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.nodereservation.reads import SchedulerReads
@@ -273,7 +274,7 @@ def planned_pods(
             occupancy=room,
             daemons=daemons,
             learned=learned,
-            storage=reads.storage(),
+            storage=planned_storage(reads.storage(), documents, pods.all_),
             group_size=reads.group_size,
             pools=[pool.name for pool in every],
         ),
