@@ -16,13 +16,13 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING
 from broker.controllers.provisioning.pool_status import WITHIN_LIMITS
-from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Request
 from broker.kube.conditions import owner_reference
 from broker.kube.errors import ApiError, Forbidden, from_status
 from broker.oncall.metrics import REGISTRY
 from broker.oncall.pod_reports import NOMINATED
+from broker.placement.pool_choice import SERVED
 from local.demo import kubelets
 from local.demo.scheduling import schedule
 from tests.cluster import objects
@@ -737,6 +737,24 @@ def test_limits_hold_while_ec2_is_slow_and_a_lower_limit_is_a_condition(stack: S
     assert "cpu 6 of 4" in stack.until(over, "the pool is over its limits", step=0.2)
     stack.edit(NodePool, POOL, {"spec": {"limits": {"cpu": "20"}}})
     stack.until(lambda: not over(), "within its limits", step=0.2)
+
+
+@pytest.mark.covers("FLT-61")
+def test_a_limit_of_a_misspelt_resource_is_reported(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack, limits={"nvidia.com/gpus": "4", "cpu": "6"})
+    start(stack)
+    shown = stack.until(lambda: stack.condition(NodePool, POOL, WITHIN_LIMITS), "the condition", step=0.2)
+    assert shown is not None and (shown.status, shown.reason) == ("Unknown", "LimitUnknown")
+    assert "nvidia.com/gpus, so its limit has no effect: write nvidia.com/gpu if" in shown.message
+    stack.until_event(POOL, "LimitUnknown", kind="NodePool", text="nvidia.com/gpus")
+    stack.edit(NodePool, POOL, {"spec": {"limits": {"nvidia.com/gpus": None, "nvidia.com/gpu": "4"}}})
+
+    def corrected() -> bool:
+        condition = stack.condition(NodePool, POOL, WITHIN_LIMITS)
+        return condition is not None and condition.status == "True"
+
+    stack.until(corrected, "the limit is known", step=0.2)
 
 
 def half_memory(monkeypatch: pytest.MonkeyPatch) -> None:

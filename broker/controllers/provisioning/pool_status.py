@@ -28,6 +28,7 @@ from broker.controllers.provisioning.usage import (
     NODES,
     exceeded,
     limit_amounts,
+    misspelt,
     pool_usage,
     shown,
     unreadable,
@@ -43,6 +44,7 @@ from broker.reservations.drawing import DrawRights, namespaces_of
 
 HEALTHY: Final = "NodeRegistrationHealthy"
 WITHIN_LIMITS: Final = "WithinLimits"
+LIMIT_UNKNOWN: Final = "LimitUnknown"
 DRAWING: Final = "ReservationAllowed"
 AGAIN: Final = 10.0  # seconds after a refused write
 _log = structlog.get_logger("provisioning")
@@ -63,7 +65,7 @@ class PoolStatusController:
         rights: Callable[[], DrawRights | None],
         counts: Callable[[NodePool], bool],
     ) -> None:
-        self._client, self._clock = context.client, context.clock
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._caches, self._classes, self._rights, self._counts = caches, classes, rights, counts
         self._usage = Derived(
             lambda: pool_usage(caches.claims.list(), caches.nodes.list()), caches.claims, caches.nodes
@@ -106,16 +108,26 @@ class PoolStatusController:
         return self._patch(pool, {"nodes": used.get(NODES, 0), "resources": {**gone, **resources}})
 
     def _write_limits(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
-        """The condition of a pool over its limits, which gets no more nodes; others have none, or True."""
-        over = "" if unreadable(pool) else exceeded(limit_amounts(pool.spec.limits), used)
+        """The condition of a pool over its limits, which gets no more nodes, or with a limit that has no
+        effect. Others have none, or True.
+        """
+        readable = not unreadable(pool)
+        over = exceeded(limit_amounts(pool.spec.limits), used) if readable else ""
+        unknown = misspelt(pool.spec.limits, used) if readable else ""
         update = ConditionUpdate(type=WITHIN_LIMITS, status="True", reason=WITHIN_LIMITS)
         if over:
             message = f"spec.limits: {over}; the pool gets no node until others of it end, or they are raised"
             update = ConditionUpdate(
                 type=WITHIN_LIMITS, status="False", reason="LimitsExceeded", message=message
             )
-        if over or condition(pool.status.conditions, WITHIN_LIMITS) is not None:
-            write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
+        elif unknown:
+            update = ConditionUpdate(
+                type=WITHIN_LIMITS, status="Unknown", reason=LIMIT_UNKNOWN, message=f"spec.limits: {unknown}"
+            )
+        if over or unknown or condition(pool.status.conditions, WITHIN_LIMITS) is not None:
+            changed = write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
+            if changed and update.status != "True":
+                self._recorder.event(pool, "Warning", update.reason, update.message)
         return self._caches.pools.get(pool.name) or pool
 
     def _write_use(self, pool: NodePool, claims: Sequence[NodeClaim]) -> NodePool:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import is_true
+from broker.apis.spelling import NEAR
 from broker.apis.units import whole, written
 from broker.capacity.model import ANY_CLASS, NodeClass
 from broker.capacity.options import TYPE_KEYS, tenancy
@@ -24,6 +26,7 @@ from broker.capacity.types import capacity, type_labels
 from broker.controllers.claim_status import replaced_uids
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
 from broker.placement.reading import requirements_of
+from broker.reservations.sizing import SOLD
 from broker.text import InvalidText, quantities
 from providers.model import InstanceType
 
@@ -160,6 +163,20 @@ def exceeded(limits: Mapping[str, int], used: Mapping[str, int]) -> str:
         f"{name} {written(name, used.get(name, 0))} of {written(name, amount)}"
         for name, amount in sorted(limits.items())
         if used.get(name, 0) > amount
+    )
+
+
+def misspelt(limits: Mapping[str, str], used: Mapping[str, int]) -> str:
+    """The limits of resources that no node of the pool has and that resemble one of EC2's; empty if none.
+
+    A device plugin may give nodes a resource that EC2 does not know, so such a limit stops nothing.
+    """
+    known = {*_SHOWN, *SOLD, *used}
+    near = {name: get_close_matches(name, sorted(known), n=1, cutoff=NEAR) for name in sorted(limits)}
+    return "; ".join(
+        f"no node of the pool has {name}, so its limit has no effect: write {matches[0]} if that is meant"
+        for name, matches in near.items()
+        if matches and name not in known
     )
 
 
