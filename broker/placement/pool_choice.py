@@ -29,6 +29,8 @@ AUTO_MODE: Final = "eks.amazonaws.com"
 _OF_GROUP: Final[Mapping[str, Mapping[str, str]]] = {AUTO_MODE: {f"{AUTO_MODE}/compute-type": "auto"}}
 # On a NodePool that has no machine for any pod: the type and the reason of the condition.
 OFFERING: Final = "MachinesOffered"
+# On a NodePool of another group: False if no controller serves it for certain.
+SERVED: Final = "Served"
 NO_MACHINE: Final = "NoMachineOffered"
 MOST_NAMED: Final = 3
 
@@ -105,7 +107,8 @@ def not_serving(pool: NodePool) -> str:
     if ready is not None and ready.status == "True":
         return static_pool(pool) if of_broker(pool) or pool.spec.replicas is not None else ""
     if ready is None:
-        return "no controller has reported that it is Ready"
+        absent = condition(pool.status.conditions, SERVED)
+        return absent.message if absent is not None else "no controller has reported that it is Ready"
     return f"it is not Ready: {ready.reason}{f': {ready.message}' if ready.message else ''}"
 
 

@@ -8,9 +8,9 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.other_pools import KARPENTER_NOT_RUNNING
-from broker.controllers.provisioning.pools import SERVED
 from broker.controllers.provisioning.published import read_reports
 from broker.controllers.provisioning.report import FAILED
+from broker.placement.pool_choice import SERVED
 from tests.cluster import cases
 from tests.cluster.objects import Json
 from tests.cluster.stack import Stack
@@ -91,6 +91,25 @@ def test_pod_of_a_pool_whose_controller_is_absent_is_told_so(stack: Stack) -> No
         step=2.0,
     )
     assert claims(stack) == []
+
+
+@pytest.mark.covers("USR-20")
+def test_pod_that_selects_a_pool_with_a_misspelt_group_has_the_message_of_the_pool(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    pool(stack)
+    pool(stack, "wrong", group="capacitybroker.io")
+    start(stack)
+    pods(stack, 1, spec={"nodeSelector": {names.NODEPOOL: "wrong"}})
+    absent = stack.until(lambda: stack.condition(NodePool, "wrong", SERVED), "the condition", step=1.0)
+    assert absent is not None and "the nearest known one is capacity-broker.io" in absent.message
+    text = f"NodePool wrong: {absent.message}"
+    stack.until(
+        lambda: any(
+            event.reason == FAILED and text in event.message for event in stack.events("p-0", kind="Pod")
+        ),
+        "the pod's event",
+        step=2.0,
+    )
 
 
 @pytest.mark.covers("FLT-35")

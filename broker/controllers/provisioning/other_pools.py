@@ -20,10 +20,9 @@ from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.requirements import InvalidRequirement
-from broker.controllers.provisioning.pools import SERVED
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
-from broker.placement.pool_choice import by_weight, not_serving, of_broker, pool_node
+from broker.placement.pool_choice import SERVED, by_weight, not_serving, of_broker, pool_node
 from broker.placement.pool_room import TypeRoom
 from providers.model import InstanceType
 

@@ -28,7 +28,6 @@ from broker.placement.reading import requirements_of
 _KIND: Final = EC2NodeClass.KIND.kind
 VALIDATION: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
-SERVED: Final = "Served"
 RESERVED_ONLY: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 _DOMAINS: Final[Mapping[str, tuple[str, ...]]] = {
     names.KARPENTER: names.KARPENTER_REQUIREMENT_KEYS,

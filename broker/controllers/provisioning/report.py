@@ -16,14 +16,14 @@ from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.pool_conditions import write_conditions
-from broker.controllers.provisioning.pools import SERVED, PoolNotServed, updates
+from broker.controllers.provisioning.pools import PoolNotServed, updates
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.events import EventType
 from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
 from broker.placement.packing_model import Packing
-from broker.placement.pool_choice import NO_MACHINE, OFFERING
+from broker.placement.pool_choice import NO_MACHINE, OFFERING, SERVED
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
