@@ -93,9 +93,10 @@ class Entitlements:
     `draws`: the queue of each claim (by uid) that draws from a reservation. `borrow`: the further slots of
     others that a queue may take, by queue and flavor. `peers`: the queues that a queue may borrow from.
 
-    `names`: names as people write them. `barred`: the reason if a queue is entitled to nothing. `rules`: the
-    preemption that its claims may cause. `held`: claims (by uid) for which quota is held already.
-    `nominated`: nominated claims (by uid), with the slot pool if known. They come before all others.
+    `names`: names as people write them. `absent`: what to correct, if an owner does not exist. `barred`: the
+    reason if a queue is entitled to nothing. `rules`: the preemption that its claims may cause. `held`:
+    claims (by uid) for which quota is held already. `nominated`: nominated claims (by uid), with the slot
+    pool if known. They come before all others.
     """
 
     slot_pools: Mapping[str, SlotPool] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class Entitlements:
     borrow: Mapping[SlotPool, int] = field(default_factory=dict)
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Preemption] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
@@ -147,6 +149,8 @@ class Entitlements:
         draws = f"the claim draws from {self.name(queue)}"
         if queue in self.barred:
             return f"{ownership}; {draws}: {self.barred[queue]}"
+        if absent := self.absent.get(slot_pool.owner):
+            return f"{ownership}; {absent}"
         if not slot_pool.flavor:
             return f"{ownership} and fits none of its flavors"
         if queue not in self.peers:

@@ -14,11 +14,13 @@ from typing import Final
 
 import structlog
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
 from broker.controllers.slots.builder import SlotSnapshotBuilder, draw_requests, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
+from broker.quota.resolve import UnresolvedName
 from broker.reservations.claims import cluster_of, nominated
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.drawing import DrawRequest
@@ -104,10 +106,17 @@ class EntitlementReader:
             draws |= dict.fromkeys(held_back, KEPT)
             barred[KEPT] = KEPT_REASON
         missing = {reserved.queue: f"{reserved}, which does not exist" for reserved in slots.missing}
+        known = snapshot.rights.names
+        unresolved = {reserved.queue: known.resolve(str(reserved)) for reserved in slots.missing}
         return replace(
             by_queue,
             draws=draws,
             names={**by_queue.names, **missing, **written_names},
+            absent={
+                queue: f"its tag {names.TAG_RESERVATION}: {given.message}"
+                for queue, given in unresolved.items()
+                if isinstance(given, UnresolvedName)
+            },
             barred={**by_queue.barred, **barred},
             held=frozenset(uid for uid, (_, name) in owners.items() if name in slots.holding),
             nominated={uid: slot_pools.get(uid) for uid in first},

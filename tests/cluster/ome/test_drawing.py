@@ -290,3 +290,22 @@ def test_a_tagged_reservation_is_kept_for_an_owner_that_does_not_exist_yet(stack
             lambda: stack.is_true("stranger", names.LAUNCHED), "the slot is open in the end", step=60.0
         )
         assert stack.reservation_of("stranger") == odcr
+
+
+@pytest.mark.covers("FLT-64", "FLT-53")
+def test_a_typing_error_in_the_tag_is_named_to_the_owner_that_is_meant(stack: Stack) -> None:
+    odcr = owned(stack, 1, "default/trainig")
+    stack.node_class(id_=odcr)
+    reserve(stack, "training", flavor=P5, quotas={GPU: "8"})
+    stack.start()
+    claim(stack, "own", OWNER)
+    message = stack.until_waiting("own", "NoUsableReservation").message
+    assert (
+        f"{odcr} belongs to default/trainig, which does not exist; its tag {names.TAG_RESERVATION}: there is "
+        f"no CapacityReservation trainig in namespace 'default': write {OWNER} if that is meant, or make it"
+    ) in message
+    stack.aws.ec2.create_tags(
+        Resources=[odcr], Tags=[{"Key": names.TAG_RESERVATION, "Value": "default/training"}]
+    )
+    stack.until(lambda: stack.is_true("own", names.LAUNCHED), "the tag is corrected", step=1.0)
+    assert stack.reservation_of("own") == odcr
