@@ -2,7 +2,8 @@
 
 Rule: k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2/conversion.go (custom resources) and
 k8s.io/kube-openapi/pkg/handler (media types). kube-apiserver also serves this document as protobuf.
-This server answers 406 to a client that takes only protobuf; kubectl then goes on without the document.
+A client that takes only protobuf gets a document without schemas from this server: kubectl goes on without
+them, and reports a kind that does not exist as one. With 406 it would report the media type instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from local.kube.wire import JSON, Obj, Response, reply
 
 PATH = "/openapi/v2"
 REF = "#/definitions/"
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_ASKED = {PROTOBUF, PROTOBUF.replace("v2.v1", "v2@v1")}  # kubectl asks for the latter, no valid media type
+_NO_SCHEMAS = b"\n\x032.0"  # the message Document with swagger: "2.0"
 _ACCEPTED = (JSON, "application/*", "*/*")
 _PRODUCES = [JSON]
 # Custom schemas lose these, and every schema its defaults, as in kube-apiserver.
@@ -25,8 +29,10 @@ _LEAVES: dict[str, Obj] = {
 
 
 def response(document: Obj, accept: str) -> Response:
-    """The document as JSON, or 406 if the client does not accept JSON."""
+    """The document as JSON, an empty one as protobuf, or 406 if the client accepts neither."""
     media = {clause.partition(";")[0].strip() for clause in accept.split(",")}
+    if media & _ASKED and not media.intersection(_ACCEPTED):
+        return Response(200, {"Content-Type": PROTOBUF, "Vary": "Accept"}, _NO_SCHEMAS)
     if accept and not media.intersection(_ACCEPTED):
         return Response(406, {"Vary": "Accept"})
     return reply(document)

@@ -291,6 +291,11 @@ def test_custom_resources_are_checked_by_their_schema(kubectl: Kubectl) -> None:
     assert kubectl("get", "wd", "-o", "name") == "widget.example.com/w"
 
 
+def test_kind_that_is_not_installed_is_reported_as_one(kubectl: Kubectl) -> None:
+    group = {"apiVersion": "example.com/v1", "kind": "Absent", "metadata": {"name": "a"}}
+    assert 'no matches for kind "Absent"' in kubectl.refused("apply", "-f", "-", given=group)
+
+
 def test_delete_waits_until_it_is_gone(kubectl: Kubectl) -> None:
     kubectl("create", "deployment", "d", "--image=i")
     assert kubectl("delete", "deployment", "d", "--wait") == 'deployment.apps "d" deleted'
