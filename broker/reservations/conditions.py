@@ -81,7 +81,7 @@ RATIO: Final = (
     f"{names.SIZING}: max"
 )
 OUT_OF_SERVICE: Final = (
-    "it counts again once it can be used: uncordon the nodes, or end or replace broken machines"
+    "a cordoned node counts again once it is uncordoned, a broken machine once it is replaced"
 )
 MOST_NAMED: Final = 10  # entries that a message lists
 

@@ -32,6 +32,7 @@ from broker.placement.type_reasons import over_limits
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import STOP
 from broker.reservations.claims import occupied_odcr
+from broker.reservations.conditions import SUFFICIENT
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
@@ -39,6 +40,8 @@ from broker.text import abridged, counted, plain
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
 MOST_MATCHES: Final = 8
+# Reasons of a reservation without all its capacity for which nobody has to do anything.
+_PASSING: Final = frozenset({"CloudReservationPending", "HardwareInUse"})
 MOST_NAMED: Final = 3
 MOST_GROUPS: Final = 5
 
@@ -83,6 +86,16 @@ def _held(situation: Situation) -> Iterator[tuple[str, str]]:
                 f"capacity-broker resume {obj.key}",
                 f"its queue is held ({policy}): it admits no workloads",
             )
+
+
+def _insufficient(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Reservations that lack capacity, unless the broker is about to get it, or lends it."""
+    present = [item for item in situation.reservations if not item.deleting]
+    states = ((item, condition(item.status.conditions, SUFFICIENT)) for item in present)
+    lacking = ((item, state) for item, state in states if state is not None and state.status == "False")
+    for item, state in islice((row for row in lacking if row[1].reason not in _PASSING), MOST_NAMED):
+        why = f"{SUFFICIENT}=False {state.reason}: {state.message}"
+        yield f"kubectl describe {reserved_of(item).resource}", why
 
 
 def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
@@ -281,6 +294,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _others,
     _elsewhere,
     _held,
+    _insufficient,
     _limits,
     _quotas,
     _no_fallback,

@@ -11,15 +11,16 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.ome import CapacityReservation
 from broker.capacity.inventory import Inventory
 from broker.commands.explain.explanation import explain
-from broker.commands.explain.situation import Situation
+from broker.commands.explain.situation import Situation, of_reservation
 from broker.commands.explain.slot_rows import slot_rows
 from broker.oncall.pod_reports import PodReport
 from providers.model import Gpu, InstanceType
 from providers.names import MANAGER
 
-from .test_idle_matches import NOW, P5, A, launched, mirror, pod, pool, requesting
+from .test_idle_matches import NOW, P5, A, launched, mirror, owner, pod, pool, requesting
 
 
 def event(reason: str, message: str, at: str) -> Event:
@@ -203,3 +204,25 @@ def test_slot_that_is_kept_for_a_successor_is_not_called_free() -> None:
         "3 instances of no claim of this cluster",
     ]
     assert not [row for row in explain(around).parts["do"] if row["command"] == "capacity-broker idle"]
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("reason", "advised"),
+    [("InsufficientCapacity", True), ("HardwareUnavailable", True), ("CloudReservationPending", False)],
+)
+def test_reservation_without_its_capacity_is_not_said_to_need_nothing(reason: str, advised: bool) -> None:
+    document = owner("cr-1").wire()
+    state = {
+        "type": "ResourcesSufficient",
+        "status": "False",
+        "reason": reason,
+        "message": "set it to Manage",
+    }
+    document["status"]["conditions"] = [state]
+    (subject, part) = of_reservation(
+        Situation(now=NOW, reservations=[CapacityReservation.decode(document)]), "team/gpus"
+    )
+    commands = {row["command"]: row["why"] for row in explain(part, subject).parts["do"]}
+    why = commands.get("kubectl describe capacityreservation -n team gpus", "")
+    assert (f"ResourcesSufficient=False {reason}: set it to Manage" in why) is advised

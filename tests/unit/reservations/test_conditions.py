@@ -267,7 +267,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             facts(NOMINAL, OUT, out_of_service=("node ip-1 is cordoned",)),
             "ResourcesSufficient",
             "HardwareUnavailable",
-            "node ip-1 is cordoned; it counts again once it can be used: uncordon the nodes",
+            "node ip-1 is cordoned; a cordoned node counts again once it is uncordoned",
         ),
         (
             facts(taken={GPU: 8}, takers=("n-1", "n-2")),
