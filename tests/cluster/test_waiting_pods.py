@@ -140,6 +140,22 @@ def test_pod_that_joins_the_claim_of_another_has_the_reason_of_that_claim(stack:
     stack.until(lambda: bound(stack, waiting), "bound", step=1.0)
 
 
+@pytest.mark.covers("ONC-01")
+def test_pod_whose_every_option_ec2_refuses_has_the_way_out(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    only = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    pool(stack, template={"requirements": [capacity(ON_DEMAND), only]})
+    stack.control.fault(action="CreateFleet", stage="launch", code=SHORT, message="none left", times=-1)
+    start(stack)
+    pods(stack, 1)
+
+    def helped() -> list[str]:
+        return [row["why"] for row in explained(stack, "p-0")["do"] if "edit nodepool team" in row["command"]]
+
+    (why,) = stack.until(helped, "the advice", step=1.0)
+    assert "EC2 refuses each option now: more instance types or zones" in why
+
+
 @pytest.mark.covers("ONC-02")
 def test_equal_pods_of_one_owner_are_one_row(stack: Stack) -> None:
     full_team(stack)

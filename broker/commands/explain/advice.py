@@ -345,6 +345,15 @@ def _by_options(
                 pod.edit,
                 f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
+    elif pod.node_pool and _all_refused(situation, rows):
+        more = "more instance types or zones in its requirements give the pod more of them"
+        yield f"kubectl edit nodepool {pod.node_pool}", f"EC2 refuses each option now: {more}"
+
+
+def _all_refused(situation: Situation, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether EC2 has no capacity for any of the options."""
+    closed = rows and all(row["verdict"] in ("skipped", "unfit") for row in rows)
+    return bool(closed) and any(shortage.class_.policy.full for shortage in situation.shortages)
 
 
 def _over_limit(pod: WaitingPod) -> Iterator[tuple[str, str]]:
