@@ -227,8 +227,12 @@ def test_pod_whose_node_another_took_has_the_reason_why_it_gets_no_other(stack: 
     claim = stack.until(lambda: next(iter(stack.all(NodeClaim)), None), "a claim", step=0.2)
     assert claim is not None
     stack.until_ready(claim.name)
-    (row,) = live(stack).waiting_pods
-    assert row.claim == claim.name and "kube-scheduler has not bound the pod" in row.message
+
+    def unbound() -> list[WaitingPod]:
+        return [row for row in live(stack).waiting_pods if "kube-scheduler has not bound" in row.message]
+
+    (row,) = stack.until(unbound, "the broker has seen the node")
+    assert row.claim == claim.name
     node = stack.get(NodeClaim, claim.name).status.node_name
     pods(stack, 1, "other", cpu="1500m", spec={"nodeName": node})
 
