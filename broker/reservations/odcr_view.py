@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from broker.apis import names
 from broker.capacity.model import Pool
 from broker.quota.usage import ReservationKey
 from broker.reservations.idle import idle_cost
+from broker.reservations.ownership import named_in
 from providers.model import InstanceType, Odcr
 
 
@@ -55,9 +55,10 @@ def view_of(
     since: datetime | None = None,
 ) -> OdcrView:
     """The view of `account`, which is billed for the slots or not."""
+    named = owner or named_in(odcr)
     return OdcrView(
         odcr=odcr,
-        owner=str(owner) if owner else odcr.tags.get(names.TAG_RESERVATION, ""),
+        owner=str(named) if named else "",
         owned=owner is not None,
         cost=idle_cost(odcr, types.get(odcr.instance_type), account=account),
         since=since,

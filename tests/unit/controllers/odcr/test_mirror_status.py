@@ -56,6 +56,14 @@ def test_idle_slots_cost_the_on_demand_price(given: dict[str, Any], cost: str) -
 
 
 @pytest.mark.parametrize(
+    ("tag", "owner"), [("default/training", "default/training"), ("gpus", "gpus"), ("default/", ""), ("", "")]
+)
+def test_owner_is_the_one_that_launches_read_from_the_tag(tag: str, owner: str) -> None:
+    tagged = odcr("cr-1", tags={"capacity-broker.io/reservation": tag})
+    assert view_of(tagged, TYPES, account="").owner == owner
+
+
+@pytest.mark.parametrize(
     ("given", "kind"),
     [
         ({}, "default"),
