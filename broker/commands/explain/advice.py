@@ -94,7 +94,7 @@ def _insufficient(situation: Situation) -> Iterator[tuple[str, str]]:
     states = ((item, condition(item.status.conditions, SUFFICIENT)) for item in present)
     lacking = ((item, state) for item, state in states if state is not None and state.status == "False")
     for item, state in islice((row for row in lacking if row[1].reason not in _PASSING), MOST_NAMED):
-        why = f"{SUFFICIENT}=False {state.reason}: {state.message}"
+        why = f"it lacks capacity ({SUFFICIENT}=False {state.reason}): the condition has the remedy"
         yield f"kubectl describe {reserved_of(item).resource}", why
 
 

@@ -225,4 +225,4 @@ def test_reservation_without_its_capacity_is_not_said_to_need_nothing(reason: st
     )
     commands = {row["command"]: row["why"] for row in explain(part, subject).parts["do"]}
     why = commands.get("kubectl describe capacityreservation -n team gpus", "")
-    assert (f"ResourcesSufficient=False {reason}: set it to Manage" in why) is advised
+    assert (f"ResourcesSufficient=False {reason}" in why) is advised
