@@ -169,4 +169,5 @@ def test_reboot_without_effect_is_withdrawn_once_the_node_is_well(stack: Stack) 
     started = stack.clock.now()
     stack.until(lambda: not tainted(stack, "r-0"), "it takes pods again", step=STEP)
     assert stack.clock.now() - started < timedelta(minutes=10)
-    assert events(stack, "r-0", "RebootWithdrawn") and stack.control.reboots(id_) == 1
+    stack.until_event("r-0", "RebootWithdrawn")
+    assert stack.control.reboots(id_) == 1
