@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from http import HTTPStatus
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -25,6 +25,7 @@ from broker.controllers.scheduler.trial import FoundPlace, QueuedPod, TrialRules
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import Conflict, EvictionRefused, NotFound
+from broker.kube.refusals import ask_first
 from broker.placement.disruption_pods import over_budget, owned_by, static
 from broker.placement.holds import Hold
 from broker.placement.holds_decide import ENOUGH
@@ -174,13 +175,15 @@ class ElasticReclaim:
 
     def _evict(self, pods: Sequence[Pod], *, dry_run: bool) -> BlockedEvictions | None:
         for pod in pods:
+            evict = partial(self._client.evict, pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
             try:
-                self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
+                if dry_run:
+                    ask_first(evict)
+                else:
+                    evict()
             except (Conflict, NotFound):
                 continue
             except EvictionRefused as error:
-                if dry_run and error.status == HTTPStatus.BAD_REQUEST:
-                    continue  # a webhook knows no dry runs
                 return self._blocked([pod], error.message)
             if not dry_run:
                 self.assume_ending([pod.uid])
