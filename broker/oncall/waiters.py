@@ -185,9 +185,10 @@ def pod_waiters(
     gangs = gang_members(pods)
     for pod in pods:
         own, state = own_requirements(pod), obstacles.get(pod.key, NO_OBSTACLES)
-        draws = partial(_drawn, rights, pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""))
-        asked = own, state.accepting, draws.args[1:]
+        drawer = pod.namespace, pod.annotations.get(names.DRAWS_FROM, "")
+        asked = own, state.accepting, drawer
         if asked not in alternatives:
+            draws = partial(rights.of_pod_in, *drawer)
             alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting), draws))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         yield Waiter(
@@ -238,18 +239,7 @@ def template_command(namespace: str, pod: str, owner: str) -> str:
 
 def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:
     """The reservation that a pod draws from by its own word or its Namespace's."""
-    return _drawn(rights, pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), "")
-
-
-def _drawn(
-    rights: DrawRights, namespace: str, of_pod: str, of_pool: str
-) -> ReservationKey | UnresolvedName | None:
-    """The reservation that a pod without a claim draws from, or why it may not; None if it names none.
-
-    `of_pod`: the annotation of the pod, which comes before that of its NodePool.
-    """
-    named = rights.named_for(namespace, of_pod) or of_pool
-    return rights.decide(named, (namespace,)) if named else None
+    return rights.of_pod_in(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), "")
 
 
 def gates(pod: Pod) -> str:

@@ -126,6 +126,14 @@ class DrawRights:
         admitted = (text for text in requested if isinstance(self.decide(text, (namespace,)), ReservationKey))
         return Drawing(named=named, admitted=tuple(sorted(admitted)))
 
+    def of_pod_in(self, namespace: str, named: str, of_pool: str) -> ReservationKey | UnresolvedName | None:
+        """The reservation that a pod draws from in a NodePool, or why it may not; None if neither names one.
+
+        `named`: the pod's annotation, which comes before that of the NodePool, as in `of_pod`.
+        """
+        requested = self.named_for(namespace, named) or of_pool
+        return self.decide(requested, (namespace,)) if requested else None
+
     def decide(self, named: str, namespaces: Iterable[str]) -> ReservationKey | UnresolvedName:
         """The reservation of this name if it serves pods of all these namespaces, or why it does not."""
         reserved = self.names.resolve(named)
