@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import ConfigMap, Event, Pod
+from broker.apis.core import ConfigMap, Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
@@ -138,6 +138,28 @@ def test_pod_that_joins_the_claim_of_another_has_the_reason_of_that_claim(stack:
         assert {waiter.claim for waiter in waiters} == {claim.name}, "no free slot helps them"
     stack.kubelets_again()
     stack.until(lambda: bound(stack, waiting), "bound", step=1.0)
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_with_room_on_a_node_of_no_claim_is_not_said_to_lack_a_machine(stack: Stack) -> None:
+    """Its last report names the room, and is no reason to wait."""
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [capacity(ON_DEMAND)]})
+    pods(stack, 1, cpu="100m")
+    room = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"capacity": room, "allocatable": room, "conditions": ready}
+    stack.client.create(Node.KIND, {"metadata": {"name": "own"}, "status": status})
+    start(stack)
+
+    def rooms() -> list[str]:
+        return [item.room for item in read_reports(stack.client).values()]
+
+    stack.until(lambda: rooms() == ["own"], "the room is published", step=1.0)
+    page = explained(stack, "p-0")
+    assert not [step for step in page["next"] if "until the reason above is gone" in step]
+    assert not [row for row in page["nodepools"] if "it has no machine for the pod" in row["message"]]
+    assert not stack.all(NodeClaim)
 
 
 @pytest.mark.covers("ONC-01")

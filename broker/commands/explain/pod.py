@@ -31,7 +31,7 @@ from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
-from broker.oncall.waiting_reasons import GATED, advised_uses
+from broker.oncall.waiting_reasons import GATED, advised_uses, report_on
 from broker.oncall.wording import scope_name
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
@@ -86,7 +86,8 @@ class PodExplainer:
         options = self._options(pod, claim, chosen)
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        reported = pod.uid in situation.around.reports and any(row["verdict"] == "next" for row in rows)
+        failed = bool(report_on(pod, situation.around).message)
+        reported = failed and any(row["verdict"] == "next" for row in rows)
         held = bool(row.obstacles.held) and row.reason != GATED
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
         if unfit and options is not None:
