@@ -172,11 +172,11 @@ def misspelt(limits: Mapping[str, str], used: Mapping[str, int]) -> str:
     A device plugin may give nodes a resource that EC2 does not know, so such a limit stops nothing.
     """
     known = {*_SHOWN, *SOLD, *used}
-    near = {name: get_close_matches(name, sorted(known), n=1, cutoff=NEAR) for name in sorted(limits)}
+    near = ((name, get_close_matches(name, known, n=1, cutoff=NEAR)) for name in sorted({*limits} - known))
     return "; ".join(
         f"no node of the pool has {name}, so its limit has no effect: write {matches[0]} if that is meant"
-        for name, matches in near.items()
-        if matches and name not in known
+        for name, matches in near
+        if matches
     )
 
 
