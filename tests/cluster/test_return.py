@@ -407,16 +407,19 @@ def test_pods_move_to_reserved_nodes_that_became_empty_before_these_end(stack: S
     before, launches = disrupted(), stack.calls("CreateFleet")
     for name in ("app-first", "app-second"):
         stack.delete(Pod, name, namespace="default")
-    for name in ("low", "lower"):
+    for name, host in (("low", "first"), ("lower", "second")):
         ending = stack.until(
             lambda n=name: (c := stack.find(NodeClaim, n)) is None or c.deleting,  # type: ignore[misc]
             f"{name} ends",
             step=STEP,
         )
         assert ending and not replacement(stack, name)
+        moves = f"large-{name}"
+        stack.until(lambda pod=moves: stack.find(Pod, pod, namespace="default") is None, moves, step=STEP)  # type: ignore[misc]
+        run(
+            stack, f"moved-{host}", stack.get(NodeClaim, host).status.node_name
+        )  # as a ReplicaSet's pod would
     gone(stack, "low", "lower")
-    for name in ("first", "second"):
-        run(stack, f"moved-{name}", stack.get(NodeClaim, name).status.node_name)
     later(stack, 120)
     assert disrupted() == before + 2
     assert stack.calls("CreateFleet") == launches  # no slot was emptied and filled again
