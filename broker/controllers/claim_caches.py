@@ -18,6 +18,7 @@ from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.partial import PartialObject
+from broker.placement.disruption_pods import protected
 
 # The names of indexes.
 BY_PROVIDER_ID: Final = "providerID"
@@ -60,7 +61,7 @@ class ClaimCaches:
         matching = self.nodes.by(BY_PROVIDER_ID, id_ or "-")
         return matching, before or _left_out(self.nodes, id_, name)
 
-    def non_preemptible(self, claim: NodeClaim) -> bool:
+    def non_preemptible(self, claim: NodeClaim, now: datetime) -> bool:
         """Whether a claim is never a victim.
 
         Claims of another launcher are never victims. Neither, by Karpenter's rule, are claims with
@@ -68,9 +69,9 @@ class ClaimCaches:
         do-not-disrupt, and cannot be drained
         (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
         """
-        return self._non_preemptible(claim, lambda node: (node, self.pods.by(BY_NODE, node.name)))
+        return self._non_preemptible(claim, now, lambda node: (node, self.pods.by(BY_NODE, node.name)))
 
-    def non_preemptible_now(self, claim: NodeClaim, client: Client) -> bool:
+    def non_preemptible_now(self, claim: NodeClaim, client: Client, now: datetime) -> bool:
         """The same by what the API server has: each cache may be behind. Also of a claim that is gone.
 
         Raises ApiError.
@@ -81,14 +82,14 @@ class ClaimCaches:
                 current is None
                 or current.uid != claim.uid
                 or self._non_preemptible(
-                    current, lambda node: (newest(client, Node, node.name), pods_on(client, node.name))
+                    current, now, lambda node: (newest(client, Node, node.name), pods_on(client, node.name))
                 )
             )
         except ValidationError:
             return True
 
     def _non_preemptible(
-        self, claim: NodeClaim, read: Callable[[Node], tuple[Node | None, Iterable[Pod]]]
+        self, claim: NodeClaim, now: datetime, read: Callable[[Node], tuple[Node | None, Iterable[Pod]]]
     ) -> bool:
         """`read`: a Node with its pods."""
         if not self.owns(claim):
@@ -98,11 +99,12 @@ class ClaimCaches:
         own_nodes, left_out = self.nodes_of(claim)
         if left_out is not None:
             return True
-        guarded: list[NodeClaim | Node | Pod] = [claim]
+        guarded: list[NodeClaim | Node] = [claim]
+        held = False
         for node, pods in map(read, own_nodes):
             guarded += [node] if node is not None else []
-            guarded += [pod for pod in pods if not pod.ended]
-        return any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
+            held = held or any(protected(pod, now) for pod in pods if not pod.ended)
+        return held or any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,8 +53,9 @@ def reschedulable(pod: Pod) -> bool:
     return active(pod) or (not pod.ended and owned_by(pod, "StatefulSet"))
 
 
-def protected(annotation: str, started: datetime | None, now: datetime) -> bool:
-    """Whether do-not-disrupt has effect: always with `true`, or for a duration after the start."""
+def protected(pod: Pod, now: datetime) -> bool:
+    """Whether do-not-disrupt keeps the pod: always with `true`, or for a duration after its start."""
+    annotation, started = pod.annotations.get(names.DO_NOT_DISRUPT, ""), pod.status.start_time
     if annotation == "true":
         return True
     try:
@@ -85,7 +86,7 @@ def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: da
     for pod in pods:
         if not active(pod):
             continue
-        if protected(pod.annotations.get(names.DO_NOT_DISRUPT, ""), pod.status.start_time, now):
+        if protected(pod, now):
             return f'Pod has "{names.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
         if static(pod) or tolerates_drain(pod):
             continue  # never evicted

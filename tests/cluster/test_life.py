@@ -273,6 +273,32 @@ def test_a_termination_grace_period_ends_the_drain(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
+def test_a_protected_pod_gets_its_own_grace_before_the_drain_ends(stack: Stack) -> None:
+    """As Karpenter's documentation of terminationGracePeriod promises: such a pod can still save its work."""
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,), terminationGracePeriod="10m")
+    stack.until_ready("c-0")
+    stack.pod("training", node=node_of(stack, "c-0").name, terminationGracePeriodSeconds=120)
+    stack.kubelets.stop()  # the pod takes its time to end
+    protected = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+    stack.client.patch(Pod.KIND, "training", protected, namespace="default")
+    stack.passes()
+    stack.delete(NodeClaim, "c-0")
+    waits = "default/training carries karpenter.sh/do-not-disrupt"
+    stack.until(lambda: waits in getattr(stack.claim_condition("c-0", names.DRAINED), "message", ""), "waits")
+    stack.advance(7 * 60)
+    stack.passes()
+    assert not stack.get(Pod, "training", namespace="default").deleting
+    stack.advance(70)
+    stack.until(
+        lambda: stack.get(Pod, "training", namespace="default").deleting,
+        "the pod is evicted two minutes before the end",
+    )
+    assert len(stack.aws.instances()) == 1
+
+
+@pytest.mark.covers("KRP-23")
 def test_the_finalizer_stays_while_ec2_refuses_to_terminate(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

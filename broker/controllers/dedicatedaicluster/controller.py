@@ -146,6 +146,7 @@ class ClusterController:
             drawing,
             shared.caches,
             priority=shared.reads.priority,
+            now=self._clock.now(),
             guard=self._cache.guard,
         )
         if self._shared.reads.kueue:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -182,6 +183,7 @@ def build_snapshot(
     caches: ClaimCaches,
     *,
     priority: Callable[[str], int | None],
+    now: datetime,
     guard: Guard[DedicatedAICluster] = nullcontext,
 ) -> ClusterSnapshot:
     """Builds the clusters' part of a decision. `claims`: those that draw from a reservation."""
@@ -225,7 +227,7 @@ def build_snapshot(
         specs=specs,
         flavors=flavors,
         clusters=states,
-        other_holders=[*_other_holders(claims, snapshot, caches)],
+        other_holders=[*_other_holders(claims, snapshot, caches, now)],
     )
 
 
@@ -247,7 +249,7 @@ def _is_managed(cluster: DedicatedAICluster) -> bool:
 
 
 def _other_holders(
-    claims: Sequence[NodeClaim], snapshot: Snapshot, caches: ClaimCaches
+    claims: Sequence[NodeClaim], snapshot: Snapshot, caches: ClaimCaches, now: datetime
 ) -> Iterable[AdmittedWorkload]:
     """The claims outside clusters that hold quota."""
     by_name, owners = {claim.name: claim for claim in claims}, snapshot.odcrs.owned.owner
@@ -263,7 +265,7 @@ def _other_holders(
                 priority=holder.priority,
                 reserved=holder.since,
                 evicted=claim.deleting,
-                non_preemptible=caches.non_preemptible(claim),
+                non_preemptible=caches.non_preemptible(claim, now),
                 on_own_slots=not borrows(claim, reserved, owners),
                 occupied_queues=occupied_queues((claim,), owners),
             )

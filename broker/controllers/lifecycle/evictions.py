@@ -32,16 +32,16 @@ def remaining_pods(
     return waiting(pods.by(BY_NODE, node)) or waiting(pods_on(client, node))
 
 
-def evict(client: Client, pod: Pod, now: datetime) -> str:
+def evict(client: Client, pod: Pod, now: datetime, until: datetime | None = None) -> str:
     """Evicts a pod, unless another has its name by now, or a person has protected it.
 
-    Returns why it is refused; empty if it is not. Raises ApiError.
+    `until`: when the drain ends in any case. Returns why it is refused; empty if it is not. Raises ApiError.
     """
     try:
         current = newest(client, Pod, pod.name, namespace=pod.namespace)
     except ValidationError:
         return "the pod cannot be read"
-    if current is None or current.uid != pod.uid or current.deleting or drain.kept(current, now):
+    if current is None or current.uid != pod.uid or current.deleting or drain.kept(current, now, until):
         return ""
     try:
         client.evict(pod.name, pod.namespace, uid=pod.uid)

@@ -31,7 +31,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
-from broker.placement.disruption_pods import NO_SCHEDULE
+from broker.placement.disruption_pods import NO_SCHEDULE, protected
 from broker.placement.termination import deadline_of
 from broker.reservations.claims import occupied_odcr
 from broker.text import counted
@@ -117,7 +117,7 @@ class Termination:
         late = self._late(claim)
         gone = bool(remaining) and not late and self._gone(claim, node)
         if remaining and not late and not gone:
-            for pod in drain.evictable(remaining, self._clock.now()):
+            for pod in drain.evictable(remaining, self._clock.now(), deadline_of(claim)):
                 self._evict(claim, pod)
             message = f"{counted(len(remaining), 'pod')} left on node {node.name}, {self._first(remaining)}"
             self._set(claim, names.DRAINED, "Unknown", "Draining", message)
@@ -128,7 +128,7 @@ class Termination:
         return False
 
     def _first(self, remaining: list[Pod]) -> str:
-        if drain.kept(remaining[0], self._clock.now()):
+        if protected(remaining[0], self._clock.now()) and not remaining[0].deleting:
             return f"{remaining[0].key} carries {names.DO_NOT_DISRUPT}, so the drain waits for it"
         return f"{remaining[0].key} first"
 
@@ -156,7 +156,7 @@ class Termination:
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
 
     def _evict(self, claim: NodeClaim, pod: Pod) -> None:
-        if refusal := evict(self._client, pod, self._clock.now()):
+        if refusal := evict(self._client, pod, self._clock.now(), deadline_of(claim)):
             self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {refusal}", topic=pod.key)
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:

@@ -259,7 +259,7 @@ class SlotSnapshotBuilder:
         """
         if names.DEDICATED in claim.labels:
             return self.reads.kueue
-        return self._caches.non_preemptible(claim)
+        return self._caches.non_preemptible(claim, self.clock.now())
 
 
 def draw_requests(

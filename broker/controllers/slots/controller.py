@@ -9,7 +9,6 @@ decided here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from broker.apis import names
@@ -60,7 +59,9 @@ class PreemptionController:
             shared.caches.claims,
             assumed,
             recorder=shared.recorder,
-            non_preemptible=partial(shared.caches.non_preemptible_now, client=shared.client),
+            non_preemptible=lambda claim: shared.caches.non_preemptible_now(
+                claim, shared.client, shared.clock.now()
+            ),
             wake=self.nominated,
         )
         self.clusters = ClusterController(shared)

@@ -101,7 +101,7 @@ class Candidates:
         present = [pod for pod in pods if not pod.ended]
         moving = [pod for pod in present if reschedulable(pod)]
         kept = any(self._occupancy.held.get(node.name) for node in nodes)
-        keeps = any(_keeps(pod, self._now) for pod in present)
+        keeps = any(protected(pod, self._now) for pod in present)
         annotated = any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in (claim, *nodes))
         return ScaleInCandidate(
             claim=claim,
@@ -109,7 +109,3 @@ class Candidates:
             protected=annotated or keeps or not known,
             cost=rescheduling_cost(moving) * lifetime_remaining(claim, self._now),
         )
-
-
-def _keeps(pod: Pod, now: datetime) -> bool:
-    return protected(pod.annotations.get(names.DO_NOT_DISRUPT, ""), pod.status.start_time, now)

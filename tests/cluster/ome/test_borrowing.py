@@ -20,6 +20,7 @@ from broker.commands.explain import claims
 from broker.controllers import instances
 from broker.controllers.launch import launcher
 from broker.kube.client import Request
+from broker.text import format_time
 from broker.webpage.lending import loans
 from broker.wiring import launch, provisioning
 from tests.cluster.account import A, B
@@ -261,6 +262,30 @@ def test_do_not_disrupt_claim_is_passed_over_unless_a_grace_period_bounds_it(sta
     stack.until_gone(NodeClaim, "bounded")
     assert stack.reservation_of("stays") == odcr
     assert not terminating_claims(stack)
+
+
+def test_claim_with_a_pod_that_may_not_be_disrupted_for_hours_is_passed_over_as_long(stack: Stack) -> None:
+    odcr = lending(stack, 2)
+    claim(stack, "training", BORROWER)
+    claim(stack, "spare", BORROWER, also={names.PRIORITY: "5"})
+    stack.until_ready("training", "spare")
+    stack.until_shown("training", "spare")
+    stack.pod("epoch", node=stack.get(NodeClaim, "training").status.node_name)
+    protected = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "4h"}}}
+    status = {"status": {"startTime": format_time(stack.clock.now())}}
+    stack.client.patch(Pod.KIND, "epoch", protected, namespace="default")
+    stack.client.patch(Pod.KIND, "epoch", status, namespace="default", subresource="status")
+    stack.passes()
+    claim(stack, "owner-0", OWNER)
+    stack.until_ready("owner-0")
+    assert stack.find(NodeClaim, "spare") is None and stack.reservation_of("training") == odcr
+    claim(stack, "owner-1", OWNER)
+    stack.until_waiting("owner-1")
+    stack.passes()
+    assert not terminating_claims(stack)
+    stack.advance(4 * 60 * 60)
+    stack.until_ready("owner-1")
+    stack.until_gone(NodeClaim, "training")
 
 
 @pytest.mark.parametrize("held_by", [Pod, Node])

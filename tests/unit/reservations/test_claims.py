@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.claims import borrows
 from tests.support.caches import claim_caches
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 KEEP = {names.DO_NOT_DISRUPT: "true"}
 MINE, THEIRS = ReservationKey("a", "gpu"), ReservationKey("b", "gpu")
 
@@ -36,6 +38,8 @@ def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") 
 @pytest.mark.parametrize(
     ("claim_", "owned", "node", "pod", "phase", "expected"),
     [
+        (claim(), True, {}, {names.DO_NOT_DISRUPT: "2h"}, "Running", True),
+        (claim(), True, {}, {names.DO_NOT_DISRUPT: "1h"}, "Running", False),
         (claim(), True, {}, {}, "Running", False),
         (claim(), False, {}, {}, "Running", True),
         (claim(annotations=KEEP), True, {}, {}, "Running", True),
@@ -57,8 +61,9 @@ def test_foreign_and_do_not_disrupt_claims_are_non_preemptible(
         1,
     )
     meta = {"name": "p", "namespace": "default", "annotations": pod, **version}
-    pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": {"phase": phase}}], 1)
-    assert claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned).non_preemptible(claim_) is expected
+    status = {"phase": phase, "startTime": "2029-12-31T23:00:00Z"}
+    pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": status}], 1)
+    assert claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned).non_preemptible(claim_, NOW) is expected
 
 
 def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period() -> None:
@@ -67,10 +72,10 @@ def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period(
     version = {"resourceVersion": "1", "uid": "u"}
     caches = claim_caches(nodes=nodes, pods=pods)
     nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
-    assert not caches.non_preemptible(claim())
+    assert not caches.non_preemptible(claim(), NOW)
     nodes.leave_out(nodes.list()[0], "poison")
-    assert caches.non_preemptible(claim())
-    assert not caches.non_preemptible(claim(grace="1h"))
+    assert caches.non_preemptible(claim(), NOW)
+    assert not caches.non_preemptible(claim(grace="1h"), NOW)
 
 
 @pytest.mark.parametrize(

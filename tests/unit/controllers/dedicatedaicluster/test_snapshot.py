@@ -120,6 +120,7 @@ def cluster_snapshot(
             pods=Cache(Pod, indexes={BY_NODE: lambda _: ()}),
         ),
         priority=PRIORITIES.get,
+        now=FakeClock().now(),
     )
 
 

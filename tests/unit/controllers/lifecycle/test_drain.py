@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.controllers.lifecycle import drain
+from broker.placement.disruption_pods import protected
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 CRITICAL = "system-cluster-critical"
@@ -124,4 +125,4 @@ def test_a_do_not_disrupt_pod_is_waited_for_and_not_evicted(given: Pod, stays: b
     waiting = drain.remaining([given], NOW)
     assert waiting == [given]
     assert drain.evictable(waiting, NOW) == ([] if stays else [given])
-    assert drain.kept(given, NOW) is stays
+    assert protected(given, NOW) is stays
