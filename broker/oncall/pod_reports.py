@@ -13,7 +13,7 @@ NOMINATED: Final = "Nominated"
 class PodReport(NamedTuple):
     """`held`: a reason of the pod's own, such as a volume that does not exist, keeps it from any machine.
 
-    `room`: the NodeClaim or node that has room for the pod; then the message is empty.
+    `room`: the NodeClaim or node that has room for the pod, which then needs no other machine.
     """
 
     message: str

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Object
 from broker.capacity.reasons import ALL_FULL, CLASS_NOT_FOUND, CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement, Requirements
@@ -121,13 +121,6 @@ def waits(pod: Pod) -> bool:
     return not pod.spec.node_name and not pod.deleting and is_workload(pod)
 
 
-def waiting_pods(pods: Iterable[Pod], claims: Iterable[NodeClaim], now: datetime) -> list[Pod]:
-    """The pods that need a node and that no claim without an instance stands for, the oldest first."""
-    served = {key for claim in claims if claim.waits for key in pods_of(claim)}
-    waiting = (pod for pod in pods if waits(pod) and pod.key not in served)
-    return sorted(waiting, key=lambda pod: (created(pod, now), pod.key))
-
-
 def gang_members(pods: Iterable[Pod]) -> Counter[str]:
     """The pods of each gang that exist."""
     gangs = (gang_of(pod, unknown_sizes).name for pod in pods if is_member(pod))
@@ -172,19 +165,21 @@ def claim_waiters(
 
 
 def pod_waiters(
-    pods: Sequence[Pod],
+    pods: Iterable[Pod],
     rights: DrawRights,
     *,
     pools: Iterable[NodePool],
     obstacles: Mapping[str, PodObstacles],
 ) -> Iterator[Waiter]:
-    """`pods`: those of `waiting_pods`; `obstacles`: by the pod's key. For others a waiting claim stands."""
+    """`obstacles`: of the pods that wait, by key. A claim that waits stands for its pods itself."""
     templates = [*_templates(pools)]
-    pods = [pod for pod in pods if not obstacles.get(pod.key, NO_OBSTACLES).waits]
+    known = {pod.key: pod for pod in pods}
+    without = {key: state for key, state in obstacles.items() if key in known and not state.waits}
     alternatives: dict[object, tuple[Alternative, ...]] = {}
-    gangs = gang_members(pods)
-    for pod in pods:
-        own, state = own_requirements(pod), obstacles.get(pod.key, NO_OBSTACLES)
+    gangs = gang_members(known[key] for key in without)
+    for key, state in without.items():
+        pod = known[key]
+        own = own_requirements(pod)
         drawer = pod.namespace, pod.annotations.get(names.DRAWS_FROM, "")
         asked = own, state.accepting, drawer
         if asked not in alternatives:
@@ -193,12 +188,12 @@ def pod_waiters(
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         yield Waiter(
             kind=POD,
-            name=pod.key,
+            name=key,
             namespace=pod.namespace,
             since=pod.metadata.creation_timestamp,
             reason=scheduled.reason if scheduled else "",
             message=scheduled.message if scheduled else "no scheduler has answered yet",
-            command=f"capacity-broker explain claim {state.claim}" if state.claim else pod_command(pod.key),
+            command=f"capacity-broker explain claim {state.claim}" if state.claim else pod_command(key),
             alternatives=alternatives[asked],
             requests=pod_requests(pod),
             gang=gang.name,

@@ -31,7 +31,6 @@ from broker.oncall.waiters import (
     claim_waiters,
     created,
     pod_waiters,
-    waiting_pods,
 )
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
@@ -249,10 +248,10 @@ def _waiters(
 ) -> Iterator[Waiter]:
     """Reads them like `explain cluster`."""
     without = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
-    pods, pools = broker.read.pods.cache.list(), broker.read.pools.cache.list()
+    pools = broker.read.pools.cache.list()
     yield from claim_waiters(without, snapshot.rights, pools)
     yield from pod_waiters(
-        waiting_pods(pods, claims, now),
+        broker.read.pods.cache.list(),
         snapshot.rights,
         pools=pools,
         obstacles={row.key: row.obstacles for row in rows},

@@ -157,7 +157,11 @@ def test_pod_with_room_on_a_node_of_no_claim_is_not_said_to_lack_a_machine(stack
 
     stack.until(lambda: rooms() == ["own"], "the room is published", step=1.0)
     page = explained(stack, "p-0")
-    assert not [step for step in page["next"] if "until the reason above is gone" in step]
+    (why,) = page["why"]
+    assert why["message"].endswith("node own has room for it; kube-scheduler has not bound it yet")
+    assert page["next"] == ["kube-scheduler binds the pod to the node that has room for it"]
+    assert not page["options"]
+    assert all(waiter.held for waiter in live(stack).waiters), "no free slot helps it"
     assert not [row for row in page["nodepools"] if "it has no machine for the pod" in row["message"]]
     assert not stack.all(NodeClaim)
 

@@ -65,7 +65,7 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
             claims=cache(seen.claims),
             classes=cache(seen.classes),
             pools=cache(seen.pools),
-            pods=cache(seen.every_pod),
+            pods=cache(seen.pods),
             nodes=cache(seen.nodes),
         ),
         mirrors=cache(seen.mirrors).cache,

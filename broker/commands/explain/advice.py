@@ -314,10 +314,9 @@ def _buys(situation: Situation, pool: str) -> bool:
 
 def _insists(situation: Situation, pod: WaitingPod) -> bool:
     """Whether the pod's own selector or affinity takes reservations only."""
-    whole = situation.whole or situation
     return not any(
         own.allows(names.CAPACITY_TYPE, kind) and not own.values(names.RESERVATION_ID)
-        for item in (*whole.pods, *whole.every_pod)
+        for item in situation.pods
         if item.key == pod.key
         for own in own_requirements(item)
         for kind in ("on-demand", "spot")

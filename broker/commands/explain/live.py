@@ -27,7 +27,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.oncall.state import is_brokers
-from broker.oncall.waiters import gang_members, waiting_pods, waits
+from broker.oncall.waiters import waits
 from broker.placement.claims import BadClaim, in_gangs, planned
 from broker.placement.waiting import waiting_since
 from broker.reservations.claims import ending_claims, occupied_odcr
@@ -103,13 +103,10 @@ class LiveForecaster:
 
 def situation(broker: Broker, now: datetime) -> Situation:
     """The cluster as the broker's caches have it, without events."""
-    every, pods = broker.read.claims.cache.list(), broker.read.pods.cache.list()
     return Situation(
         now=now,
-        claims=every,
-        pods=waiting_pods(pods, every, now),
-        every_pod=pods,
-        members=gang_members(pods),
+        claims=broker.read.claims.cache.list(),
+        pods=broker.read.pods.cache.list(),
         pools=broker.read.pools.cache.list(),
         nodes=broker.read.nodes.cache.list(),
         classes=broker.read.classes.cache.list(),
@@ -132,7 +129,7 @@ def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
     return Situation(
         now=now,
         claims=on_node,
-        every_pod=[other for other in broker.read.pods.cache.list() if other.spec.node_name == node],
+        pods=[other for other in broker.read.pods.cache.list() if other.spec.node_name == node],
         pools=broker.read.pools.cache.list(),
         nodes=[item for item in broker.read.nodes.cache.list() if item.name == node],
         reservations=[*broker.reads.snapshot().reservations.values()],

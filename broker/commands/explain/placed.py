@@ -53,7 +53,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     """The slot of a claim with an instance: its reservation, owner and price, and its pods."""
     slot = occupied_odcr(claim)
     use = situation.slot_uses.get(slot)
-    pods = workloads_on(claim, situation.every_pod)
+    pods = workloads_on(claim, situation.pods)
     user = holder(claim, pods, draw_rights(situation).of_claim, use)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")

@@ -42,10 +42,12 @@ MOST_SLOTS: Final = 4  # reservations that are shown with their users
 FULL: Final = "skipped"
 UNFIT: Final = "nothing until the reason above is gone; the broker looks again every 10 s"
 
+ROOM: Final = "kube-scheduler binds the pod to the node that has room for it"
+
 
 def find(situation: Situation, namespace: str, name: str) -> Pod:
     """The pod. Raises ValueError, which names those that are meant perhaps."""
-    known = {pod.key: pod for pod in situation.every_pod}
+    known = {pod.key: pod for pod in situation.pods}
     if (pod := known.get(f"{namespace}/{name}")) is not None:
         return pod
     if text := elsewhere("Pod", name, namespace, (p.namespace for p in known.values() if p.name == name)):
@@ -83,13 +85,15 @@ class PodExplainer:
         claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
         verdicts = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
         chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
-        options = self._options(pod, claim, chosen)
+        report = report_on(pod, situation.around)
+        room = report.room if claim is None else ""
+        options = self._options(pod, claim, chosen) if not room else None
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        failed = bool(report_on(pod, situation.around).message)
-        reported = failed and any(row["verdict"] == "next" for row in rows)
+        reported = report.message and any(row["verdict"] == "next" for row in rows)
         held = bool(row.obstacles.held) and row.reason != GATED
-        unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
+        unfit = (claim is None and bool(reported)) or (held and (chosen is None or of_broker(chosen.pool)))
+        unfit = unfit and not room
         if unfit and options is not None:
             options = replace(options, rows=[*none_next(options.rows)])
         slots = [*_slots(situation, claim, chosen, options)]
@@ -107,7 +111,7 @@ class PodExplainer:
                 "events": [*last_events(situation, pod, claim)],
             },
             shown={"options": format_options(options.rows) if options is not None else []},
-            next=[UNFIT] if unfit else [*_next(row, claim, chosen, options)],
+            next=[UNFIT if unfit else ROOM] if unfit or room else [*_next(row, claim, chosen, options)],
             unread=situation.unread,
         )
 
@@ -230,7 +234,7 @@ def _about(
         situation,
         whole=situation,
         claims=[claim] if claim is not None else [],
-        pods=[] if claim is not None and claim.waits else [pod],
+        about=frozenset() if claim is not None and claim.waits else frozenset({pod.key}),
         classes=[item for item in situation.classes if item.name == ref],
         mirrors=(),
         reservations=[

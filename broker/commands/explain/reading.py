@@ -18,7 +18,7 @@ from broker.commands.explain.permitted import REPORTS, SHORTAGES, TYPES, listed,
 from broker.commands.explain.situation import Situation
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden
-from broker.oncall.waiters import gang_members, waiting_pods
+from broker.oncall.waiters import waits
 from providers.names import MANAGER
 
 
@@ -39,17 +39,15 @@ def _read(client: Client, now: datetime) -> Situation:
     events = listed(client, Event, unread)
     claims = listed(client, NodeClaim, unread, required=True)
     pods = listed(client, Pod, unread)
-    waiting = waiting_pods(pods, claims, now)
+    waiting = any(map(waits, pods))
     types = published(client, TYPES, unread) if waiting else {}
     reports = published(client, REPORTS, unread) if waiting else {}
     situation = Situation(
         now=now,
         claims=claims,
-        pods=waiting,
         types=types,
         reports=reports,
-        every_pod=pods,
-        members=gang_members(pods),
+        pods=pods,
         pools=listed(client, NodePool),
         nodes=listed(client, Node, unread),
         classes=listed(client, EC2NodeClass, unread),
@@ -79,7 +77,7 @@ def with_events(situation: Situation, events: Iterable[Event]) -> Situation:
 def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
     """Reads the cluster; of a caller that may not list all pods, those of the namespace. Raises ApiError."""
     situation = read(client, now)
-    if situation.every_pod:
+    if situation.pods:
         return situation
     try:
         pods = [Pod.decode(raw) for raw in client.list(Pod.KIND, namespace=namespace)[0]]
@@ -87,9 +85,7 @@ def read_pods(client: Client, now: datetime, namespace: str) -> Situation:
         return situation
     return replace(
         situation,
-        every_pod=pods,
-        pods=waiting_pods(pods, situation.claims, now),
-        members=gang_members(pods),
+        pods=pods,
         types=published(client, TYPES),
         reports=published(client, REPORTS),
     )

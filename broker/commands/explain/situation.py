@@ -14,7 +14,7 @@ from functools import cached_property
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
@@ -38,11 +38,11 @@ from broker.oncall.pod_reports import PodReport
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import (
-    POD,
     Waiter,
     claim_waiters,
     created,
     drawn_by_pod,
+    gang_members,
     pod_waiters,
 )
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
@@ -71,17 +71,16 @@ class Situation:
     mirrors: Sequence[OnDemandCapacityReservation] = ()
     shortages: Sequence[Shortage] = ()
     events: Sequence[Event] = ()
-    pods: Sequence[Pod] = ()  # that wait, and that no waiting claim stands for
-    every_pod: Sequence[Pod] = ()
+    pods: Sequence[Pod] = ()
     karpenter_events: Sequence[Event] = ()
     scheduler_events: Sequence[Event] = ()  # about pods without a node
     pools: Sequence[NodePool] = ()
     nodes: Sequence[Node] = ()
-    members: Mapping[str, int] = field(default_factory=dict)  # by gang, its pods that exist
     types: Mapping[str, InstanceType] = field(default_factory=dict)  # those of EC2; none: not known
     # By a pod's uid, what the running broker reports beside its events, which end after an hour.
     reports: Mapping[str, PodReport] = field(default_factory=dict)
     whole: Situation | None = None  # if this is a part
+    about: frozenset[str] = frozenset()  # of a part, the keys of the waiting pods that it concerns
     price: Price | None = None  # None: by the shipped table
     promises: Inventory | None = None  # with the occupied and promised slots; None: by the claims
     unread: tuple[str, ...] = field(default=())
@@ -105,35 +104,38 @@ class Situation:
     @cached_property
     def waiters(self) -> list[Waiter]:
         """The waiters: the claims without an instance, of either launcher, then the pods."""
-        rights = draw_rights(self)
-        pods = pod_waiters(
-            self.pods,
-            rights,
-            pools=self.pools,
-            obstacles={row.key: row.obstacles for row in self.waiting_pods},
-        )
-        return [*claim_waiters(self.waiting_claims, rights, (self.whole or self).pools), *pods]
+        return [*claim_waiters(self.waiting_claims, draw_rights(self), self.pools), *self.pod_waiters]
+
+    @cached_property
+    def pod_waiters(self) -> list[Waiter]:
+        if self.whole is not None:
+            return [waiter for waiter in self.whole.pod_waiters if waiter.name in self.about]
+        obstacles = {row.key: row.obstacles for row in self.waiting_pods}
+        return [*pod_waiters(self.pods, draw_rights(self), pools=self.pools, obstacles=obstacles)]
 
     @cached_property
     def waiting_pods(self) -> list[WaitingPod]:
         """The pods that wait, also those that a waiting claim stands for, the oldest first."""
-        claimed = {key for claim in self.claims if claim.waits for key in pods_of(claim)}
-        served = (pod for pod in self.every_pod if pod.key in claimed)
-        return waiting_rows({pod.key: pod for pod in (*self.pods, *served)}.values(), self.around, self.now)
+        if self.whole is not None:
+            claims = {claim.name for claim in self.claims if claim.waits}
+            return [
+                row
+                for row in self.whole.waiting_pods
+                if (row.claim in claims if row.obstacles.waits else row.key in self.about)
+            ]
+        return waiting_rows(self.pods, self.around, self.now)
 
     @cached_property
     def around(self) -> PodSurroundings:
         """The objects that decide why pods wait."""
-        whole = self.whole or self
         return PodSurroundings(
-            claims=whole.claims,
-            pools=whole.pools,
-            uses=whole.slot_uses,
-            reports=reports(sorted((*whole.karpenter_events, *whole.events), key=self._at))
-            | {**whole.reports},
-            members=whole.members,
-            advised=advised_classes(whole.classes),
-            room=TypeRoom(lambda: whole.types),
+            claims=self.claims,
+            pools=self.pools,
+            uses=self.slot_uses,
+            reports=reports(sorted((*self.karpenter_events, *self.events), key=self._at)) | {**self.reports},
+            members=gang_members(self.pods),
+            advised=advised_classes(self.classes),
+            room=TypeRoom(lambda: self.types),
         )
 
     def _at(self, event: Event) -> datetime:
@@ -147,7 +149,7 @@ class Situation:
             self.mirrors,
             self.slot_owners,
             self.claims,
-            self.every_pod,
+            self.pods,
             rights.of_claim,
             self.inventory.promised,
         )
@@ -273,9 +275,11 @@ def _part(
     return replace(
         part,
         whole=situation,
-        pods=[*_concerned_pods(situation, subject)]
-        if isinstance(subject, Reservation)
-        else _of_classes(situation, _classes_of(subject)),
+        about=frozenset(
+            _concerned_pods(situation, subject)
+            if isinstance(subject, Reservation)
+            else _of_classes(situation, _classes_of(subject))
+        ),
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
@@ -299,19 +303,20 @@ def _classes_of(subject: EC2NodeClass | OnDemandCapacityReservation) -> Collecti
     return (subject.name,) if isinstance(subject, EC2NodeClass) else subject.status.node_classes
 
 
-def _of_classes(situation: Situation, node_classes: Collection[str]) -> list[Pod]:
-    """The pods without a claim that may get a node of the classes: those of no known NodePool, too, unless
-    they are to be corrected themselves.
+def _of_classes(situation: Situation, node_classes: Collection[str]) -> Iterator[str]:
+    """The pods that may get a node of the classes: those of no known NodePool, too, unless they are to be
+    corrected themselves.
     """
     classes = {pool.name: pool.spec.template.spec.node_class_ref.name for pool in situation.pools}
-    gets = {row.key: "-" if row.remedy else classes.get(row.node_pool, "") for row in situation.waiting_pods}
-    return [pod for pod in situation.pods if gets.get(pod.key, "") in ("", *node_classes)]
+    for row in situation.waiting_pods:
+        if not row.remedy and classes.get(row.node_pool, "") in ("", *node_classes):
+            yield row.key
 
 
-def _concerned_pods(situation: Situation, subject: Reservation) -> Iterator[Pod]:
-    """The pods without a claim that may wait for the subject, also since their NodePool names it."""
+def _concerned_pods(situation: Situation, subject: Reservation) -> Iterator[str]:
+    """The pods that may wait for the subject, also since their NodePool names it."""
     rights, reserved = draw_rights(situation), reserved_of(subject)
-    by_pool = {waiter.name for waiter in situation.waiters if waiter.kind == POD and waiter.draws(reserved)}
+    by_pool = {waiter.name for waiter in situation.pod_waiters if waiter.draws(reserved)}
     for pod in situation.pods:
         drawn = drawn_by_pod(rights, pod)
         if isinstance(drawn, UnresolvedName):  # it names one that it may not draw from, perhaps this
@@ -319,7 +324,7 @@ def _concerned_pods(situation: Situation, subject: Reservation) -> Iterator[Pod]
             drawn = rights.names.resolve(named)
         own = drawn is None and pod.namespace == subject.namespace
         if drawn == reserved or own or pod.key in by_pool:
-            yield pod
+            yield pod.key
 
 
 def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable[[Shortage], bool]:

@@ -36,9 +36,7 @@ def explain_workload(
     """
     situation = explainer.situation
     pods = [
-        pod
-        for pod in situation.every_pod
-        if pod.namespace == namespace and owner_of(pod) == f"{kind.kind} {name}"
+        pod for pod in situation.pods if pod.namespace == namespace and owner_of(pod) == f"{kind.kind} {name}"
     ]
     if not pods:
         _check(connect(), situation, kind, namespace, name)
@@ -65,7 +63,7 @@ def _check(client: Client, situation: Situation, kind: Kind, namespace: str, nam
             raise ValueError(text) from error
         if text := no_namespace(namespace, (item.name for item in situation.namespaces)):
             raise ValueError(text) from error
-        owners = {owner_of(pod): pod.key for pod in situation.every_pod if pod.namespace == namespace}
+        owners = {owner_of(pod): pod.key for pod in situation.pods if pod.namespace == namespace}
         for owner, pod in owners.items():
             if owner.startswith(f"{kind.kind}.") and owner.endswith(f" {name}"):
                 raise ValueError(

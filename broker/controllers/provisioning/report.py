@@ -67,7 +67,8 @@ class PodReporter:
 
     def room(self, pod: Waiting, target: str, *, claim: bool) -> None:
         """The node or claim, made for others, that has room for the pod."""
-        self._run[pod.uid] = PodReport("", room=target)
+        free = "" if claim else f"node {target} has room for it; kube-scheduler has not bound it yet"
+        self._run[pod.uid] = PodReport(free, held=not claim, room=target)
         self._nominated(pod, "nodeclaim" if claim else "node", target)
 
     def _nominated(self, pod: Waiting, kind: str, target: str) -> None:

@@ -17,7 +17,6 @@ from broker.apis.ome import CapacityReservation
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation, of_class, of_reservation
 from broker.oncall.pod_reports import PodReport
-from broker.oncall.waiters import gang_members, waiting_pods
 
 NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)
 A, B, P5 = "us-east-1a", "us-east-1b", "p5.48xlarge"
@@ -255,7 +254,7 @@ def test_slots_that_the_owner_uses_itself_are_not_lent() -> None:
     ],
 )
 def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, between: str) -> None:
-    rows = explain(replace(situation(), members=gang_members(waits.get("pods", ())), **waits)).parts["do"]
+    rows = explain(replace(situation(), **waits)).parts["do"]
     assert [row for row in rows if row["command"] == command and between in row["why"]], rows
 
 
@@ -282,8 +281,7 @@ def test_an_idle_slot_is_matched_with_what_waits(waits: Any, command: str, betwe
 )
 def test_no_class_is_edited_for_pods_that_a_slot_does_not_help(waits: Any, between: str) -> None:
     """They are named with what holds them up, after a pod that the slot helps."""
-    gangs = gang_members(waits["pods"])
-    around = {"pools": [pool(node_class="cpu")], "claims": [launched()], "members": gangs} | waits
+    around = {"pools": [pool(node_class="cpu")], "claims": [launched()]} | waits
     rows = explain(replace(situation(), **around)).parts["do"]
     assert not [row for row in rows if "kubectl edit" in row["command"]], rows
     (row,) = [row for row in rows if "could have a slot" in row["why"]]
@@ -375,4 +373,5 @@ def test_pods_of_a_claim_are_not_without_one() -> None:
     )
     new = Pod.decode({"metadata": {"name": "new", "namespace": "team"}})
     given = [served, bound, pod("alone"), new]
-    assert [p.name for p in waiting_pods(given, [with_pods], NOW)] == ["alone", "new"]
+    waiters = Situation(now=NOW, claims=[with_pods], pods=given).waiters
+    assert [waiter.name for waiter in waiters] == ["c-1", "team/alone", "team/new"]

@@ -17,7 +17,6 @@ from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
 from broker.oncall import idle_matches as module
 from broker.oncall.pod_reports import PodReport
-from broker.oncall.waiters import waiting_pods
 from broker.text import format_time
 from providers.model import Gpu, InstanceType
 
@@ -145,7 +144,7 @@ def test_equal_waiters_and_equal_reservations_are_compared_once(monkeypatch: pyt
     mirrors = [*(in_zone(f"cr-a{n}", A) for n in range(40)), *(in_zone(f"cr-b{n}", B) for n in range(40))]
     rows = do(pods=waiters, pools=[pool()], mirrors=mirrors)
     assert len(compared) == 4
-    assert texts(rows, "50 pods team/a-0, team/a-1, team/a-2 and 47 more could have a slot of cr-a0")
+    assert texts(rows, "50 pods team/a-0, team/a-1, team/a-10 and 47 more could have a slot of cr-a0")
 
 
 def changed(pool: NodePool, ready: str = "True", **spec: Any) -> NodePool:
@@ -233,10 +232,7 @@ def test_pod_of_a_daemon_set_waits_for_no_slot() -> None:
     waits = Pod.decode(document)
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}
     document["metadata"]["ownerReferences"] = [owner]
-    shown = [
-        commands(replace(situation, pods=waiting_pods([item], [], NOW))).values()
-        for item in (waits, Pod.decode(document))
-    ]
+    shown = [commands(replace(situation, pods=[item])).values() for item in (waits, Pod.decode(document))]
     assert [any("while 1 slot of team/gpus is lent" in why for why in whys) for whys in shown] == [
         True,
         False,
