@@ -396,3 +396,8 @@ class NodePool(Object):
 
     spec: Annotated[NodePoolSpec, crd(required=True)] = NodePoolSpec()
     status: NodePoolStatus = NodePoolStatus()
+
+    @property
+    def draws_from(self) -> str:
+        """The reservation that its nodes draw from, as it is written; empty for none."""
+        return self.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")

@@ -232,9 +232,9 @@ def template_command(namespace: str, pod: str, owner: str) -> str:
     return f"kubectl edit {type_} -n {namespace} {name}"
 
 
-def drawn_by_pod(rights: DrawRights, pod: Pod) -> ReservationKey | UnresolvedName | None:
-    """The reservation that a pod draws from by its own word or its Namespace's."""
-    return rights.of_pod_in(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), "")
+def drawn_by_pod(rights: DrawRights, pod: Pod, of_pool: str = "") -> ReservationKey | UnresolvedName | None:
+    """The reservation that a pod draws from by its own word or its Namespace's, else by its NodePool's."""
+    return rights.of_pod_in(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), of_pool)
 
 
 def gates(pod: Pod) -> str:
@@ -279,8 +279,7 @@ def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
             continue
         node_class = spec.node_class_ref.name
         shared = tuple(sorted(name for name in users[node_class] if name != pool.name))
-        draws_from = pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
-        yield _Template(pool.name, node_class, required, shared, draws_from)
+        yield _Template(pool.name, node_class, required, shared, pool.draws_from)
 
 
 def _alternatives(

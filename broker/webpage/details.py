@@ -61,6 +61,8 @@ def live_details(broker: Broker, explainer: Explainer, now: datetime, requests: 
             broker.reads.snapshot().rights,
             broker.node_prices(),
             requests,
+            waiting=broker.waiting_pods(),
+            pools=broker.read.pools.cache.list(),
             namespace=namespace,
             owner=owner,
         )

@@ -14,9 +14,10 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.waiters import drawn_by_pod
+from broker.oncall.waiting_pods import WaitingPod
 from broker.placement.node_prices import Price, divided
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
 from broker.quota.resolve import UnresolvedName
@@ -81,7 +82,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """A pod that has not ended. `owner`: the reservation that its claim draws from; `usd_hour`: what it pays
+    """A pod that has not ended. `owner`: the reservation that it draws from; `usd_hour`: what it pays
     of the price of its node.
     """
 
@@ -148,14 +149,24 @@ def pod_rows(
     price: Price,
     requests: PodAmounts,
     *,
+    waiting: Iterable[WaitingPod] = (),
+    pools: Iterable[NodePool] = (),
     namespace: str = "",
     owner: str = "",
 ) -> list[PodRow]:
     """The pods of the namespace, or that draw from the owner, by name; neither those that have ended nor
-    those of DaemonSets.
+    those of DaemonSets. `waiting`: those without a node.
     """
     by_node = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
-    drawn = {name: _key(rights.of_claim(claim)) for name, claim in by_node.items()}
+    drawn = {claim.name: rights.of_claim(claim) for claim in claims}
+    named, rows_ = {pool.name: pool.draws_from for pool in pools}, {row.key: row for row in waiting}
+
+    def draws_from(pod: Pod) -> str:
+        row, claim = rows_.get(pod.key), by_node.get(pod.spec.node_name)
+        name = claim.name if claim is not None else row.claim if row is not None else ""
+        of_pool = named.get(row.node_pool, "") if row is not None else ""
+        return _key(drawn[name] if name in drawn else drawn_by_pod(rights, pod, of_pool))
+
     present, bound = {node.name: node for node in nodes}, _bound(pods)
 
     @cache
@@ -169,7 +180,7 @@ def pod_rows(
         if (namespace and pod.namespace != namespace) or not is_workload(pod):
             continue
         node = pod.spec.node_name
-        draws = drawn[node] if node in drawn else _key(drawn_by_pod(rights, pod))
+        draws = draws_from(pod)
         if not owner or draws == owner:
             rows.append(_pod(pod, by_node.get(node), draws, paid(node).get(pod.key) if node else 0.0))
     return sorted(rows, key=lambda row: (row.namespace, row.name))

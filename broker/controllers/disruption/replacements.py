@@ -160,7 +160,7 @@ def _drawn(needed: Demand, rights: DrawRights) -> str | None:
     claim = needed.node.claim
     if named := claim.annotations.get(names.DRAWS_FROM):
         return named if isinstance(rights.of_claim(claim), ReservationKey) else None
-    named = needed.node.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
+    named = needed.node.pool.draws_from
     namespaces = {pod.namespace for pod in needed.pods} | namespaces_of(claim)
     return named if isinstance(rights.decide(named, namespaces), ReservationKey) else None
 

@@ -100,7 +100,7 @@ def machine_draws(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> di
     """
     examples = {pod.drawing: (pod.key.partition("/")[0],) for pod in pods}
     return {
-        machine_uid(pool, drawing): DrawRequest(drawing.named or pool.draws_from, namespaces)
+        machine_uid(pool, drawing): DrawRequest(drawing.named or pool.pool.draws_from, namespaces)
         for pool in pools
         for drawing, namespaces in examples.items()
     }

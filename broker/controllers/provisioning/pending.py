@@ -82,7 +82,7 @@ def _made_for(caches: ClaimCaches) -> dict[str, PartialObject]:
 
 def drawing_in(rights: DrawRights, pools: Iterable[NodePool]) -> Draw:
     """The reservations that pods may draw from in these NodePools."""
-    named = frozenset(pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "") for pool in pools)
+    named = frozenset(pool.draws_from for pool in pools)
     return lambda namespace, given: rights.of_pod(namespace, given, named)
 
 

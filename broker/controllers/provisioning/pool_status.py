@@ -163,7 +163,7 @@ class PoolStatusController:
 
     def _write_drawing(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
         """Whether the reservation that the template names serves the pods of the pool's claims."""
-        named, rights = pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, ""), self._rights()
+        named, rights = pool.draws_from, self._rights()
         if rights is None or (not named and condition(pool.status.conditions, DRAWING) is None):
             return
         requesting = [claim for claim in claims if claim.annotations.get(names.DRAWS_FROM) == named]

@@ -48,10 +48,6 @@ class ServedPool:
     labels: Mapping[str, str]
     class_hash: str
 
-    @property
-    def draws_from(self) -> str:
-        return self.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
-
 
 def class_hashes(pools: Iterable[ServedPool]) -> Mapping[str, str]:
     """The present hash of each EC2NodeClass of these pools, by its name."""

@@ -27,7 +27,7 @@ def refusals(
 
     `packed`: the machines to open; `without`: pods (by key) that get none.
     """
-    of_pool = {pool.pool.name: pool.draws_from for pool in pools}
+    of_pool = {pool.pool.name: pool.pool.draws_from for pool in pools}
     named_by = {pod.key: of_pool.get(item.option.pool, "") for item in packed for pod in item.pods}
     refused: dict[str, UnresolvedName] = {}
     for pod in pending:

@@ -74,7 +74,7 @@ class PoolSupplyReader:
             shortages=self._launches.shortages,
             now=self._clock.now(),
             entitlements=self._slots.entitlements(
-                objects, snapshot, {uid: DrawRequest(served.draws_from, ())}
+                objects, snapshot, {uid: DrawRequest(served.pool.draws_from, ())}
             ),
         )
         claim = Claim(

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis import names
 from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodePool
+from broker.apis.ome import CapacityReservation
+from broker.oncall.waiting_pods import WaitingPod
 from broker.placement.node_prices import Cost, total
 from broker.reservations.drawing import DrawRights
+from broker.reservations.spec import reserved_of
 from broker.webpage.nodes import PodAmounts, node_rows, pod_rows
 
 GPU: Final = "nvidia.com/gpu"
@@ -129,3 +134,37 @@ def test_namespaces_and_the_unused_part_are_the_price_of_the_nodes(
         assert together <= price + 1e-9
     else:
         assert together == pytest.approx(price, abs=1e-9)
+
+
+@pytest.mark.covers("ONC-05")
+def test_waiting_pod_of_a_pool_that_draws_is_with_the_owner_s_pods() -> None:
+    gpus = CapacityReservation.decode({"metadata": {"name": "gpus", "namespace": "ml"}})
+    drawing = {"metadata": {"annotations": {names.DRAWS_FROM: "ml/gpus"}}}
+    pools = [
+        NodePool.decode({"metadata": {"name": name}, "spec": {"template": template}})
+        for name, template in (("draws", drawing), ("open", {}))
+    ]
+    waits, open_ = (pod("ml", {"cpu": 1}, "") for _ in pools)
+    rows = pod_rows(
+        (),
+        (),
+        [waits, open_],
+        DrawRights({reserved_of(gpus): gpus}),
+        lambda _: None,
+        PodAmounts(),
+        waiting=[
+            WaitingPod(
+                namespace="ml",
+                name=item.name,
+                owner="",
+                node_pool=pool.name,
+                reason="",
+                message="",
+                since=None,
+            )
+            for item, pool in zip((waits, open_), pools, strict=True)
+        ],
+        pools=pools,
+        owner="ml/gpus",
+    )
+    assert [(row.name, row.owner) for row in rows] == [(waits.name, "ml/gpus")]
