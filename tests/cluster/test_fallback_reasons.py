@@ -69,3 +69,15 @@ def test_claim_bought_while_a_node_still_holds_the_slot_names_it(stack: Stack) -
     full = recorded(stack.get(NodeClaim, "c-1"))[0]
     assert full.code == "ReservationFull"
     assert f"{odcr} 0 of 1; c-0 frees its slot as it ends, and the node may move there later" in full.message
+    stack.until_event("c-1", "Launched", text="outside reservations: ReservationFull: ")
+
+
+@pytest.mark.covers("KRP-24")
+def test_claim_bought_beside_an_idle_slot_of_an_unknown_owner_names_the_owner(stack: Stack) -> None:
+    tags = [{"Key": names.TAG_RESERVATION, "Value": "default/trainig"}]
+    odcr = stack.aws.odcr(TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tags}])
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    launched = stack.until_event("c-0", "Launched", text="outside reservations: ReservedForOthers: ")
+    assert f"reservation {odcr} belongs to default/trainig, which does not exist" in launched.message

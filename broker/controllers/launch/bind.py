@@ -32,7 +32,7 @@ from broker.controllers.claim_status import (
 )
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import FleetResult
-from broker.controllers.launch.report import Reporter, unusable
+from broker.controllers.launch.report import Reporter, passed_over
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -258,8 +258,8 @@ class Binder:
             )
             return False
         where = f" in {instance.reservation_id}" if instance.reservation_id else ""
-        if skip := None if where else unusable(attempts):
-            where = f" outside reservations: {skip.code}: {skip.message}"
+        if why := "" if where else passed_over(attempts):
+            where = f" outside reservations: {why}"
         self._reporter.record_event(
             claim,
             "Normal",

@@ -7,7 +7,7 @@ next launch into one. While the class names none that can serve, it has the reas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -74,6 +74,17 @@ def unusable(attempts: Iterable[Attempt]) -> Attempt | None:
     """The first reservation or group that was skipped because the class must name another."""
     skips = (attempt for attempt in attempts if attempt.outcome is Outcome.SKIPPED)
     return next((skip for skip in skips if skip.code in NAME_ANOTHER), None)
+
+
+def passed_over(attempts: Sequence[Attempt]) -> str:
+    """Why an instance outside reservations has no slot: the first that the claim did not get; empty if it
+    requested none.
+    """
+    reserved = [attempt for attempt in attempts if attempt.pool.reserved]
+    if not reserved or reserved[-1].outcome is Outcome.LAUNCHED:
+        return ""
+    first = unusable(reserved) or reserved[0]
+    return ": ".join(filter(None, (first.code, first.message)))
 
 
 def reservations_full(skipped: Iterable[Skipped]) -> bool:
