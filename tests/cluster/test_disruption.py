@@ -120,6 +120,21 @@ def test_empty_node_stays_for_a_pod_that_fits_on_it(stack: Stack) -> None:
     gone(stack, "empty")  # what keeps pods off the node for so long is not known
 
 
+def test_empty_node_does_not_stay_for_a_pod_that_its_taint_keeps_off(stack: Stack) -> None:
+    """Such as that of an agent that does not run: else the node would take up its slot for ever."""
+    pool(stack)
+    stack.start()
+    small = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "500m"}}}
+    stack.pod("app", containers=[small])
+    tainted = node(stack, "made", annotations={names.PODS: "default/app"})
+    agent = {"key": "example.com/agent-not-ready", "effect": "NoSchedule"}
+    stack.edit(Node, tainted, {"spec": {"taints": [agent]}})
+    stack.until_event("made", "DisruptionBlocked", text="nominated for a pending pod (Pod=default/app)")
+    later(stack, 200)
+    assert not stack.get(NodeClaim, "made").deleting  # the agent had time until now
+    gone(stack, "made")
+
+
 def test_budget_of_zero_keeps_empty_nodes(stack: Stack) -> None:
     pool(stack, budgets=[{"nodes": "0", "reasons": ["Empty"]}])
     stack.start()

@@ -14,7 +14,7 @@ from broker.apis.workloads import DaemonSet
 from tests.cluster.account import A, B
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
+from tests.cluster.test_disruption import STEP, change, gone, hashed, later, node, pool, replacement, run
 from tests.cluster.test_late_watches import PODS
 from tests.cluster.test_provisioning import half_memory
 
@@ -65,6 +65,22 @@ def test_anti_affinity_by_namespace_labels_keeps_a_pod_off_other_nodes(stack: St
     drift(stack, "old")
     gone(stack, "old")
     assert replacement(stack, "old") is not None
+
+
+def test_an_empty_drifted_node_ends_by_the_budgets_for_drift_although_pods_left_it_lately(
+    stack: Stack,
+) -> None:
+    pool(stack, consolidateAfter="1h", budgets=[{"nodes": "0", "reasons": ["Drifted"]}, {"nodes": "1"}])
+    stack.start()
+    node(stack, "old")
+    drift(stack, "old")
+    stack.until_event("web", "DisruptionBlocked", kind="NodePool", text="disruption reason Drifted")
+    later(stack, 30)
+    assert not stack.get(NodeClaim, "old").deleting
+    change(stack, "web", disruption={"budgets": [{"nodes": "1"}]})
+    gone(stack, "old")
+    stack.until_event("old", "DisruptionTerminating", text="Disrupting NodeClaim: Drifted")
+    assert not stack.all(NodeClaim)
 
 
 def listed(claim: NodeClaim, key: str) -> set[str]:

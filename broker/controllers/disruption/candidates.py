@@ -17,13 +17,21 @@ from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
-from broker.placement.disruption_pods import blocker, reschedulable
-from broker.placement.filters import prepare
-from broker.placement.quantities import PODS, amounts, pod_requests
+from broker.placement.affinity import node_affinity
+from broker.placement.disruption_pods import NO_SCHEDULE, blocker, reschedulable
+from broker.placement.filters import Filter, prepare
+from broker.placement.ports import node_ports
 from broker.placement.reading import node_info, pod_info
+from broker.placement.resources import node_resources_fit
+from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.taints import EPHEMERAL, node_unschedulable, taint_toleration
 
 # How long a node may stay without the pods that fit on it, for example those of its predecessor.
 PODS_ARRIVE_WITHIN: Final = timedelta(minutes=5)
+_PASSING: Final = frozenset({*EPHEMERAL, (names.DISRUPTED_TAINT, NO_SCHEDULE)})
+_OF_ROOM: Final[tuple[Filter, ...]] = (node_resources_fit,)
+# These read no other node.
+_OF_ONE_NODE: Final = (*_OF_ROOM, node_unschedulable, taint_toleration, node_affinity, node_ports)
 
 
 def ready_to_go(node: ManagedNode, now: datetime) -> bool:
@@ -70,7 +78,7 @@ def obstacle(
     annotated = (node.claim, *((node.node,) if node.node is not None else ()))
     if any(holder.annotations.get(names.DO_NOT_DISRUPT) == "true" for holder in annotated):
         return f'Disruption is blocked through the "{names.DO_NOT_DISRUPT}" annotation'
-    if waiting_key := nominated(node, pod):
+    if waiting_key := nominated(node, pod, now):
         return nominated_for(waiting_key)
     if eventual and node.claim.spec.termination_grace_period:
         return ""
@@ -84,17 +92,18 @@ def nominated_for(pod: str) -> str:
     return f"Node is nominated for a pending pod (Pod={pod})"
 
 
-def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
+def nominated(node: ManagedNode, pod: Callable[[str], Pod | None], now: datetime) -> str:
     """The first pod that the claim was made for and that still waits for a node; empty if there is none.
 
-    A pod for which the node turned out too small does not count: it would keep an empty node for ever.
+    A pod for which the node turned out too small does not count, nor later one that a taint or a cordon keeps
+    off: it would keep an empty node for ever.
     """
     waiting = (
         (key, waiting_pod)
         for key in pods_of(node.claim)
         if (waiting_pod := pod(key)) is not None and waits(waiting_pod)
     )
-    return next((key for key, waiting_pod in waiting if _has_room(node, waiting_pod)), "")
+    return next((key for key, waiting_pod in waiting if _admits(node, waiting_pod, now)), "")
 
 
 def usable_soon(
@@ -134,15 +143,19 @@ def newly_consolidatable(node: ManagedNode, now: datetime, within: timedelta = P
     return at is not None and now - at < within
 
 
-def _has_room(node: ManagedNode, pod: Pod) -> bool:
-    """Whether the node has the resources for one more pod; True until it is initialized."""
+def _admits(node: ManagedNode, pod: Pod, now: datetime) -> bool:
+    """Whether the node has room for one more pod, and, once an agent had time to take its taint away, admits
+    it. Taints that come and go with the node do not count.
+    """
+    began = since(node.claim, names.INITIALIZED_CONDITION)
     if not node.initialized or node.node is None:
         return True
-    room = {**amounts(node.node.status.allocatable)}
-    for placed in (pod, *(item for item in node.pods if not item.ended)):
-        for name, amount in (*pod_requests(placed).items(), (PODS, 1)):
-            room[name] = room.get(name, 0) - amount
-    return all(amount >= 0 for amount in room.values())
+    info = node_info(node.node)
+    info = replace(info, taints=tuple(t for t in info.taints if (t.key, t.effect) not in _PASSING))
+    placement = PlacementSnapshot.of([info], [pod_info(item) for item in node.pods if not item.ended])
+    new = began is None or now - began < PODS_ARRIVE_WITHIN
+    filters = _OF_ROOM if new else _OF_ONE_NODE
+    return not prepare(pod_info(pod), placement, filters).reasons(placement.states[info.name])
 
 
 def waits(pod: Pod) -> bool:

@@ -15,12 +15,9 @@ from typing import Final
 import structlog
 
 from broker.apis import names
-from broker.apis.karpenter import NodePool
 from broker.apis.meta import is_true
-from broker.apis.static_pools import static
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import since
-from broker.controllers.disruption import conditions
 from broker.controllers.disruption.assumed import after_endings, assumed_on
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
@@ -312,8 +309,11 @@ class DisruptionMethods:
         units.sort(key=lambda pair: max(self._failed.get(node.claim.uid, 0.0) for node in pair[1]))
         spent = 0.0
         for gang, unit in units:
-            # The others end as empty nodes, within the budgets for these.
-            nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
+            unit = [
+                n for n in unit if n.moving or not awaits_pods(n.claim, self._caches.claims, snapshot.now)
+            ]
+            # Empty ones of a gang get no replacement: they end once the others have theirs.
+            nodes = [node for node in unit if node.moving or node.holds or node.static] or unit
             if not all(self._permission.may(node, snapshot, eventual=True) for node in nodes):
                 continue
             if not nodes or not self._permission.all_allowed(nodes, ledger, "Drifted"):
@@ -392,8 +392,3 @@ class DisruptionMethods:
         if problem := finder.over_limits([node]):
             self._reporter.blocked(node, f"Cannot return to a reservation: {problem}")
         return not problem
-
-
-def _stays_empty(pool: NodePool) -> bool:
-    """Whether the pool keeps nodes without pods."""
-    return static(pool) or pool.spec.disruption.consolidate_after == conditions.NEVER

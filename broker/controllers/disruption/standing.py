@@ -90,7 +90,7 @@ class StandingNodes:
             and node.node.ready
             and since(node.claim, names.DRIFTED) is None
             and not awaits_pods(node.claim, caches.claims, snapshot.now)
-            and not nominated(node, caches.pods.find)
+            and not nominated(node, caches.pods.find, snapshot.now)
         ]
         self.placement = placement
         self._stuck: list[ManagedNode] = []  # single nodes that consolidation may end, without room for all

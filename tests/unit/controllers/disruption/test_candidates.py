@@ -111,7 +111,7 @@ def test_a_node_has_room_for_its_pod_once_another_has_shrunk(actual: str, expect
     conditions = [{"type": INITIALIZED_CONDITION, "status": "True"}]
     claim = NodeClaim.decode({"metadata": meta, "status": {"conditions": conditions}})
     on_node = ManagedNode(claim=claim, pool=POOL, node=node("n1"), pods=(shrinking(actual),))
-    assert nominated(on_node, {"default/a": pod("a", "1")}.get) == expected
+    assert nominated(on_node, {"default/a": pod("a", "1")}.get, NOW) == expected
 
 
 @pytest.mark.covers("FLT-38")
