@@ -34,6 +34,9 @@ ULTRASERVER_DRAIN: Final = timedelta(minutes=60) + DRAINED_WITHIN
 LAST_PAYMENT: Final = timedelta(minutes=35)
 DESCRIBED_WITHIN: Final = timedelta(minutes=1)
 
+# A reservation counts no more so long before its end, after which EC2 bills its instances.
+LEAVES_BEFORE: Final = timedelta(minutes=10)
+
 # "pending: ... it can take up to 5 minutes" (EC2 API Reference, CapacityReservation, State).
 PENDING_MOST: Final = timedelta(minutes=5)
 
@@ -144,6 +147,18 @@ def ends_at(odcr: Odcr) -> datetime | None:
     drain = odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
     unpaid = odcr.end - LAST_PAYMENT + DESCRIBED_WITHIN
     return unpaid if odcr.extending and unpaid < drain + DRAINED_WITHIN else drain
+
+
+def leaves_at(odcr: Odcr) -> datetime | None:
+    """When it serves nothing new any more, and following pools leave it: a block as its drain begins."""
+    if odcr.end is None or odcr.prepaid:
+        return ends_at(odcr)
+    return odcr.end - LEAVES_BEFORE
+
+
+def expiring(odcr: Odcr, now: datetime) -> bool:
+    """Whether that time is over."""
+    return (at := leaves_at(odcr)) is not None and at <= now
 
 
 def unread_group(arn: str, error: ProviderError) -> str:

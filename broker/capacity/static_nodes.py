@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from broker.apis.names import INSTANCE_TENANCY, RESERVATION_ID
 from broker.capacity.domains import LaunchedGangs
-from broker.capacity.matching import ends_at, selected
+from broker.capacity.matching import expiring, leaves_at, selected
 from broker.capacity.model import Claim, Plan
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.options import PLACE_KEYS
@@ -26,8 +26,6 @@ from broker.capacity.types import WELL_KNOWN, reservation_labels, type_labels, z
 from broker.capacity.ways import ways
 from providers.model import Odcr
 
-# A following pool leaves a reservation so long before its end, after which EC2 would bill the instances.
-LEAVES_BEFORE: Final = timedelta(minutes=10)
 _RIGHTS: Final = ("free", "own")
 
 
@@ -78,7 +76,7 @@ def usable_slots(claim: Claim, supply: LaunchSupply) -> UsableSlots:
 def usable_for(claim: Claim, odcr_id: str, supply: LaunchSupply) -> bool:
     """Whether a claim of a following pool may be launched into a reservation that is among its ways."""
     right = supply.entitlements.right(supply.entitlements.draws.get(claim.uid, ""), odcr_id)
-    return right in _RIGHTS and not _left(supply.inventory.odcrs[odcr_id], supply.now)
+    return right in _RIGHTS and not expiring(supply.inventory.odcrs[odcr_id], supply.now)
 
 
 def staying(claim: Claim, supply: LaunchSupply) -> frozenset[str]:
@@ -93,7 +91,7 @@ def staying(claim: Claim, supply: LaunchSupply) -> frozenset[str]:
     return frozenset(
         odcr.id
         for odcr in (odcrs.values() if chosen is None else chosen)
-        if not odcr.over and not _left(odcr, supply.now)
+        if not odcr.over and not expiring(odcr, supply.now)
         if not entitlements.foreign(queue, odcr.id) and _allows(claim, odcr, supply)
     )
 
@@ -131,22 +129,10 @@ def granted(
     return StaticGrant(count=len(served & copies.keys()), problem=problem, plan=result)
 
 
-def leaves_at(odcr: Odcr) -> datetime | None:
-    """When a following pool leaves the reservation: a Capacity Block as its drain begins."""
-    if odcr.end is None or odcr.prepaid:
-        return ends_at(odcr)
-    return odcr.end - LEAVES_BEFORE
-
-
 def next_departure(odcrs: Mapping[str, Odcr], ids: Iterable[str], now: datetime) -> datetime | None:
     """The next time at which a following pool leaves one of these reservations."""
     times = (leaves_at(odcrs[odcr_id]) for odcr_id in ids if odcr_id in odcrs)
     return min((at for at in times if at is not None and at > now), default=None)
-
-
-def _left(odcr: Odcr, now: datetime) -> bool:
-    """Whether a following pool has left the reservation by its dates."""
-    return (at := leaves_at(odcr)) is not None and at <= now
 
 
 def _allows(claim: Claim, odcr: Odcr, supply: LaunchSupply) -> bool:

@@ -22,11 +22,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.units import CPU, whole
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import ends_at
+from broker.capacity.matching import expiring
 from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr
-from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchase_obstacles import lent_text
 from broker.reservations.sizing import ACCELERATORS, supply
@@ -136,7 +135,7 @@ def slots(
     `starting`: how long a node that is not initialized counts.
     """
     has = whole(supply(type_))
-    ending = f"{odcr.id} ends at {format_time(odcr.end)}" if odcr.end and expires(odcr, now) else ""
+    ending = f"{odcr.id} ends at {format_time(odcr.end)}" if odcr.end and expiring(odcr, now) else ""
     rest = odcr.total
     for node in sorted(nodes, key=lambda node: node.name)[: odcr.total]:
         rest -= 1
@@ -189,14 +188,6 @@ def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
     minutes = starting.total_seconds() / 60
     limit = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
     return node_problem(node) or f"node {node.name} was not initialized within {limit}"
-
-
-def expires(odcr: Odcr, now: datetime) -> bool:
-    """Whether the ODCR ends so soon that it no longer counts."""
-    end = ends_at(odcr)
-    if end is None:
-        return False
-    return now >= (end if odcr.prepaid else end - NOTICES[0])
 
 
 def node_problem(node: Node) -> str:

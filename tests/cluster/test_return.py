@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,6 +130,24 @@ def test_claim_moves_into_no_capacity_block_that_drains_within_the_hour(
     else:
         later(stack, 180)
         assert replacement(stack, "low") is None
+
+
+@pytest.mark.covers("KRP-36", "FLT-10")
+def test_claim_moves_into_no_slot_of_a_reservation_that_ends_within_the_hour(stack: Stack) -> None:
+    odcr = full(stack)
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "low")
+    end = stack.clock.now().replace(microsecond=0) + timedelta(minutes=30)
+    modify = partial(stack.aws.ec2.modify_capacity_reservation, CapacityReservationId=odcr)
+    modify(EndDateType="limited", EndDate=end)
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    later(stack, 180)
+    assert replacement(stack, "low") is None
+    modify(EndDateType="unlimited")
+    stack.until_launched(new := until_replaced(stack, "low").name)
+    assert stack.reservation_of(new) == odcr
 
 
 @pytest.mark.covers("KRP-36")

@@ -21,6 +21,7 @@ from broker.apis.meta import condition
 from broker.apis.static_pools import number_of_nodes, static
 from broker.capacity.absorption import absorbs
 from broker.capacity.inventory import Inventory
+from broker.capacity.matching import expiring
 from broker.capacity.model import Claim, Option
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
@@ -45,11 +46,11 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import MachineOption
-from broker.reservations.endings import drains
 
 # How long a slot must have been idle at least: by then a claim that needs it has requested it.
 LEAST_IDLE: Final = timedelta(minutes=1)
-# How long a node could stay at least: pods that must leave a Capacity Block at its end would move twice.
+# How long a node could stay at least: pods that must leave a Capacity Block at its end would move twice, and
+# one in another reservation that ends saves nothing any more.
 LEAST_STAY: Final = timedelta(hours=1)
 _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 
@@ -108,7 +109,9 @@ class ReturnSelector:
     def observe(self, inventory: Inventory, now: datetime) -> None:
         """Notes the free slots. A use between two calls goes unseen if the slot is free again."""
         until = now + LEAST_STAY
-        free = {id_: inventory.free(id_) for id_, odcr in inventory.odcrs.items() if not drains(odcr, until)}
+        free = {
+            id_: inventory.free(id_) for id_, odcr in inventory.odcrs.items() if not expiring(odcr, until)
+        }
         self._idle = observe_idle(self._idle, free, now)
 
     def idle(self, now: datetime) -> Mapping[str, int]:

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
 from broker.capacity.inventory import Inventory
 from broker.capacity.launches import MAX_INSTANCES
+from broker.capacity.matching import LEAVES_BEFORE, leaves_at
 from broker.capacity.model import Claim, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.static_nodes import (
-    LEAVES_BEFORE,
     UsableSlots,
     granted,
-    leaves_at,
     next_departure,
     staying,
     usable_slots,

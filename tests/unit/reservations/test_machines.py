@@ -11,8 +11,9 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.inventory import Inventory
+from broker.capacity.matching import expiring
 from broker.quota.usage import ReservationKey
-from broker.reservations.machines import MachineReader, expires, node_problem, slots
+from broker.reservations.machines import MachineReader, node_problem, slots
 from broker.reservations.ownership import Ownership
 from providers.model import Gpu, InstanceType, Odcr
 
@@ -252,7 +253,7 @@ def test_an_uninitialized_node_counts_only_for_a_time(
 
 def test_a_block_is_out_of_service_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
     soon = NOW + timedelta(minutes=35)
-    assert expires(odcr(reservation_type="capacity-block", end=soon), NOW)
-    assert not expires(odcr(end=soon), NOW)
-    assert expires(odcr(end=NOW + timedelta(minutes=10)), NOW)
-    assert not expires(odcr(), NOW)
+    assert expiring(odcr(reservation_type="capacity-block", end=soon), NOW)
+    assert not expiring(odcr(end=soon), NOW)
+    assert expiring(odcr(end=NOW + timedelta(minutes=10)), NOW)
+    assert not expiring(odcr(), NOW)
