@@ -19,7 +19,7 @@ from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import base
-from broker.capacity.matching import launchable
+from broker.capacity.matching import expiring, launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
 from broker.controllers.snapshot import Snapshot
@@ -31,6 +31,7 @@ from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import owning_cluster
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
+from providers.model import Odcr
 
 # Flavors with these problems are not reserved in EC2: no workload waits for them.
 _NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
@@ -66,8 +67,13 @@ def launchable_instances(ownership: Ownership, now: datetime) -> object:
         for reserved, flavors in ownership.odcrs.items()
         for flavor, odcrs in flavors.items()
         for odcr in odcrs
-        if launchable(odcr, now)
+        if _counts(odcr, now)
     }
+
+
+def _counts(odcr: Odcr, now: datetime) -> bool:
+    """Whether its instances are promised to workloads: as long as its owner's status counts them."""
+    return launchable(odcr, now) and not expiring(odcr, now)
 
 
 def _version(item: Object) -> str:
@@ -211,7 +217,7 @@ class SupplySnapshot:
             )
             for reserved in sorted(owners)
             for odcr in self._ownership.of(reserved).get(flavor, ())
-            if launchable(odcr, self._now) and odcr.instance_type in self._types
+            if _counts(odcr, self._now) and odcr.instance_type in self._types
         )
 
     def _room(self, owners: Owners, flavor: str) -> InstanceRoom:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -87,6 +88,34 @@ def test_workload_whose_reservation_is_cancelled_before_it_starts_gives_its_quot
     assert not world.is_true("w", ADMITTED)
     (check,) = world.kueue.workload("w", "team").status.admission_checks
     assert "flavor f: 0 reserved instances are active" in check.message
+
+
+@pytest.mark.covers("FLT-06")
+def test_workload_is_not_admitted_on_instances_that_its_reservation_counts_no_more(stack: Stack) -> None:
+    """Ten minutes before the end of an EC2 reservation: after it, its nodes are not reserved."""
+    world = Case(stack, "quota-13")
+    end = stack.clock.now().replace(microsecond=0) + timedelta(minutes=8)
+    stack.aws.ec2.modify_capacity_reservation(
+        CapacityReservationId=world.odcr, EndDateType="limited", EndDate=end
+    )
+
+    def counted() -> Any:
+        stack.polls()
+        return (
+            stack.get(CapacityReservation, TEAM.name, namespace="team")
+            .status.allocatable[0]
+            .resources[0]
+            .total
+        )
+
+    stack.until(lambda: counted() == "0", "the status counts them no more")
+    name = world.submit("workload", {GPU: "8"})
+
+    def answer() -> str:
+        (check,) = world.kueue.workload(name, "team").status.admission_checks
+        return check.message
+
+    assert "flavor f: 0 reserved instances are active" in str(stack.until(answer, "the check answers"))
 
 
 @pytest.mark.covers("FLT-07")
