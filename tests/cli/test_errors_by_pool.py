@@ -106,7 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...
         body = claim("train-0", "reserved")
         body["metadata"]["annotations"] = {names.ATTEMPTS: dump(ATTEMPTS)}
         client.create(NodeClaim.KIND, body)
-        yield "--kubeconfig", path
+        yield "--kubeconfig", path, "--since", "24h"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     store.open()
     store.write(batch_of([*ATTEMPTS]))
     store.close()
-    return ("--history", path)
+    return "--history", path, "--since", "24h"
 
 
 def rows(*arguments: str) -> list[dict[str, Any]]:
