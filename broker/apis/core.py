@@ -253,6 +253,12 @@ class PodWorkloadRef(Model):
     pod_group_replica_key: str = ""
 
 
+class PodResourceClaim(Model):
+    """Devices that the pod asks for by dynamic resource allocation."""
+
+    name: str = ""
+
+
 class PodSpec(Model):
     node_name: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -262,6 +268,7 @@ class PodSpec(Model):
     priority_class_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
     workload_ref: PodWorkloadRef | None = None
     preemption_policy: str = ""

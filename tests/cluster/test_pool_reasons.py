@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.commands.explain.reading import read
 from broker.controllers.provisioning.report import FAILED
 from broker.oncall.pod_reports import NOMINATED
@@ -42,6 +42,21 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
     stack.until(
         lambda: offered() == [("kubectl edit nodepool team", text)], "the requirement to add", step=1.0
     )
+
+
+@pytest.mark.covers("FLT-37")
+def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_reason(stack: Stack) -> None:
+    """A machine of the least price would not have them, and the pool would back off for all other pods."""
+    stack.node_class(preference="none")
+    pool(stack, "team")
+    start(stack)
+    claims_ = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    pods(stack, 1, "dra", spec={"resourceClaims": claims_})
+    stack.until_event("dra-0", FAILED, kind="Pod", text="spec.resourceClaims asks for devices")
+    assert not stack.all(NodeClaim)
+    pods(stack, 1)
+    made_for = stack.until(lambda: [pods_of(c) for c in stack.all(NodeClaim)], "a machine for the other pod")
+    assert made_for == [["default/p-0"]]
 
 
 @pytest.mark.covers("FLT-35")
