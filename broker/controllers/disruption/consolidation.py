@@ -40,7 +40,6 @@ from broker.placement.disruption_budgets import BudgetLedger, Reason
 from broker.placement.moving import place_on_others
 from broker.placement.packing_model import MachineOption
 from broker.placement.snapshot import PlacementSnapshot
-from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
 from providers.errors import ProviderError
 
@@ -228,7 +227,7 @@ class StepFinder:
         """The nodes of each pool that draw from the same reservation: one machine may take their place."""
         groups: defaultdict[object, list[ManagedNode]] = defaultdict(list)
         for node in nodes:
-            groups[node.pool.name, self._drawn(node)].append(node)
+            groups[node.pool.name, node.drawn(self.finder.observed.rights)].append(node)
         yield from groups.values()
 
     def deletions(self, nodes: Iterable[ManagedNode], budgets: Mapping[str, int], may: May) -> Iterator[Step]:
@@ -237,7 +236,7 @@ class StepFinder:
         leaving = [
             Leaving(
                 value=self.values.by_uid[uid],
-                node=_name(node),
+                node=node.name,
                 pods=tuple(moving_pods(node, node.moving)),
                 hosts=self._hosts(node),
             )
@@ -291,7 +290,7 @@ class StepFinder:
         """
         demands = [demand(node, node.moving) for node in nodes]
         zones = {item.zone for item in demands} - {""}
-        names_ = {_name(node) for node in nodes}
+        names_ = {node.name for node in nodes}
         hosts = [name for name in self._hosts(nodes[0]) if name not in names_]
         pods = [pod for item in demands for pod in item.pods]
         unplaced, placed = place_on_others(pods, self._placement.without_nodes(names_), hosts)
@@ -302,8 +301,8 @@ class StepFinder:
 
     def _hosts(self, node: ManagedNode) -> tuple[str, ...]:
         """The nodes that may get its pods: those that stay, and draw from the same reservation."""
-        drawn = self._drawn(node)
-        return tuple(name for name, drawn_ in self._staying if name != _name(node) and drawn_ in (drawn, ...))
+        drawn = node.drawn(self.finder.observed.rights)
+        return tuple(name for name, drawn_ in self._staying if name != node.name and drawn_ in (drawn, ...))
 
     @cached_property
     def _staying(self) -> list[tuple[str, object]]:
@@ -313,7 +312,7 @@ class StepFinder:
         the broker launched for no pool, as for a dedicated cluster, is for the pods of its maker.
         """
         owned = {claim.status.node_name for claim in self.finder.owned}
-        by_name = {_name(node): node for node in self.finder.snapshot.nodes if node.node is not None}
+        by_name = {node.name: node for node in self.finder.snapshot.nodes if node.node is not None}
         staying: list[tuple[str, object]] = []
         for name in self._usable:
             if (host := by_name.get(name)) is None:
@@ -326,13 +325,8 @@ class StepFinder:
                 and host.claim.uid not in self._promised
                 and since(host.claim, names.DRIFTED) is None
             ):
-                staying.append((name, self._drawn(host)))
+                staying.append((name, host.drawn(self.finder.observed.rights)))
         return staying
-
-    def _drawn(self, node: ManagedNode) -> ReservationKey | None:
-        """The owner of slots that the claim draws from. A refused name has no effect."""
-        drawn = self.finder.observed.rights.of_claim(node.claim)
-        return drawn if isinstance(drawn, ReservationKey) else None
 
 
 def _machines(
@@ -369,7 +363,3 @@ def _shown(nodes: Sequence[ManagedNode]) -> str:
         for node in nodes
     )
     return ", ".join(texts)
-
-
-def _name(node: ManagedNode) -> str:
-    return node.node.name if node.node is not None else ""

@@ -24,6 +24,8 @@ from broker.kube.cache import Cache
 from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
+from broker.quota.usage import ReservationKey
+from broker.reservations.drawing import DrawRights
 
 Changes = tuple[int, ...]
 
@@ -43,6 +45,16 @@ class ManagedNode:
     holds: tuple[str, ...] = ()
     unreadable: bool = False
     replacement: NodeClaim | None = None
+
+    @property
+    def name(self) -> str:
+        """The Node's name; empty before it has joined."""
+        return self.node.name if self.node is not None else ""
+
+    def drawn(self, rights: DrawRights) -> ReservationKey | None:
+        """The owner of slots that the claim draws from. A refused name has no effect."""
+        owner = rights.of_claim(self.claim)
+        return owner if isinstance(owner, ReservationKey) else None
 
     @property
     def initialized(self) -> bool:

@@ -36,7 +36,6 @@ from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
-from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights
 
@@ -106,9 +105,9 @@ class StandingNodes:
             pods = [pod for node in unit for pod in moving_pods(node, node.moving)]
             placed = None
             if self._may_hold(alike, pods):
-                alike = [host for host in alike if _name(host) not in self._expecting]
-                rest = self.placement.without_nodes({_name(node) for node in unit})
-                placed = _all_placed(pods, rest, [_name(host) for host in alike])
+                alike = [host for host in alike if host.name not in self._expecting]
+                rest = self.placement.without_nodes({node.name for node in unit})
+                placed = _all_placed(pods, rest, [host.name for host in alike])
             if placed is None and len(unit) == 1 and consolidates(unit[0].pool):
                 self._stuck += unit
             if placed is not None:
@@ -133,7 +132,7 @@ class StandingNodes:
             for host in self._alike([node]):
                 pods = moving_pods(node, node.moving) if host.claim.uid in waiting else []
                 small = [pod for pod in pods if self._may_hold([host], [pod])]
-                if len(place_on_others(small, self.placement, [_name(host)])[0]) < len(small):
+                if len(place_on_others(small, self.placement, [host.name])[0]) < len(small):
                     partial.add(host.claim.uid)
         return partial
 
@@ -152,8 +151,8 @@ class StandingNodes:
 
     def _alike(self, unit: Iterable[ManagedNode]) -> list[ManagedNode]:
         """The reserved nodes that draw from the same reservation as all these nodes."""
-        drawn = {self._drawn(node) for node in unit}
-        return [host for host in self.reserved if {self._drawn(host)} == drawn]
+        drawn = {node.drawn(self._rights) for node in unit}
+        return [host for host in self.reserved if {host.drawn(self._rights)} == drawn]
 
     def _units(self, gangs: RunningGangs) -> Iterator[tuple[ManagedNode, ...]]:
         """Nodes that may end together; drifted ones of all pools, since these end in any case."""
@@ -168,11 +167,6 @@ class StandingNodes:
             if any(node.moving for node in unit) and all(map(_goes, unit)):
                 yield unit
 
-    def _drawn(self, node: ManagedNode) -> ReservationKey | None:
-        """The owner of slots that the claim draws from. A refused name has no effect."""
-        drawn = self._rights.of_claim(node.claim)
-        return drawn if isinstance(drawn, ReservationKey) else None
-
     def _may_hold(self, hosts: Sequence[ManagedNode], pods: Sequence[PodInfo]) -> bool:
         """Whether the hosts have the sums that the pods need: in a full cluster no more is tried."""
         room = dict.fromkeys(_SUMMED, 0)
@@ -182,7 +176,7 @@ class StandingNodes:
         return all(sum(pod.requests.get(name, 0) for pod in pods) <= room[name] for name in _SUMMED)
 
     def _room(self, host: ManagedNode) -> Mapping[str, int]:
-        state = self.placement.states.get(_name(host))
+        state = self.placement.states.get(host.name)
         if state is None:
             return {}
         free = {name: state.node.allocatable.get(name, 0) - state.requested.get(name, 0) for name in _SUMMED}
@@ -207,7 +201,3 @@ def _all_placed(
 
 def _goes(node: ManagedNode) -> bool:
     return consolidates(node.pool) or (not node.static and since(node.claim, names.DRIFTED) is not None)
-
-
-def _name(node: ManagedNode) -> str:
-    return node.node.name if node.node is not None else ""
