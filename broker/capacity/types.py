@@ -69,6 +69,11 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
     "Custom": _Family(ephemeral_device=None),
 }
 _GPU_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
+_NEURON, _NEURON_CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+# Every resource that EC2's types alone give nodes.
+RESOURCES: Final = frozenset(
+    {CPU, MEMORY, STORAGE, PODS, EFA, POD_ENI, _NEURON, _NEURON_CORE, *_GPU_RESOURCES.values()}
+)
 # Millicores from, to, and the share of them reserved for the kubelet.
 _CPU_RESERVE: Final = ((0, 1000, 0.06), (1000, 2000, 0.01), (2000, 4000, 0.005), (4000, 1 << 31, 0.0025))
 
@@ -161,9 +166,9 @@ def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
         if resource := _GPU_RESOURCES.get(gpu.manufacturer.upper()):
             amounts[resource] = amounts.get(resource, 0.0) + gpu.count
     if type_.neurons:
-        amounts["aws.amazon.com/neuron"] = float(type_.neurons)
+        amounts[_NEURON] = float(type_.neurons)
     if type_.neuron_cores:
-        amounts["aws.amazon.com/neuroncore"] = float(type_.neuron_cores)
+        amounts[_NEURON_CORE] = float(type_.neuron_cores)
     if efas := _efas(type_, node_class):
         amounts[EFA] = float(efas)
     if type_.branch_interfaces:

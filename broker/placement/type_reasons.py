@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.apis import names
+from broker.apis.spelling import NEAR
 from broker.apis.units import written
+from broker.capacity.types import RESOURCES
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import GONE, NO_VOLUME, OTHER_NODES, OTHER_ZONE
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.selectors import Selector, SelectorRequirement, holds, shown
 from broker.placement.taints import UNTOLERATED, shown_taints, untolerated
-from broker.text import abridged, counted
+from broker.text import abridged, counted, nearest
 
 MOST_NAMED: Final = 3
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
@@ -128,7 +130,8 @@ def _too_small(pod: PodInfo, rejections: Sequence[TypeRejection]) -> str:
 def _lack(pod: PodInfo, resource: str, rejections: Sequence[TypeRejection]) -> str:
     most = max(rejection.short[resource] for rejection in rejections)
     if not most:
-        return _types(rejections, f"has no {resource}", f"have no {resource}")
+        meant = "" if resource in RESOURCES else nearest(resource, RESOURCES, ratio=NEAR)
+        return _types(rejections, f"has no {resource}", f"have no {resource}") + meant
     asked = pod.requests.get(resource, 1)
     amounts = f"{written(resource, most)} for pods at most, the pod requests {written(resource, asked)}"
     return f"{_types(rejections, 'has', 'have')} too little {resource} ({amounts})"

@@ -54,8 +54,13 @@ def reason(options: list[MachineOption], **pod: Any) -> str:
         ),
         ({"cpu": "9"}, "3 instance types have too little cpu (2 for pods at most, the pod requests 9)"),
         ({"requests": {"nvidia.com/gpu": "1"}}, "3 instance types have no nvidia.com/gpu"),
+        (
+            {"requests": {"nvidia.com/gpus": "1"}},
+            "3 instance types have no nvidia.com/gpus; the nearest name is nvidia.com/gpu",
+        ),
+        ({"requests": {"nvidia.com/mig-1g.5gb": "1"}}, "3 instance types have no nvidia.com/mig-1g.5gb"),
     ],
-    ids=["selector", "type", "affinity", "both", "terms", "room", "device"],
+    ids=["selector", "type", "affinity", "both", "terms", "room", "device", "misspelt", "plugin"],
 )
 def test_types_of_all_zones_count_once_and_no_node_is_named(pod: dict[str, Any], text: str) -> None:
     assert reason(TYPES, **pod) == text
