@@ -48,6 +48,7 @@ MESSAGE_LIMIT = 1000
 # Reasons that other rooms read or write, too.
 REGISTRATION_TIMED_OUT = "RegistrationTimeout"
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
+OF_LAUNCHES = (AVAILABLE, LIMIT_EXCEEDED)
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
 
 

@@ -134,8 +134,16 @@ def _add_pool_status(term: Term, slots: PreemptionController) -> None:
         .watches(read.claims, predicate=differ(_counted))
         .watches(read.nodes, predicate=differ(_capacity))
         .watches(read.pools, predicate=differ(_generation))
-        .watches(read.classes, predicate=differ(_generation))
+        .watches(read.classes, predicate=differ(_class_state))
     )
+
+
+def _class_state(node_class: EC2NodeClass | None) -> object:
+    """The parts of a class that the status of its pools shows."""
+    if node_class is None:
+        return None
+    of_launches = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
+    return _generation(node_class), of_launches and (of_launches.status, of_launches.reason)
 
 
 def _counted(claim: NodeClaim | None) -> object:

@@ -10,7 +10,8 @@ import pytest
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands.explain import claims
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
@@ -92,6 +93,43 @@ def test_instances_of_a_cancelled_reservation_run_on_as_on_demand(stack: Stack) 
         assert node_claim.labels["team"] == node.labels["team"] == "research"
         assert stack.instance(claim)["InstanceId"] == before[claim]
         assert stack.instance(claim)["State"]["Name"] == "running"
+
+
+@pytest.mark.covers("KRP-24", "KRP-27")
+def test_class_and_pool_of_a_cancelled_reservation_are_available_no_more(stack: Stack) -> None:
+    first, second = stack.aws.odcr(), stack.aws.odcr()
+    stack.node_class(id_=first)
+    stack.node_pool()
+    stack.start()
+    stack.claim(pool="gpu")
+    stack.until_launched("c-0")
+
+    def shown(model: type[EC2NodeClass | NodePool], status: str, reason: str) -> bool:
+        current = stack.condition(model, "gpu", "CapacityReservation")
+        return current is not None and (current.status, current.reason) == (status, reason)
+
+    for model in (EC2NodeClass, NodePool):
+        stack.until(lambda m=model: shown(m, "True", "Available"), f"{model} available")  # type: ignore[misc]
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=first)
+    for model in (EC2NodeClass, NodePool):
+        stack.until(
+            lambda m=model: shown(m, "False", "ReservationCancelled"),  # type: ignore[misc]
+            f"{model} without a reservation",
+            step=1.0,
+        )
+        current = stack.condition(model, "gpu", "CapacityReservation")
+        assert current is not None and first in current.message
+    target = {"capacityReservationTarget": {"capacityReservationId": second}}
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"capacityReservationSpec": target}})
+    for model in (EC2NodeClass, NodePool):
+        stack.until(
+            lambda m=model: stack.condition(m, "gpu", "CapacityReservation") is None,  # type: ignore[misc]
+            f"{model} before its first launch",
+            step=1.0,
+        )
+    stack.claim("c-1", pool="gpu")
+    for model in (EC2NodeClass, NodePool):
+        stack.until(lambda m=model: shown(m, "True", "Available"), f"{model} available", step=1.0)  # type: ignore[misc]
 
 
 @pytest.mark.covers("KRP-27")

@@ -284,6 +284,8 @@ class NodeClassController:
         known = self._chosen.get(name)
         if known is None or known[0] != chosen:
             known = self._chosen[name] = (chosen, now)
+            with self._lock:
+                self._limits.pop(name, None)  # of launches into other reservations
         inventory = self._inventory.snapshot()
         missing = unread(chosen, inventory, self._inventory.group_errors)
         if inventory.described and (not missing or inventory.described >= known[1]):

@@ -6,6 +6,8 @@ they are written whole, from the version that was read (the caller patches with 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +15,9 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condition
 from broker.capacity.model import Misfit, Resolved, Selection
+from broker.controllers.claim_status import OF_LAUNCHES
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.kube.conditions import condition_body, set_conditions, timestamp
+from broker.kube.conditions import condition_body, remove_condition, set_conditions, timestamp
 from broker.text import abridged, counted, group_name
 from providers.errors import ProviderError
 from providers.model import Odcr
@@ -156,12 +159,16 @@ def status_patch(
     """
     conditions: tuple[Condition, ...] = node_class.status.conditions
     before = condition(conditions, names.CAPACITY_RESERVATION)
+    karpenters = condition(conditions, KARPENTERS_LIST) is not None
+    updates = condition_updates(outcome, slots=karpenters)
+    limit = _outdated_limit(before, updates) or limit
     # The message names the latest claim; only a changed status or reason is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
-    karpenters = condition(conditions, KARPENTERS_LIST) is not None
+    if before and before.reason not in OF_LAUNCHES and not limit:
+        conditions = remove_condition(conditions, names.CAPACITY_RESERVATION)
     conditions = set_conditions(
         conditions,
-        *condition_updates(outcome, slots=karpenters),
+        *updates,
         *([limit] if limit and turned else []),
         *([described] if described else []),
         now=now,
@@ -184,6 +191,20 @@ def status_patch(
             for m in resolved.misfits
         ],
     }
+
+
+def _outdated_limit(before: Condition | None, updates: Iterable[ConditionUpdate]) -> ConditionUpdate | None:
+    """The condition about launches once no reservation is left; None before the first launch."""
+    if before is None:
+        return None
+    return next(
+        (
+            replace(update, type=before.type)
+            for update in updates
+            if update.type == names.RESERVATIONS_RESOLVED and update.status == "False"
+        ),
+        None,
+    )
 
 
 def _karpenter_selects(node_class: EC2NodeClass) -> bool:

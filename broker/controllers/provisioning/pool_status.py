@@ -21,7 +21,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import REGISTRATION_TIMED_OUT
+from broker.controllers.claim_status import OF_LAUNCHES, REGISTRATION_TIMED_OUT
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.unused import show, used_again
 from broker.controllers.provisioning.usage import (
@@ -93,6 +93,7 @@ class PoolStatusController:
             pool = self._write_resources(pool, used)
             pool = self._write_limits(pool, used)
             pool = self._write_use(pool, claims)
+            pool = self._write_reservations(pool)
             self._write_health(pool, claims)
             self._write_drawing(pool, claims)
         except ApiError as error:
@@ -135,6 +136,23 @@ class PoolStatusController:
         now = self._clock.now()
         if (update := used_again(pool, claims, now)) is not None:
             write_conditions(self._client, self._caches.pools, pool, update, now=now)
+        return self._caches.pools.get(pool.name) or pool
+
+    def _write_reservations(self, pool: NodePool) -> NodePool:
+        """Replaces the result of launches once the class has no reservation left, until it has one again."""
+        of_pool = condition(pool.status.conditions, names.CAPACITY_RESERVATION)
+        node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
+        if of_pool is None or node_class is None:
+            return pool
+        of_class = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
+        now = self._clock.now()
+        if of_class is not None and of_class.reason not in OF_LAUNCHES:
+            update = ConditionUpdate(
+                type=of_class.type, status=of_class.status, reason=of_class.reason, message=of_class.message
+            )
+            write_conditions(self._client, self._caches.pools, pool, update, now=now)
+        elif of_pool.reason not in OF_LAUNCHES:
+            write_conditions(self._client, self._caches.pools, pool, now=now, without=of_pool.type)
         return self._caches.pools.get(pool.name) or pool
 
     def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
