@@ -114,6 +114,7 @@ def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> N
             "securityGroupSelectorTerms",
         ),
         ({"amiSelectorTerms": [{"id": "ami-0123456789abcdef0"}]}, "AMINotFound", "amiSelectorTerms"),
+        ({"instanceProfile": None, "role": "nobody"}, "InstanceProfileNotFound", "spec.role 'nobody'"),
         ({"tags": {f"team-{n}": "a" for n in range(46)}}, "TooManyTags", "remove 1"),
     ],
 )

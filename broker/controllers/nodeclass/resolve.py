@@ -39,6 +39,7 @@ from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subn
 # The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 LINUX = "Linux/UNIX"
+PROFILE_NOT_FOUND = "InstanceProfileNotFound"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -183,16 +184,7 @@ def read_surroundings(
         around = replace(around, images=tuple(provider.images(_images(node_class))))
         if not around.images:
             raise Unresolved("AMINotFound", _selects_nothing("amiSelectorTerms", spec.ami_selector_terms))
-        if not (spec.role or spec.instance_profile):
-            raise Unresolved(
-                "InstanceProfileNotFound",
-                "spec.role and spec.instanceProfile are both empty: set one of them",
-            )
-        profile = (
-            f"(of role {spec.role})"
-            if dry_run and spec.role
-            else provider.instance_profile(role=spec.role, profile=spec.instance_profile, labels=spec.tags)
-        )
+        profile = _instance_profile(node_class, provider, dry_run=dry_run)
     except (Unresolved, ProviderError) as error:
         return around, error
     return replace(around, instance_profile=profile), None
@@ -351,6 +343,25 @@ def _placement_group(node_class: EC2NodeClass, provider: ClassLookups) -> Placem
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise
         raise Unresolved("PlacementGroupNotFound", f"spec.placementGroupSelector: {error.message}") from error
+
+
+def _instance_profile(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool) -> str:
+    spec = node_class.spec
+    if not (spec.role or spec.instance_profile):
+        raise Unresolved(
+            PROFILE_NOT_FOUND, "spec.role and spec.instanceProfile are both empty: set one of them"
+        )
+    if dry_run and spec.role:
+        return f"(of role {spec.role})"
+    try:
+        return provider.instance_profile(role=spec.role, profile=spec.instance_profile, labels=spec.tags)
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.NOT_FOUND:
+            raise
+        raise Unresolved(
+            PROFILE_NOT_FOUND,
+            f"spec.role {spec.role!r}: {error.message}: create the role or correct the name",
+        ) from error
 
 
 def _selects_nothing(field: str, terms: Sequence[Model]) -> str:
