@@ -269,7 +269,7 @@ class Disruption(Model):
             maxItems=50,
             x_kubernetes_list_type="atomic",
         ),
-    ] = ()
+    ] = (Budget(),)
 
 
 NODEPOOL_RULE = f"{names.NODEPOOL} is set from the pool's own name"

@@ -1,8 +1,8 @@
 """Limits on disruption: how many nodes of a pool may be disrupted at once, by reason and time.
 
 Source: Karpenter, pkg/apis/v1/nodepool.go (GetAllowedDisruptionsByReason). A percentage is rounded up. The
-strictest budget that is active and has the reason counts. A budget that cannot be read allows nothing, also
-for reasons that it does not name.
+strictest budget that is active and has the reason counts; without one, nothing is limited. A budget that
+cannot be read allows nothing, also for reasons that it does not name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from broker.text import InvalidText, decode_duration, decode_whole
 
 Reason = Literal["Empty", "Drifted", "Underutilized", "Unhealthy"]
 UNLIMITED: Final = 2**31 - 1
-DEFAULT: Final = (Budget(nodes="10%"),)
 
 
 def allowed(budgets: Iterable[Budget], nodes: int, reason: Reason, now: datetime) -> int:
@@ -82,7 +81,7 @@ class BudgetLedger:
         """The number of nodes that may be disrupted at once, whether they are or not."""
         counts = self.nodes.get(pool, PoolNodes())
         try:
-            return allowed(self.budgets.get(pool) or DEFAULT, counts.total, reason, self.now)
+            return allowed(self.budgets.get(pool, (Budget(),)), counts.total, reason, self.now)
         except InvalidText as error:
             self.errors[pool] = str(error)
             return 0

@@ -17,7 +17,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.placement.model import NodeTaint
 from broker.placement.reading import label_selector, pod_tolerations
 from broker.placement.selectors import Selector, matches
-from broker.placement.taints import tolerates
+from broker.quota.flavors import tolerates
 from broker.text import InvalidText, decode_duration
 
 NO_SCHEDULE: Final = "NoSchedule"

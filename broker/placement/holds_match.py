@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from broker.placement.affinity import any_term
 from broker.placement.model import NodeTaint, NodeTerm, PodInfo, PodToleration
 from broker.placement.selectors import IN, Labels, Selector, matches
-from broker.placement.taints import tolerates, tolerates_all
+from broker.placement.taints import tolerates_all
+from broker.quota.flavors import tolerates
 
 HoldKey = tuple[str, ...]
 EVERY_POD: Final[HoldKey] = ("*",)

@@ -8,6 +8,7 @@ from typing import Final
 from broker.apis import names
 from broker.placement.model import NodeTaint, PodInfo, PodToleration
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
+from broker.quota.flavors import tolerates
 
 # Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
 EPHEMERAL: Final = frozenset(
@@ -62,14 +63,4 @@ def shown_taints(taints: Iterable[NodeTaint]) -> str:
     """The taints as kubectl writes them."""
     return ", ".join(
         f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in taints
-    )
-
-
-def tolerates(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:
-    """An empty key or effect stands for all. Operators other than Equal and Exists tolerate nothing."""
-    return any(
-        (not effect or effect == taint.effect)
-        and (not key or key == taint.key)
-        and (operator == "Exists" or (operator == "Equal" and value == taint.value))
-        for key, operator, value, effect in tolerations
     )

@@ -92,7 +92,7 @@ def misfit(request: FlavorRequest, flavor: Flavor) -> str:
     """Why the pods may not run in the flavor; empty if it may."""
     tolerations = (*request.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
-        if taint.effect in _HARD and not any(_tolerates(toleration, taint) for toleration in tolerations):
+        if taint.effect in _HARD and not tolerates(tolerations, taint):
             value = f"={taint.value}" if taint.value else ""
             return f"untolerated taint {taint.key}{value}:{taint.effect} in flavor {flavor.name}"
     if any(flavor.labels.get(key, value) != value for key, value in request.selector.items()):
@@ -100,6 +100,11 @@ def misfit(request: FlavorRequest, flavor: Flavor) -> str:
     if not _affine(request.affinity, flavor.labels):
         return f"flavor {flavor.name} doesn't match node affinity"
     return ""
+
+
+def tolerates(tolerations: Iterable[FlavorToleration], taint: FlavorTaint) -> bool:
+    """Whether one of them tolerates the taint (Kubernetes, k8s.io/component-helpers/scheduling/corev1)."""
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: FlavorToleration, taint: FlavorTaint) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from broker.apis.karpenter import Budget
+from broker.apis.karpenter import Budget, NodePool
 from broker.placement.disruption_budgets import UNLIMITED, BudgetLedger, PoolNodes, Reason, allowed
 from broker.text import InvalidText
 
@@ -67,9 +68,17 @@ def test_a_wrong_budget_allows_nothing_and_is_remembered() -> None:
     assert "spec.disruption.budgets[0]" in ledger.errors["p"]
 
 
-def test_a_pool_without_budgets_has_karpenters_default() -> None:
-    ledger = BudgetLedger({}, {"p": PoolNodes(total=25)}, NOON)
-    assert ledger.remaining("p", "Empty") == 3
+@pytest.mark.parametrize(
+    ("disruption", "remaining"),
+    [({}, 3), ({"disruption": {}}, 3), ({"disruption": {"budgets": []}}, UNLIMITED)],
+    ids=["without disruption", "without budgets", "empty list"],
+)
+def test_default_budget_is_karpenter_s_and_an_empty_list_limits_nothing(
+    disruption: dict[str, Any], remaining: int
+) -> None:
+    pool = NodePool.decode({"metadata": {"name": "p"}, "spec": disruption})
+    ledger = BudgetLedger({"p": pool.spec.disruption.budgets}, {"p": PoolNodes(total=25)}, NOON)
+    assert ledger.remaining("p", "Empty") == remaining
 
 
 @pytest.mark.covers("FUL-21")

@@ -31,6 +31,14 @@ def test_toleration_matches_key_value_and_effect(toleration: dict[str, str], tol
     assert on_one(pod(tolerations=[toleration]), node(taints=[TAINT])) == ([] if tolerated else REJECTED)
 
 
+@pytest.mark.parametrize(("operator", "value", "tolerated"), [("Gt", "90", True), ("Lt", "90", False)])
+def test_toleration_compares_numbers(operator: str, value: str, tolerated: bool) -> None:
+    """Gt: the taint's number is larger (KEP-5471)."""
+    toleration = {"key": "sla", "operator": operator, "value": value}
+    taint = {"key": "sla", "value": "95", "effect": "NoSchedule"}
+    assert on_one(pod(tolerations=[toleration]), node(taints=[taint])) == ([] if tolerated else REJECTED)
+
+
 @pytest.mark.parametrize(
     ("effect", "rejects"), [("NoSchedule", True), ("NoExecute", True), ("PreferNoSchedule", False)]
 )
