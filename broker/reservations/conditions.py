@@ -114,6 +114,7 @@ class ReservationFacts:
     share: HardwareShare = field(default_factory=HardwareShare)
     deciding: frozenset[FlavorResource] = frozenset()
     missing_flavors: tuple[str, ...] = ()
+    nearest_flavor: str = ""  # the end of a message; empty if no name is similar to the first missing one
     cloud: tuple[tuple[str, Odcr], ...] = ()
     group_arn: str = ""
     pending: tuple[str, ...] = ()
@@ -175,7 +176,7 @@ def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:
             reason="FlavorNotFound",
             message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
             "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
-            "instance type, such as p5.48xlarge",
+            f"instance type, such as p5.48xlarge{facts.nearest_flavor}",
         )
     if facts.queue is not None and not facts.queue.active:
         state = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)

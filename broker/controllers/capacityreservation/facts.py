@@ -41,7 +41,7 @@ from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.queues import limits, queue
 from broker.reservations.sizing import SOLD, Sizing
 from broker.reservations.spec import Reservation, reserved_of
-from broker.text import format_time
+from broker.text import format_time, nearest
 from providers.errors import ProviderError
 from providers.model import InstanceType, Odcr
 
@@ -121,12 +121,16 @@ class JointFactsBuilder:
             cloud = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
             named = sorted({key.flavor for key in quota.nominal})
             users, used = added[reserved]
+            missing = tuple(name for name in named if name not in flavors and name not in held)
             priority = reservation.spec.priority_class_name
             facts[reserved] = replace(
                 quota,
                 refused=snapshot.refusals.get(reserved, ()),
                 share=shared.get(reserved) or HardwareShare(),
-                missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
+                missing_flavors=missing,
+                nearest_flavor=nearest(missing[0], flavors) or nearest(missing[0], self._types)
+                if missing
+                else "",
                 cloud=cloud,
                 group_arn=odcrs.group_arn,
                 pending=tuple(_begins(odcr) for _, odcr in cloud if odcr.begins),

@@ -364,3 +364,13 @@ def test_a_refused_write_is_told_on_the_reservation_and_holds_up_no_other(stack:
     assert not reservation_status(stack)
     stack.tap.heal()
     stack.until(lambda: reservation_status(stack), "it is served once it may be")
+
+
+@pytest.mark.covers("OME-019")
+def test_misspelt_flavor_is_named_with_the_nearest_one(stack: Stack) -> None:
+    flavors_alone(stack)
+    flavor(stack, "h100")
+    reserve(stack, flavor="h10")
+    stack.start(kubelets=False)
+    detail = until_known(stack)["lifecycleDetail"]
+    assert "no ResourceFlavor h10:" in detail and detail.endswith("; the nearest name is h100")

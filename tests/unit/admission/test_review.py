@@ -89,6 +89,16 @@ def test_quantities_are_compared_by_value(nominal: Any, lends: str, allowed: boo
     assert response["allowed"] is allowed
 
 
+@pytest.mark.covers("OME-014")
+@pytest.mark.parametrize("name", [GPU, "nvidia.com/gpus", "nvidia.com/mig-1g.5gb"])
+def test_misspelt_resource_is_admitted_with_a_warning(name: str) -> None:
+    quotas = {"name": "h100", "resources": [{"name": name, "nominalQuota": "8"}]}
+    response = response_to(reservation("r", {"coveredResources": [name], "flavors": [quotas]}))
+    text = f"spec.resourceGroups[0]: no instance type has {name}; the nearest name is {GPU}"
+    assert response["allowed"]
+    assert response.get("warnings", []) == ([text] if name == "nvidia.com/gpus" else [])
+
+
 def all_of_the_page() -> list[Any]:
     return [
         pytest.param(manifest["name"], obj, id=f"{manifest['line']}-{manifest['name']}")
