@@ -18,12 +18,12 @@ from broker.capacity.entitlement import RECLAIMING, RESERVATION_FULL, Entitlemen
 from broker.capacity.full_slots import none_left
 from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import dropped, misfits
-from broker.capacity.model import Claim, GangHold, NodeClass, Option, Selection, Skipped, Unplaced
+from broker.capacity.model import Claim, GangHold, NodeClass, Option, Resolved, Selection, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import capacity_types, possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.unknown_values import unknown_values
-from broker.text import abridged, counted, format_time
+from broker.text import abridged, counted, format_time, group_name
 from providers.model import Odcr
 
 ALL_FULL: Final = "AllReservationsFull"
@@ -255,6 +255,17 @@ def _by_preference(claim: Claim, known: ClassCatalog) -> Iterator[str]:
             yield f"{named}: allow reserved in {CAPACITY_TYPE}, or set it to open"
         elif not known.reserved:
             yield f"{named}: make an open reservation, or set it to open"
+    elif not selection.preference and node_class.resolved == Resolved():
+        yield f"{shown_selection(selection)} of EC2NodeClass {node_class.name} finds no reservation"
+
+
+def shown_selection(selection: Selection) -> str:
+    """The selection as messages name it."""
+    if selection.preference:
+        return f"preference {selection.preference}"
+    if selection.terms:
+        return "capacityReservationSelectorTerms"
+    return selection.reservation_id or f"group {group_name(selection.group_arn)}"
 
 
 def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:

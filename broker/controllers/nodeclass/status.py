@@ -15,10 +15,11 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condition
 from broker.capacity.model import Misfit, Resolved, Selection
+from broker.capacity.reasons import shown_selection
 from broker.controllers.claim_status import OF_LAUNCHES
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, remove_condition, set_conditions, timestamp
-from broker.text import abridged, counted, group_name
+from broker.text import abridged, counted
 from providers.errors import ProviderError
 from providers.model import Odcr
 
@@ -123,7 +124,7 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
     else:
         reason, text = (
             "ReservationsNotFound",
-            f"{_shown_selection(selection)} finds no reservation in this region",
+            f"{shown_selection(selection)} finds no reservation in this region",
         )
     misfits = [_misfit_text(misfit) for misfit in resolved.misfits]
     shown = "; ".join([text, *misfits[:8], *([f"and {len(misfits) - 8} more"] if len(misfits) > 8 else [])])
@@ -134,14 +135,6 @@ def _misfit_text(misfit: Misfit) -> str:
     """The reservation or group, the reason and EC2's code, each once."""
     named = misfit.message if misfit.id in misfit.message else f"{misfit.id}: {misfit.message}"
     return named if misfit.code in named else f"{named} ({misfit.code})"
-
-
-def _shown_selection(selection: Selection) -> str:
-    if selection.preference:
-        return f"preference {selection.preference}"
-    if selection.terms:
-        return "capacityReservationSelectorTerms"
-    return selection.reservation_id or f"group {group_name(selection.group_arn)}"
 
 
 def status_patch(
