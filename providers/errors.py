@@ -47,7 +47,7 @@ class ErrorPolicy:
     refresh: bool = False  # EC2 is described again first
     sweep: bool = False  # unused launch templates are deleted now
     by_code: bool = False  # the reason is the error's own code
-    quiet: bool = False  # no event, since the condition is transient
+    quiet: timedelta = timedelta()  # without an event so long after the first refusal: it may end by itself
     full: bool = False  # the place has no room now
     of_reservation: bool = False  # the refusal is about the reservation itself
     gone: bool = False  # the thing does not exist (any more)
@@ -115,7 +115,7 @@ class ErrorClass(StrEnum):
     )
     PROFILE_UNKNOWN = ErrorPolicy(  # EC2 does not know the instance profile (yet)
         name="profile-unknown",
-        quiet=True,
+        quiet=timedelta(minutes=2),
         reason="InstanceProfileNotReady",
         next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; "
         "correct spec.instanceProfile if there is none of that name",

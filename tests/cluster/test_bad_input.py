@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ def test_an_unknown_group(stack: Stack) -> None:
     stack.aws.group(odcr, name="nobody")
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == odcr
+
+
+@pytest.mark.covers("KRP-08")
+def test_claim_of_an_empty_group_names_the_group(stack: Stack) -> None:
+    stack.node_class(group=stack.aws.group(name="team"))
+    stack.start()
+    stack.claim()
+    stack.until_class(RESOLVED, "False", reason="ReservationsNotFound")
+    waits = stack.until_waiting("c-0", "NoUsableReservation")
+    assert waits.message.endswith("; group team of EC2NodeClass gpu finds no reservation")
 
 
 @pytest.mark.covers("KRP-08")
@@ -136,12 +147,20 @@ def test_class_that_cannot_launch_stops_no_other(stack: Stack, spec: Json, reaso
 
 
 def test_a_class_with_an_unknown_instance_profile(stack: Stack) -> None:
-    """The profile may be new: the claim waits with EC2's own message, and the class is not marked invalid."""
+    """The profile may be new: the claim waits with EC2's own message; only a lasting refusal is an event."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr, instanceProfile="nobody")
     stack.start()
     stack.claim(capacity=BOTH)
     assert "nobody" in stack.until_waiting("c-0", "InstanceProfileNotReady").message
+    assert not [event for event in stack.events("c-0") if event.type == "Warning"]
+    start = stack.clock.now()
+    event = stack.until(
+        lambda: next((e for e in stack.events("c-0") if e.type == "Warning"), None), "an event", step=5.0
+    )
+    assert event is not None and event.reason == "InstanceProfileNotReady"
+    assert "correct spec.instanceProfile" in event.message
+    assert stack.clock.now() - start >= timedelta(minutes=1)
     assert not stack.aws.instances()
     assert stack.aws.free(odcr) == 1
 

@@ -24,6 +24,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
 from broker.doubling import doubled
 from broker.kube.clock import Clock
 from broker.kube.writers import WriterPool
+from broker.oncall.journal import recorded
 from providers.errors import ErrorClass, ProviderError
 
 # First and longest wait: before a retry of the same launch; before a retry if the fault needs action.
@@ -200,12 +201,13 @@ class LaunchResults:
             last = next((a for a in reversed(attempts) if a.code == worst.code), None)
             where = f"{last.pool.shown}: " if last else ""
             known = self._claims.get(claim.name) or work.objects[uid]
+            refusals = [a.at for a in (*recorded(known), *attempts) if a.code == worst.code]
             self._reporter.waiting(
                 known,
                 reason=response.reason,
                 message=f"{where}{worst.code}: {worst.message}; {response.next_step}",
                 attempts=attempts,
-                quiet=response.quiet,
+                quiet=bool(refusals) and self._clock.now() - min(refusals) < response.quiet,
             )
 
 
