@@ -221,6 +221,20 @@ def test_successor_that_ec2_has_no_room_for_beside_takes_over_the_slot(stack: St
     assert f"beside {odcr}" in ways[1] and f"takes over its slot of {odcr}" in ways[0]
 
 
+@pytest.mark.covers("FUL-02", "FUL-05")
+def test_misspelt_way_to_replace_is_an_event_of_the_pool_before_any_rollout(stack: Stack) -> None:
+    wrong = {names.REPLACE: "terminate_first", names.REPLACE_AT_ONCE: "all"}
+    pool(stack, RESERVED, annotations=wrong, id_=stack.aws.odcr(TYPE, A))
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    for field, remedy in (
+        (names.REPLACE, "terminate-first or auto"),
+        (names.REPLACE_AT_ONCE, "a whole number"),
+    ):
+        event = stack.until_event("web", "DisruptionBlocked", kind="NodePool", text=f"[{field}]")
+        assert remedy in event.message and event.type == "Warning"
+
+
 @BESIDE
 @pytest.mark.covers("FUL-02")
 def test_pool_that_launches_first_waits_for_room_beside(stack: Stack, target: str) -> None:

@@ -46,6 +46,7 @@ from broker.controllers.disruption.returning import (
     return_units,
     returns,
 )
+from broker.controllers.disruption.rollouts import unreadable
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
@@ -348,8 +349,10 @@ class DisruptionMethods:
         idle = self.returns.idle(snapshot.now)
         blocked: set[str] = set()
         for pool in snapshot.pools.values():
+            for problem in unreadable(pool):
+                self._reporter.annotation_refused(pool, problem)
             if reason := return_obstacle(pool):
-                self._reporter.not_returning(pool, reason)
+                self._reporter.annotation_refused(pool, reason)
                 blocked.add(pool.name)
         if not idle or self._permission.pods_wait(snapshot.now):
             return

@@ -69,7 +69,7 @@ class DisruptionReporter:
         self._recorder.event(pool, "Warning", FAILED, message)
         _log.warning("rollout stopped", nodepool=pool.name, why=message)
 
-    def not_returning(self, pool: NodePool, message: str) -> None:
+    def annotation_refused(self, pool: NodePool, message: str) -> None:
         self._recorder.event(pool, "Warning", BLOCKED, message, topic=message)
 
     @contextmanager

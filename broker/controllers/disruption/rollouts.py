@@ -7,7 +7,7 @@ ends before its node is ready, until a node of the pool is ready in a reservatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -57,6 +57,15 @@ def at_once(pool: NodePool) -> int:
     except InvalidText as error:
         field = f"metadata.annotations[{names.REPLACE_AT_ONCE}]"
         raise InvalidText(f"{field} is {shortened(text)}: write a whole number such as 2") from error
+
+
+def unreadable(pool: NodePool) -> Iterator[str]:
+    """The errors of the pool's annotations about replacements."""
+    for read in (replace_way, at_once):
+        try:
+            read(pool)
+        except InvalidText as error:
+            yield f"{error}; none of its nodes is replaced until then"
 
 
 def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, tuple[str, str]]:
