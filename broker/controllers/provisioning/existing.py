@@ -41,11 +41,6 @@ from broker.placement.together import units_of
 from broker.reservations.claims import occupied_odcr
 
 HELD_UP: Final = timedelta(minutes=10)
-# Any machine could turn out to be in vain. Karpenter leaves such pods alone, too (--ignore-dra-requests).
-ASKS_FOR_DEVICES: Final = (
-    "spec.resourceClaims asks for devices, for which no machine is chosen: request them as resources, such "
-    "as nvidia.com/gpu"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +237,7 @@ def assign(
     rest = [pod for pod in pending if pod.key not in nominated]
     short = incomplete(rest, pods, group_size)
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
-    reasons |= {pod.key: ASKS_FOR_DEVICES for pod in rest if pod.info.devices}
-    rest = [pod for pod in rest if pod.key not in reasons]
+    rest = [pod for pod in rest if pod.gang not in short]
     # Pods that must be together are placed together, on nodes and machines of one domain.
     together = {pod.key for unit in units_of(rest, snapshot) for pod in unit.pods}
     snapshot, taken = place_on_existing([pod for pod in rest if pod.key not in together], snapshot)
