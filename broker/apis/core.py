@@ -54,11 +54,18 @@ class NodeSystemInfo(Model):
     boot_id: str = Field(default="", alias="bootID")
 
 
+class AttachedVolume(Model):
+    """A volume that kube-controller-manager has attached to the node."""
+
+    name: str = ""
+
+
 class NodeStatus(Model):
     capacity: dict[str, Quantity] = Field(default_factory=dict)
     allocatable: dict[str, Quantity] = Field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
+    volumes_attached: tuple[AttachedVolume, ...] = ()
 
 
 class Node(Object):

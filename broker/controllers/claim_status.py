@@ -33,6 +33,7 @@ BROKER_CONDITIONS = (
     names.READY,
     names.CAPACITY_RESERVATION,
     names.DRAINED,
+    names.VOLUMES_DETACHED,
     names.INSTANCE_TERMINATING,
     names.INSTANCE_LISTED,
     *names.INSTANCE_SIGNS,

@@ -273,6 +273,48 @@ def test_a_termination_grace_period_ends_the_drain(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
+@pytest.mark.parametrize("detached", [True, False])
+def test_instance_ends_once_the_volumes_of_its_pods_are_detached(stack: Stack, detached: bool) -> None:
+    """Else the pod's next node waits for its volume: after six minutes Kubernetes detaches it in any case."""
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_ready("c-0")
+    node = node_of(stack, "c-0").name
+
+    def attached(*volumes: str) -> None:
+        names_ = [{"name": f"kubernetes.io/csi/ebs.csi.aws.com^{volume}"} for volume in volumes]
+        body = {"status": {"volumesAttached": names_}}
+        stack.client.patch(Node.KIND, node, body, subresource="status")
+
+    stack.pod(
+        "agent",
+        node=node,
+        tolerations=[{"operator": "Exists"}],
+        volumes=[{"name": "own", "persistentVolumeClaim": {"claimName": "logs"}}],
+    )
+    attached("vol-logs", "vol-db")
+    stack.passes()
+    stack.delete(NodeClaim, "c-0")
+    stack.until(
+        lambda: (
+            getattr(stack.claim_condition("c-0", names.VOLUMES_DETACHED), "message", "")
+            == f"1 volume is attached to node {node}"
+        ),
+        "the claim waits for the volume that its pods left behind",
+    )
+    stack.advance(5 * 60)
+    stack.passes()
+    assert len(stack.aws.instances()) == 1
+    if detached:
+        attached("vol-logs")
+    else:
+        stack.advance(61)
+    stack.until_gone(NodeClaim, "c-0")
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("KRP-23")
 def test_a_protected_pod_gets_its_own_grace_before_the_drain_ends(stack: Stack) -> None:
     """As Karpenter's documentation of terminationGracePeriod promises: such a pod can still save its work."""
     stack.node_class(preference="none")

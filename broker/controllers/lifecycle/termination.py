@@ -8,14 +8,14 @@ when the claim's terminationGracePeriod expires. It waits for a Node that is lef
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.controllers.claim_caches import ClaimCaches
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
@@ -38,6 +38,8 @@ from broker.text import counted
 from providers.errors import ProviderError
 
 RECHECK = 2.0
+# After so long kube-controller-manager detaches a volume that nobody unmounts (maxWaitForUnmountDuration).
+DETACHED_WITHIN = timedelta(minutes=6)
 REFUSED = "TerminationRefused"
 
 
@@ -84,6 +86,8 @@ class Termination:
             return Result(requeue_after=RECHECK)
         if any(self._drain(claim, node) for node in nodes):
             return Result(requeue_after=RECHECK)
+        if any(self._detaches(claim, node) for node in nodes):
+            return Result(requeue_after=RECHECK)
         if claim.status.provider_id:
             if self._alive(claim, nodes):
                 return Result(requeue_after=RECHECK)
@@ -125,6 +129,24 @@ class Termination:
         reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if remaining else "Drained"
         ended = counted(len(remaining), "pod ends with its instance", "pods end with their instance")
         self._set(claim, names.DRAINED, "True", reason, ended if remaining else "")
+        return False
+
+    def _detaches(self, claim: NodeClaim, node: Node) -> bool:
+        """Whether the instance waits for the volumes of its pods: their next node gets a volume late if the
+        instance that has it is gone. Volumes of pods that stay do not count. The rule and the condition are
+        Karpenter's (pkg/controllers/node/termination, awaitVolumeDetachment).
+        """
+        stay = (pod for pod in self._pods.by(BY_NODE, node.name) if not pod.ended)
+        kept = sum(volume.persistent_volume_claim is not None for pod in stay for volume in pod.spec.volumes)
+        left = len(node.status.volumes_attached) - kept
+        drained, type_ = since(claim, names.DRAINED), names.VOLUMES_DETACHED
+        late = drained is not None and self._clock.now() - drained >= DETACHED_WITHIN
+        if left > 0 and node.ready and not late and not self._late(claim):
+            message = f"{counted(left, 'volume is', 'volumes are')} attached to node {node.name}"
+            self._set(claim, type_, "Unknown", "AwaitingVolumeDetachment", message)
+            return True
+        if condition(claim.status.conditions, type_) is not None:
+            self._set(claim, type_, "False" if left > 0 else "True", "NotDetached" if left > 0 else type_)
         return False
 
     def _first(self, remaining: list[Pod]) -> str:
