@@ -1,5 +1,6 @@
 """Short forms of requests, for the hand-written checks."""
 
+import time
 from typing import Any
 
 from tests.conformance.definitions import GROUP
@@ -14,6 +15,7 @@ CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 NAMESPACES = "/api/v1/namespaces"
+PATIENCE = 60.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -96,3 +98,17 @@ def manager_of(obj: Json, name: str, subresource: str = "") -> Json:
         if entry["manager"] == name and entry.get("subresource", "") == subresource:
             return entry["fieldsV1"]
     return None
+
+
+def cached(api: Api, path: str) -> None:
+    """Returns when the server's cache has the object's last write.
+
+    The real server first tries a change on its cache's copy, and calls the webhooks again if that was stale.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        copy, stored = (api.request("GET", path, query) for query in ({"resourceVersion": 0}, None))
+        if copy.status == 200 and version(copy.body) == version(stored.body):
+            return
+        assert time.monotonic() < deadline, f"{path} is not in the server's cache after {PATIENCE:.0f} s"
+        time.sleep(0.01)

@@ -20,13 +20,12 @@ from aiohttp import web
 
 from broker.admission.certificates import StoredCertificates, chain, turn
 from broker.web import WebServer
-from tests.conformance.calls import GIZMOS, gizmo, version
+from tests.conformance.calls import GIZMOS, PATIENCE, gizmo
 from tests.conformance.definitions import GROUP
 from tests.controlplane.client import Api, Json
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 NAME = "conformance"
-PATIENCE = 60.0
 
 
 def allow(review: Json, **more: Any) -> Json:
@@ -100,20 +99,6 @@ def served() -> Iterator[Hook]:
         yield hook
     finally:
         server.close()
-
-
-def cached(api: Api, path: str) -> None:
-    """Returns when the server's cache has the object's last write.
-
-    The real server first tries a change on its cache's copy, and calls the webhooks again if that was stale.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        copy, stored = (api.request("GET", path, query) for query in ({"resourceVersion": 0}, None))
-        if copy.status == 200 and version(copy.body) == version(stored.body):
-            return
-        assert time.monotonic() < deadline, f"{path} is not in the server's cache after {PATIENCE:.0f} s"
-        time.sleep(0.01)
 
 
 @contextmanager

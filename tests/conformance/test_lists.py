@@ -8,6 +8,7 @@ from tests.conformance.calls import (
     NODES,
     PODS,
     WIDGETS,
+    cached,
     configmap,
     create,
     names,
@@ -132,6 +133,7 @@ def test_a_list_at_an_exact_version(api: Api) -> None:
     exact = {"resourceVersion": then, "resourceVersionMatch": "Exact"}
     assert names(api.request("GET", CONFIGMAPS, exact).body) == ["a"]
     newer = {"resourceVersion": then, "resourceVersionMatch": "NotOlderThan"}
+    cached(api, f"{CONFIGMAPS}/b")
     assert names(api.request("GET", CONFIGMAPS, newer).body) == ["a", "b"]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.calls import NAMESPACES, WIDGETS, causes, create, get, patch, refused, widget
+from tests.conformance.calls import NAMESPACES, WIDGETS, cached, causes, create, get, patch, refused, widget
 from tests.conformance.definitions import GROUP
-from tests.conformance.hook import CONFIGURATIONS, Hook, allow, cached, deny, registered, served
+from tests.conformance.hook import CONFIGURATIONS, Hook, allow, deny, registered, served
 from tests.conformance.steps import JSON_PATCH
 from tests.controlplane.client import Api, Json
 

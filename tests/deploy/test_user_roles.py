@@ -140,19 +140,22 @@ def reserved(kind: str, name: str, annotations: Json) -> Json:
 
 
 @contextmanager
-def enforced(api: Api) -> Iterator[None]:
-    """The chart's ValidatingAdmissionPolicy, for as long as this test runs: it holds for the whole server."""
+def enforced(api: Api, name: str) -> Iterator[None]:
+    """The chart's ValidatingAdmissionPolicy, for as long as this test runs: it holds for the whole server.
+
+    `name`: a name of its own, which refusals have: the server enforces a deleted policy for a while.
+    """
     policy = yaml.safe_load((helm.CHART / "admission" / "spending.yaml").read_text())
-    binding = {"policyName": "spending", "validationActions": ["Deny"]}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
     specs = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
     try:
         for plural, spec in specs.items():
-            body = {"metadata": {"name": "spending"}, "spec": spec}
+            body = {"metadata": {"name": name}, "spec": spec}
             assert api.request("POST", f"{ADMISSION}/{plural}", body=body).status == 201
         yield
     finally:
         for plural in reversed(specs):
-            api.request("DELETE", f"{ADMISSION}/{plural}/spending")
+            api.request("DELETE", f"{ADMISSION}/{plural}/{name}")
 
 
 @pytest.mark.real
@@ -187,8 +190,8 @@ def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api, k
         return real.request("PATCH", f"{objects}/kept", {"dryRun": "All"}, body, headers).status
 
     granted("edits", *chart("edit")["rules"][0]["verbs"])
-    with enforced(real):
-        until(lambda: create(BUYING).status == 403, "the policy is enforced")
+    with enforced(real, kind.plural):
+        until(lambda: f"'{kind.plural}'" in create(BUYING).body.get("message", ""), "the policy is enforced")
         assert create({}).status == create({"team": "blue"}).status == 201
         # The administrator of this server has every right.
         kept = reserved(kind.kind, "kept", {**BUYING, **ADOPTING})
@@ -233,9 +236,10 @@ def test_shown_annotation_that_buys_is_refused_as_shown(real: Api, tmp_path: Pat
 
     def refused() -> bool:
         dry, headers = {"dryRun": "All"}, {"Impersonate-User": USER}
-        return real.request("POST", objects, dry, reserved(kind.kind, "new", BUYING), headers).status == 403
+        reply = real.request("POST", objects, dry, reserved(kind.kind, "new", BUYING), headers)
+        return reply.status == 403 and "'shown'" in reply.body["message"]
 
-    with enforced(real):
+    with enforced(real, "shown"):
         until(refused, "the policy is enforced")
         done = subprocess.run(
             ["bash", "-c", step.command],
