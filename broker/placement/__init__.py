@@ -9,7 +9,7 @@ arithmetic, and `holds_ledger` all holds with their owners.
 
 Left out, each with its reason:
 
-- Dynamic resource allocation: provisioning makes no machine for a pod that asks for devices by it.
+- Dynamic resource allocation: a pod that asks for devices by it gets no machine.
 - Pod groups and features that nodes declare: no broker decision uses them.
 - Volumes that are attached to a node though none of its pods uses them: they are detached soon.
 - Resizes in place: a bound pod counts with the requests of its spec.

@@ -134,6 +134,8 @@ class PodInfo:
     anti_affinity: tuple[PodTerm, ...] = ()
     volumes: tuple[PodVolume, ...] = ()
     disks: tuple[PodDisk, ...] = ()
+    # Whether it asks for devices by dynamic resource allocation.
+    devices: bool = False
     # Pods that the node counts for it: a placeholder of kept room may count as none.
     places: int = 1
     group: LabelGroupKey = field(init=False)

@@ -133,6 +133,7 @@ def pod_info(pod: core.Pod) -> PodInfo:
         anti_affinity=_pod_terms(affinity.pod_anti_affinity, meta),
         volumes=tuple(_volumes(pod)),
         disks=tuple(_disks(spec.volumes)),
+        devices=bool(spec.resource_claims),
     )
 
 

@@ -10,12 +10,16 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.commands.dry_run import DryRun
 from broker.commands.explain.reading import read
+from broker.commands.plan import drafts
+from broker.commands.plan.pods import planned_pods
 from broker.controllers.provisioning.report import FAILED
+from broker.kube.client import Client
 from broker.oncall.pod_reports import NOMINATED
 from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
-from tests.cluster import cases
+from tests.cluster import cases, objects
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
 from tests.cluster.stack import Stack
@@ -58,6 +62,19 @@ def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_r
     pods(stack, 1)
     made_for = stack.until(lambda: [pods_of(c) for c in stack.all(NodeClaim)], "a machine for the other pod")
     assert made_for == [["default/p-0"]]
+    body = objects.pod("file", resourceClaims=claims_)
+    documents = [{"apiVersion": "v1", "kind": "Pod", **body}]
+    client, _ = drafts.drafted(documents, lambda: Client(stack.tap))
+    provider = stack.provider()
+    planned = planned_pods(
+        documents,
+        client,
+        provider,
+        stack.settings,
+        stack.clock,
+        dry_run=lambda: DryRun(client, provider, stack.settings, stack.clock),
+    )
+    assert (len(planned.claims), planned.unserved) == (0, 1), "plan -f promises no machine either"
 
 
 @pytest.mark.covers("FLT-35")

@@ -120,7 +120,7 @@ class ProvisioningDecision:
     @property
     def held(self) -> Set[str]:
         """The pods that a reason of their own keeps from any machine."""
-        return self.packing.held if self.packing is not None else frozenset()
+        return self.assigned.held | (self.packing.held if self.packing is not None else frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)

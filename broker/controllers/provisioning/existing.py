@@ -41,6 +41,11 @@ from broker.placement.together import units_of
 from broker.reservations.claims import occupied_odcr
 
 HELD_UP: Final = timedelta(minutes=10)
+# Any machine could turn out to be in vain. Karpenter leaves such pods alone, too (--ignore-dra-requests).
+ASKS_FOR_DEVICES: Final = (
+    "spec.resourceClaims asks for devices, for which no machine is chosen: request them as resources, such "
+    "as nvidia.com/gpu"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +209,14 @@ BESIDE_LABELS: Final[tuple[Filter, ...]] = tuple(item for item in FILTERS if ite
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAssignment:
     """Pods: `nominated`, the claim or node that was made for each; `taken`, another with room for it;
-    `reasons`, why it waits. `unassigned` need a machine. `snapshot` has the pods of the first two.
+    `reasons`, why it waits, for those `held` a reason of their own. `unassigned` need a machine. `snapshot`
+    has the pods of the first two.
     """
 
     nominated: Mapping[str, str]
     taken: Mapping[str, str]
     reasons: Mapping[str, str]
+    held: Set[str]
     unassigned: Sequence[PendingPod]
     snapshot: PlacementSnapshot
 
@@ -237,7 +244,9 @@ def assign(
     rest = [pod for pod in pending if pod.key not in nominated]
     short = incomplete(rest, pods, group_size)
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
-    rest = [pod for pod in rest if pod.gang not in short]
+    held = {pod.key for pod in rest if pod.info.devices}
+    reasons |= dict.fromkeys(held, ASKS_FOR_DEVICES)
+    rest = [pod for pod in rest if pod.key not in reasons]
     # Pods that must be together are placed together, on nodes and machines of one domain.
     together = {pod.key for unit in units_of(rest, snapshot) for pod in unit.pods}
     snapshot, taken = place_on_existing([pod for pod in rest if pod.key not in together], snapshot)
@@ -245,6 +254,7 @@ def assign(
         nominated=nominated,
         taken=taken,
         reasons=reasons,
+        held=held,
         unassigned=[pod for pod in rest if pod.key not in taken],
         snapshot=snapshot,
     )

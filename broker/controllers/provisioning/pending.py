@@ -29,11 +29,6 @@ from broker.reservations.drawing import DrawRights
 
 Draw = Callable[[str, str], Drawing]  # of a namespace and the annotation of its pod
 
-# Any machine could turn out to be in vain. Karpenter leaves such pods alone, too (--ignore-dra-requests).
-ASKS_FOR_DEVICES: Final = (
-    "spec.resourceClaims asks for devices, for which no machine is chosen: request them as resources, such "
-    "as nvidia.com/gpu"
-)
 _OWNERS: Final = frozenset({("apps/v1", "DaemonSet"), ("v1", "Node")})
 
 

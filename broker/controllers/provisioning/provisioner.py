@@ -39,7 +39,6 @@ from broker.controllers.provisioning.existing import read_in_flight
 from broker.controllers.provisioning.learned import fingerprint
 from broker.controllers.provisioning.other_pools import OtherPools, without_controller
 from broker.controllers.provisioning.pending import (
-    ASKS_FOR_DEVICES,
     drawing_in,
     pending_pod,
     pending_reservations,
@@ -259,11 +258,7 @@ class Provisioner:
                 self._pods.failed(objects[key], f"{pool.shown} accepts it: {self._absent[pool.name]}")
         pending: list[PendingPod] = []
         for pod in waiting:
-            if pod.key not in room.infos or pod.key in theirs:
-                continue
-            if pod.spec.resource_claims:
-                self._pods.failed(objects.pop(pod.key), ASKS_FOR_DEVICES, held=True)
-            else:
+            if pod.key in room.infos and pod.key not in theirs:
                 with self._caches.pods.guard(pod):
                     pending.append(pending_pod(pod, draw, self._reads.group_size, room.infos[pod.key]))
         sizes = gpu_sizes(pools, snapshot.types)
