@@ -131,7 +131,7 @@ def pod_info(pod: core.Pod) -> PodInfo:
         ),
         affinity=_pod_terms(affinity.pod_affinity, meta),
         anti_affinity=_pod_terms(affinity.pod_anti_affinity, meta),
-        volumes=tuple(_volumes(pod)),
+        volumes=tuple(volumes(pod)),
         disks=tuple(_disks(spec.volumes)),
         devices=bool(spec.resource_claims),
     )
@@ -266,7 +266,8 @@ def _ports(spec: core.PodSpec) -> tuple[HostPort, ...]:
     )
 
 
-def _volumes(pod: core.Pod) -> Iterable[PodVolume]:
+def volumes(pod: core.Pod) -> Iterable[PodVolume]:
+    """Its persistent volumes; one that is made for the pod alone is ephemeral."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield PodVolume(volume.persistent_volume_claim.claim_name)

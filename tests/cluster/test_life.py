@@ -17,6 +17,7 @@ from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 
 FINALIZER = names.TERMINATION_FINALIZER
+SCRATCH = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
 def node_of(stack: Stack, name: str) -> Node:
@@ -291,9 +292,12 @@ def test_instance_ends_once_the_volumes_of_its_pods_are_detached(stack: Stack, d
         "agent",
         node=node,
         tolerations=[{"operator": "Exists"}],
-        volumes=[{"name": "own", "persistentVolumeClaim": {"claimName": "logs"}}],
+        volumes=[
+            {"name": "own", "persistentVolumeClaim": {"claimName": "logs"}},
+            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": SCRATCH}}},
+        ],
     )
-    attached("vol-logs", "vol-db")
+    attached("vol-logs", "vol-scratch", "vol-db")
     stack.passes()
     stack.delete(NodeClaim, "c-0")
     stack.until(
@@ -307,7 +311,7 @@ def test_instance_ends_once_the_volumes_of_its_pods_are_detached(stack: Stack, d
     stack.passes()
     assert len(stack.aws.instances()) == 1
     if detached:
-        attached("vol-logs")
+        attached("vol-logs", "vol-scratch")
     else:
         stack.advance(61)
     stack.until_gone(NodeClaim, "c-0")

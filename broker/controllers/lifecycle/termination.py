@@ -32,6 +32,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import NO_SCHEDULE, protected
+from broker.placement.reading import volumes
 from broker.placement.termination import deadline_of
 from broker.reservations.claims import occupied_odcr
 from broker.text import counted
@@ -137,7 +138,7 @@ class Termination:
         Karpenter's (pkg/controllers/node/termination, awaitVolumeDetachment).
         """
         stay = (pod for pod in self._pods.by(BY_NODE, node.name) if not pod.ended)
-        kept = sum(volume.persistent_volume_claim is not None for pod in stay for volume in pod.spec.volumes)
+        kept = sum(len([*volumes(pod)]) for pod in stay)
         left = len(node.status.volumes_attached) - kept
         drained, type_ = since(claim, names.DRAINED), names.VOLUMES_DETACHED
         late = drained is not None and self._clock.now() - drained >= DETACHED_WITHIN
