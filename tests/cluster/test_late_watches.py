@@ -358,3 +358,23 @@ def test_class_stays_for_a_claim_that_came_meanwhile(stack: Stack) -> None:
     stack.until_waiting("late", "NodeClassTerminating")
     stack.delete(NodeClaim, "late")
     stack.until_gone(EC2NodeClass, "gpu")
+
+
+def test_claim_whose_instance_ended_is_deleted_once_while_the_watch_is_late(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    claims = stack.tap.slow(NODECLAIMS)
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_ready("c-0")
+    stack.kubelets.stop()  # otherwise the Node may go first, and the claim with it
+    claims.clear()
+    stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(stack.get(NodeClaim, "c-0"))])
+    deleted = ("DELETE", f"{NODECLAIMS}/c-0")
+    for _ in range(2):
+        listed = stack.calls("DescribeInstances")
+        stack.advance(61)
+        stack.until(lambda before=listed: stack.calls("DescribeInstances") > before, "EC2 lists it again")  # type: ignore[misc]
+        stack.until(lambda: deleted in stack.tap.log, "the claim is deleted")
+    assert stack.tap.log.count(deleted) == 1
+    claims.set()
+    stack.until_gone(NodeClaim, "c-0")

@@ -147,7 +147,7 @@ class DisruptionController:
     def _end_expired(self, claim: NodeClaim) -> bool:
         """Whether it ends now, or is gone."""
         try:
-            if not remove(self._client, NodeClaim.KIND, claim):
+            if not remove(self._client, NodeClaim.KIND, claim, self._caches.claims):
                 return True
         except ApiError as error:
             _log.warning("expired claim could not be deleted", claim=claim.name, error=str(error))

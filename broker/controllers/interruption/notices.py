@@ -27,6 +27,7 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
+from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import required_tenancy
 from broker.reservations.claims import occupied_odcr
@@ -142,7 +143,7 @@ class NoticeResponder:
         text = response.text.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
         if response.drains:
             self._unused.record(claim, self._clock.now(), loss=text)
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+            remove(self._client, NodeClaim.KIND, claim, self._claims)
         consequence = ": the claim is deleted, so that its node drains before" if response.drains else ""
         nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
         for subject in (claim, *nodes):

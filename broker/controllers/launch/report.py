@@ -30,6 +30,7 @@ from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType
+from broker.kube.removal import remove
 from broker.oncall.journal import attempt_id, dump, recorded
 from broker.placement.future_nodes import future_node
 from broker.placement.pool_room import TypeRoom
@@ -200,7 +201,8 @@ class Reporter:
         """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""
         self._unused.record(claim, self._clock.now(), loss=cause)  # before its pods get the next machine
         try:
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+            if not remove(self._client, NodeClaim.KIND, claim, self._claims):
+                return
         except ApiError as error:
             _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
             return

@@ -75,7 +75,7 @@ class Registration:
         if nodes[0].deleting:
             # A user deleted the Node, or the cloud controller after its instance: the claim drains it first.
             self._lost(claim, f"node {nodes[0].name} was deleted")
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+            remove(self._client, NodeClaim.KIND, claim, self._claims)
             return None
         self._missed.pop(claim.uid, None)
         if not is_true(claim, names.REGISTERED_CONDITION):

@@ -25,6 +25,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
+from broker.kube.removal import remove
 from broker.oncall.metrics import GaugeTable
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.endings import drains, next_moment, notice
@@ -94,7 +95,7 @@ class EndingController:
         return claims_by_odcr
 
     def _drain(self, odcr: Odcr, claim: NodeClaim) -> None:
-        self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        remove(self._client, NodeClaim.KIND, claim, self._claims)
         message = f"{_name(odcr)} ends at {_end(odcr)}: the claim is deleted, so that its node drains before"
         _log.warning("claim of an ending capacity block deleted", claim=claim.name, odcr=odcr.id)
         self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)
