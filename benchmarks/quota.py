@@ -30,11 +30,10 @@ from benchmarks.quota_world import (
     queues,
 )
 from broker.quota.classical import preempt
-from broker.quota.cycle import HeadDecision, HeadOutcome, decide
+from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
 from broker.quota.flavors import FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
-from broker.quota.order import Head
 from broker.quota.slot_model import Member, SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree

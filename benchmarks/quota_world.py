@@ -12,6 +12,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from broker.quota.cycle import Head
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -23,7 +24,6 @@ from broker.quota.model import (
     Quota,
     QuotaRequest,
 )
-from broker.quota.order import Head
 from broker.quota.slot_model import OwnedSlots, SlotHolder
 from broker.quota.tree import QuotaNode, Tree
 

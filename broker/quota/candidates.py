@@ -75,14 +75,6 @@ def below_threshold(rule: Preemption, victim: int, priority: int) -> bool:
 
 def fits(node: QuotaNode, amounts: Amounts, *, borrow: bool) -> bool:
     """Whether a queue has room for the amounts now, within its own quota unless it may borrow."""
-    for key, value in amounts.items():
-        if not borrow and node.uses(key) + value > node.quota(key):
-            return False
-        if value > max(0, node.available(key)):
-            return False
-    return True
-
-
-def covered(node: QuotaNode, amounts: Amounts) -> bool:
-    """Whether a queue's own quota covers the amounts, even if others have borrowed it."""
-    return all(node.uses(key) + value <= node.quota(key) for key, value in amounts.items())
+    if not borrow and not node.covers(amounts):
+        return False
+    return all(value <= max(0, node.available(key)) for key, value in amounts.items())

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
-from broker.quota.candidates import Keys, allowed, below_threshold, borrowers, by_policy, covered, fits
+from broker.quota.candidates import Keys, allowed, below_threshold, borrowers, by_policy, fits
 from broker.quota.ledger import Entry, MergedWorkloads, QuotaLedger
 from broker.quota.model import AdmittedWorkload, Amounts, PreemptionTarget, QuotaRequest, Reason
 from broker.quota.tree import QuotaNode
@@ -134,7 +134,7 @@ def _sources(node: QuotaNode, amounts: Amounts) -> tuple[list[_Source], list[_So
 
 
 def _attempt(case: _Case, *, borrow: bool) -> tuple[PreemptionTarget, ...]:
-    if not borrow and not case.ledger.evicted and not covered(case.node, case.request.amounts):
+    if not borrow and not case.ledger.evicted and not case.node.covers(case.request.amounts):
         targets = _own_first(case)
         if targets is not None:
             return targets
@@ -167,12 +167,12 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
     *other_sources, own_sources = case.classes
     try:
         walk = _walk(case, own_sources, evicted=False, borrow=False, near=None)
-        while not covered(node, amounts):
+        while not node.covers(amounts):
             if (target := next(walk, None)) is None:
                 return ()
             node.remove(target.workload.usage)
             own.append(target)
-        _give_back(case.ledger, own, lambda: covered(node, amounts))
+        _give_back(case.ledger, own, lambda: node.covers(amounts))
         walk = (
             target
             for sources in other_sources

@@ -6,7 +6,8 @@ and no victim is given twice. A head that waits for quota of its own, and cannot
 keeps others of the round from it. The tree is unchanged on return; the caller applies the decisions to
 the ledger.
 
-The rule is Kueue's cycle (pkg/scheduler/scheduler.go). One difference: a head with victims of an earlier
+The rule is Kueue's cycle without fair sharing (pkg/scheduler/scheduler.go): the shorter borrowing distance
+comes first, then higher priority, then the longer wait. One difference: a head with victims of an earlier
 head waits for the next round, while Kueue would decide again in the same one.
 """
 
@@ -18,11 +19,40 @@ from enum import StrEnum
 
 from broker.quota.assign import FlavorAssignment, Simulation, assign
 from broker.quota.candidates import fits
-from broker.quota.flavors import Flavor
+from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Amounts, FlavorResource, Mode, PreemptionTarget, Quota
-from broker.quota.order import Head, HeadEntry, classical
 from broker.quota.tree import QuotaNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A request for quota that waits. In a round, `request` is the part that is not held yet."""
+
+    name: str
+    queue: str
+    request: FlavorRequest
+    priority: int = 0
+    queued: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Sort key in its queue: the higher priority, then the longer wait, then by name."""
+        return -self.priority, self.queued, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Nominated:
+    """A head with its possible assignment, and the victims that this needs."""
+
+    head: Head
+    node: QuotaNode
+    assignment: FlavorAssignment
+    targets: tuple[PreemptionTarget, ...]
+
+    @property
+    def turn(self) -> tuple[object, ...]:
+        return self.assignment.level, *self.head.rank
 
 
 class HeadOutcome(StrEnum):
@@ -73,7 +103,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], flavors: Mapping[str, Fla
     """The decision about each head in this round, at most one a queue, in the order in which they were
     taken."""
     decisions: list[HeadDecision] = []
-    entries: list[HeadEntry] = []
+    entries: list[_Nominated] = []
     first: dict[str, str] = {}
     with ledger.stable():
         for head in heads:
@@ -88,14 +118,14 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], flavors: Mapping[str, Fla
                 entries.append(entry)
     this = _Round(ledger)
     try:
-        for entry in classical(entries):
+        for entry in sorted(entries, key=lambda entry: entry.turn):
             decisions.append(_apply(this, entry))
     finally:
         this.undo()
     return decisions
 
 
-def _nominate(ledger: QuotaLedger, head: Head, flavors: Mapping[str, Flavor]) -> HeadEntry | HeadDecision:
+def _nominate(ledger: QuotaLedger, head: Head, flavors: Mapping[str, Flavor]) -> _Nominated | HeadDecision:
     """The head's possible assignment now; a decision at once if no other head matters."""
     try:
         node = ledger.node(head.queue)
@@ -108,10 +138,10 @@ def _nominate(ledger: QuotaLedger, head: Head, flavors: Mapping[str, Flavor]) ->
             head=head, outcome=HeadOutcome.WAIT, assignment=given, why="; ".join(given.reasons)
         )
     victims = oracle.targets(given.usage, given.needed) if given.mode is Mode.PREEMPT else ()
-    return HeadEntry(head, node, given, victims)
+    return _Nominated(head, node, given, victims)
 
 
-def _apply(this: _Round, entry: HeadEntry) -> HeadDecision:
+def _apply(this: _Round, entry: _Nominated) -> HeadDecision:
     """The decision about an entry after those before it."""
     head, node, assignment = entry.head, entry.node, entry.assignment
 

@@ -72,20 +72,13 @@ class ElasticTotals:
     shares: Mapping[str, ElasticShare] = field(default_factory=dict)
     absent_is_zero: bool = False
     by_namespace: Mapping[str, str] = field(default_factory=dict, compare=False)
-    sums: ElasticSums | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.sums is not None:
-            return
-        index = {
-            namespace: id_ for id_, share in sorted(self.shares.items()) for namespace in share.namespaces
-        }
-        object.__setattr__(self, "by_namespace", index)
-        object.__setattr__(self, "sums", ElasticSums.of(self.shares.values()))
+    sums: ElasticSums = field(default=ElasticSums({}, {}, {}), compare=False)
 
     @classmethod
     def of(cls, shares: Iterable[ElasticShare], *, absent_is_zero: bool = False) -> ElasticTotals:
-        return cls({share.id: share for share in shares}, absent_is_zero)
+        by_id = {share.id: share for share in sorted(shares, key=lambda share: share.id)}
+        index = {namespace: id_ for id_, share in by_id.items() for namespace in share.namespaces}
+        return cls(by_id, absent_is_zero, index, ElasticSums.of(by_id.values()))
 
     def share_of(self, namespace: str) -> ElasticShare | None:
         id_ = self.by_namespace.get(namespace)
@@ -95,7 +88,7 @@ class ElasticTotals:
         """Adds a pod to the quota, or removes one."""
         share = self.shares[id_]
         used = replace(share, used=added(share.used, requests, sign))
-        sums = self.sums and self.sums.with_usage(share, requests, sign)
+        sums = self.sums.with_usage(share, requests, sign)
         return ElasticTotals({**self.shares, id_: used}, self.absent_is_zero, self.by_namespace, sums)
 
     def refusal(self, namespace: str, requests: Amounts) -> ElasticRefusal | None:
@@ -131,12 +124,11 @@ class ElasticTotals:
 
         It is proportional to the quota's own min, rounded down.
         """
-        total = _sum(share.min for share in self.shares.values())
         unused = self.unused_min()
         own = self.shares[id_].min
         return {
             name: own.get(name, 0) * unused.get(name, 0) // amount if amount else 0
-            for name, amount in total.items()
+            for name, amount in self.sums.guaranteed.items()
         }
 
     def unused_min(self) -> dict[str, int]:
@@ -148,12 +140,11 @@ class ElasticTotals:
 
     def _totals(self, share: ElasticShare) -> tuple[Amounts, Amounts]:
         """Used and guaranteed resources of all quotas that share the resources of this one's min."""
-        sums = self.sums or ElasticSums.of(self.shares.values())
         if self.absent_is_zero:
-            return sums.used, sums.guaranteed
+            return self.sums.used, self.sums.guaranteed
         return (
-            {name: sums.named.get(name, 0) for name in share.min},
-            {name: sums.guaranteed[name] for name in share.min},
+            {name: self.sums.named.get(name, 0) for name in share.min},
+            {name: self.sums.guaranteed[name] for name in share.min},
         )
 
     def _exceeds(self, amounts: Amounts, limit: Amounts, requests: Amounts) -> bool:

@@ -20,8 +20,8 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from broker.quota.assign import assign
-from broker.quota.candidates import covered, fits
-from broker.quota.cycle import HeadDecision, HeadOutcome, decide
+from broker.quota.candidates import fits
+from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
 from broker.quota.flavors import Expression, Flavor, FlavorRequest, misfit
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -34,24 +34,12 @@ from broker.quota.model import (
     Queue,
     Reason,
 )
-from broker.quota.order import Head
 from broker.quota.tree import QuotaNode, Tree
 
 # The most repetitions of a decision for requests that won and lost quota in it; the last one is returned.
 PASSES: Final = 4
 # A label of the flavors in this module: the flavor's own name. It is no valid label in Kubernetes.
 _PIN = "#flavor"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRequest:
-    """A request for quota, or for more than is held: `wants.requests` is the total."""
-
-    name: str
-    queue: str
-    wants: FlavorRequest
-    priority: int = 0
-    queued: float = 0.0
 
 
 class _Turn(Enum):
@@ -117,12 +105,12 @@ def entitle(
     queues: Sequence[Queue],
     *,
     holders: Iterable[AdmittedWorkload],
-    requests: Iterable[ClusterRequest],
+    requests: Iterable[Head],
     flavors: Mapping[str, Flavor],
     claimed: Iterable[AdmittedWorkload] = (),
     nominated: Collection[str] = (),
 ) -> Entitled:
-    """Decides about all requests.
+    """Decides about all requests. That of a holder is the total.
 
     `holders` hold quota, including evicted ones that have not left; those of an unknown queue are
     ignored. `claimed` will hold quota soon: each counts if its queue covers it, or there is room.
@@ -162,7 +150,7 @@ class _AdmissionRound:
         self.outbid: set[str] = set()  # requests that won and lost quota in this decision
         self._decisions: dict[str, AdmissionDecision] = {}
         self._evictions: dict[str, Eviction] = {}
-        self._requests: dict[str, ClusterRequest] = {}
+        self._requests: dict[str, Head] = {}
         self._nominated: frozenset[str] = frozenset()
 
     def _hold(self, holder: AdmittedWorkload) -> None:
@@ -176,7 +164,7 @@ class _AdmissionRound:
 
     def decide(
         self,
-        requests: Iterable[ClusterRequest],
+        requests: Iterable[Head],
         claimed: Sequence[AdmittedWorkload],
         *,
         nominated: frozenset[str],
@@ -208,7 +196,7 @@ class _AdmissionRound:
         """Counts the claimed workloads that their queue covers, or that have room."""
         for claim in claimed:
             later = self._later.tree.queues.get(claim.queue)
-            if later is not None and (covered(later, claim.usage) or fits(later, claim.usage, borrow=True)):
+            if later is not None and (later.covers(claim.usage) or fits(later, claim.usage, borrow=True)):
                 self._hold(
                     replace(claim, non_preemptible=claim.non_preemptible or claim.name in self._nominated)
                 )
@@ -233,37 +221,30 @@ class _AdmissionRound:
                     again.add(name)
                     heapq.heappush(queues[decision.head.queue], (decision.head.rank, decision.head))
 
-    def _head(self, request: ClusterRequest) -> Head:
+    def _head(self, request: Head) -> Head:
         held = self._held.get(request.name)
-        wants = request.wants if held is None else self._rest(request, held)
-        return Head(
-            name=request.name,
-            queue=request.queue,
-            request=wants,
-            priority=request.priority,
-            queued=request.queued,
-        )
+        return request if held is None else replace(request, request=self._rest(request, held))
 
-    def _rest(self, request: ClusterRequest, held: AdmittedWorkload) -> FlavorRequest:
+    def _rest(self, request: Head, held: AdmittedWorkload) -> FlavorRequest:
         """The part of the request that is not held yet, in the held flavors."""
         has = held_of(held.usage)
         requests = {
             resource: value - has.get(resource, 0)
-            for resource, value in request.wants.requests.items()
+            for resource, value in request.request.requests.items()
             if value > has.get(resource, 0)
         }
         own = {key.flavor for key in held.usage}
         groups = self._groups(request.queue)
         pinned = tuple(flavor for group in groups for flavor in ([f for f in group if f in own] or group))
         pin = Expression(_PIN, "In", pinned)
-        terms = request.wants.affinity or ((),)
-        return replace(request.wants, requests=requests, affinity=tuple((*term, pin) for term in terms))
+        terms = request.request.affinity or ((),)
+        return replace(request.request, requests=requests, affinity=tuple((*term, pin) for term in terms))
 
     def _groups(self, queue: str) -> list[tuple[str, ...]]:
         node = self._now.queues.get(queue)
         return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
 
-    def _never(self, request: ClusterRequest) -> AdmissionDecision | None:
+    def _never(self, request: Head) -> AdmissionDecision | None:
         """The decision for a request that would not fit an empty tree."""
         node = self._empty.queues.get(request.queue)
         if node is None:
@@ -372,9 +353,7 @@ class _AdmissionRound:
             why=decision.why,
         )
 
-    def _shortfalls(
-        self, node: QuotaNode, wants: FlavorRequest, request: ClusterRequest
-    ) -> Iterable[Shortfall]:
+    def _shortfalls(self, node: QuotaNode, wants: FlavorRequest, request: Head) -> Iterable[Shortfall]:
         held = held_of(self._held[request.name].usage) if request.name in self._held else {}
         covered = {
             resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources

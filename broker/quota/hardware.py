@@ -11,7 +11,7 @@ new one never takes from an older one. Kueue does not compare quota with hardwar
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from broker.quota.model import Amounts, FlavorResource
@@ -104,19 +104,10 @@ def steady(
             else:
                 since[machine.name] = began
         counted[machine.name] = shown
-        steadied.append(machine if shown == usable else _as(machine, usable=shown))
+        if shown != usable:
+            machine = replace(machine, out_of_service="" if shown else "only just back")
+        steadied.append(machine)
     return SteadyMachines(counted, since), tuple(steadied)
-
-
-def _as(machine: Machine, *, usable: bool) -> Machine:
-    return Machine(
-        name=machine.name,
-        flavor=machine.flavor,
-        resources=machine.resources,
-        owner=machine.owner,
-        out_of_service="" if usable else "only just back",
-        count=machine.count,
-    )
 
 
 def shares(

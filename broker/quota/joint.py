@@ -16,14 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.quota.entitled import (
-    AdmissionDecision,
-    AdmissionPhase,
-    ClusterRequest,
-    Entitled,
-    Eviction,
-    entitle,
-)
+from broker.quota.cycle import Head
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Entitled, Eviction, entitle
 from broker.quota.flavors import Flavor
 from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest, Victim
@@ -44,7 +38,7 @@ class QuotaState:
     queues: Sequence[Queue]
     flavors: Mapping[str, Flavor]
     holders: Sequence[AdmittedWorkload]
-    requests: Sequence[ClusterRequest]
+    requests: Sequence[Head]
 
 
 # The slots of clusters, given quota by cluster and the victims of a decision.

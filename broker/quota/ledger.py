@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, TypeVar
 
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.tree import QuotaNode, Tree
@@ -21,9 +20,8 @@ from broker.quota.tree import QuotaNode, Tree
 # Priority, minus the time of its reservation, name: unique, so a comparison never reaches the workload.
 Entry = tuple[int, float, str, AdmittedWorkload]
 
-T = TypeVar("T")
-# A cohort, flavors and resources, and any other input.
-_Key = tuple[QuotaNode, frozenset[FlavorResource], object]
+# A cohort, flavors and resources, and whether evicted.
+_Key = tuple[QuotaNode, frozenset[FlavorResource], bool]
 
 _Index = dict[FlavorResource, list[Entry]]
 
@@ -37,7 +35,7 @@ class QuotaLedger:
         self.evicted = 0  # how many of them are evicted
         self.placed = 0  # how many of them have known machines
         self._indexes: dict[tuple[str, bool], _Index] = {}
-        self._cache: dict[_Key, Any] | None = None
+        self._cache: dict[_Key, MergedWorkloads] | None = None
         for workload in workloads:
             self.admit(workload)
 
@@ -49,7 +47,7 @@ class QuotaLedger:
         before = self._over(node, workload.usage) if self._cache else frozenset()
         node.add(workload.usage)
         if self._cache and (more := self._over(node, workload.usage) - before):
-            # The cached values of these lack the new candidates.
+            # The merged workloads of these lack the new candidates.
             keys = {key for _, key in more}
             self._cache = {key: value for key, value in self._cache.items() if not key[1] & keys}
         self.workloads[workload.name] = workload
@@ -98,7 +96,7 @@ class QuotaLedger:
 
     @contextmanager
     def stable(self) -> Iterator[None]:
-        """Declares that candidates are stable: `cached` values are computed once inside.
+        """Declares that candidates are stable: inside, `merged` reads each cohort once.
 
         Inside, no candidate is admitted, and the tree grows only by that. Workloads may be
         released.
@@ -110,14 +108,6 @@ class QuotaLedger:
         finally:
             self._cache = None if outermost else self._cache
 
-    def cached(self, key: _Key, compute: Callable[[], T]) -> T:
-        """A value derived from the ledger for a cohort and these flavors and resources."""
-        known = {} if self._cache is None else self._cache
-        if key not in known:
-            known[key] = compute()
-        value: T = known[key]
-        return value
-
     def merged(
         self,
         cohort: QuotaNode,
@@ -128,12 +118,12 @@ class QuotaLedger:
     ) -> MergedWorkloads:
         """Sums `using` for all these queues together. `queues` must be the same for one cohort and these
         keys."""
-
-        def compute() -> MergedWorkloads:
+        known = {} if self._cache is None else self._cache
+        key = cohort, frozenset(keys), evicted
+        if key not in known:
             several = [self.using(queue.name, keys, evicted=evicted) for queue in queues]
-            return MergedWorkloads(several, self.workloads)
-
-        return self.cached((cohort, frozenset(keys), evicted), compute)
+            known[key] = MergedWorkloads(several, self.workloads)
+        return known[key]
 
     def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
         """The queue's workloads that use any of these, in the order of preemption."""

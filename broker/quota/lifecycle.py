@@ -7,10 +7,9 @@ is the last. The only input besides the obstacle is the reservation's own status
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Literal
 
 State = Literal["Active", "Creating", "Deleting", "Failed", "Updating"]
 
@@ -42,39 +41,17 @@ class Limits:
     updating: float
 
 
-# The limit for each kind of obstacle, by state: the name of a limit, or at once.
-_WAITS: Final[Mapping[State, Mapping[ObstacleKind, str]]] = {
-    "Creating": {
-        ObstacleKind.QUEUE: "creating",
-        ObstacleKind.SUPPLY: "creating",
-        ObstacleKind.BUYING: "never",
-    },
-    "Updating": {
-        ObstacleKind.QUEUE: "updating",
-        ObstacleKind.SUPPLY: "updating",
-        ObstacleKind.BUYING: "updating",
-    },
-    "Active": {
-        ObstacleKind.QUEUE: "at once",
-        ObstacleKind.SUPPLY: "creating",
-        ObstacleKind.BUYING: "creating",
-    },
-}
-
-
 def patience(state: State | None, obstacle: Obstacle | None, limits: Limits) -> float:
     """Seconds for which an obstacle may last in a state before the state is Failed."""
-    if obstacle is None or state is None or state not in _WAITS:
+    if obstacle is None or state not in ("Creating", "Updating", "Active"):
         return float("inf")
-    if obstacle.kind is ObstacleKind.USE:
-        return limits.updating if state == "Updating" else float("inf")
-    how = _WAITS[state].get(obstacle.kind, "at once")
-    return {
-        "at once": 0.0,
-        "never": float("inf"),
-        "creating": limits.creating,
-        "updating": limits.updating,
-    }[how]
+    kind = obstacle.kind
+    if kind is ObstacleKind.SPEC or (state == "Active" and kind is ObstacleKind.QUEUE):
+        return 0.0
+    if state == "Updating":
+        return limits.updating
+    buys = state == "Creating" and kind is ObstacleKind.BUYING
+    return float("inf") if buys or kind is ObstacleKind.USE else limits.creating
 
 
 def advance(

@@ -158,13 +158,6 @@ class Possibility(IntEnum):
 
     @property
     def mode(self) -> Mode:
-        return _MODES[self]
-
-
-_MODES: Final = {
-    Possibility.NO_FIT: Mode.NO_FIT,
-    Possibility.NO_CANDIDATES: Mode.PREEMPT,
-    Possibility.PREEMPT: Mode.PREEMPT,
-    Possibility.RECLAIM: Mode.PREEMPT,
-    Possibility.FIT: Mode.FIT,
-}
+        if self is Possibility.NO_FIT:
+            return Mode.NO_FIT
+        return Mode.FIT if self is Possibility.FIT else Mode.PREEMPT

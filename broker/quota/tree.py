@@ -134,10 +134,15 @@ class QuotaNode:
             rest -= node.local_free(key)
         return node.height, node.parent is not None
 
+    def covers(self, amounts: Amounts) -> bool:
+        """Whether the node's quota covers the amounts, even if others have borrowed it."""
+        return all(self.uses(key) + value <= self.quota(key) for key, value in amounts.items())
+
     def holds(self, amounts: Amounts) -> tuple[bool, dict[FlavorResource, int]]:
         """Whether the node's quota covers the amounts, and the rest for the parent to cover."""
-        fits = all(self.uses(key) + value <= self.quota(key) for key, value in amounts.items())
-        return fits, {key: max(0, value - self.local_free(key)) for key, value in amounts.items()}
+        return self.covers(amounts), {
+            key: max(0, value - self.local_free(key)) for key, value in amounts.items()
+        }
 
     def add(self, amounts: Amounts) -> None:
         for key, value in amounts.items():

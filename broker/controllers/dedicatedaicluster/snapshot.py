@@ -25,7 +25,8 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandEr
 from broker.controllers.dedicatedaicluster.status import terminating
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache, Guard
-from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
+from broker.quota.cycle import Head
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, entitle, held_of
 from broker.quota.flavors import Flavor
 from broker.quota.joint import GROWTH, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts
@@ -59,7 +60,7 @@ class ClusterState:
         return terminating(self.cluster, self.reserved)
 
     @property
-    def request(self) -> ClusterRequest | None:
+    def request(self) -> Head | None:
         """The cluster's open request: all, or more than it holds; None if there is none."""
         if isinstance(self.demand, DemandError) or isinstance(self.reserved, UnresolvedName):
             return None
@@ -70,10 +71,10 @@ class ClusterState:
             return None
         if all(value <= has.get(name, 0) for name, value in self.demand.requests.items()):
             return None
-        return ClusterRequest(
+        return Head(
             name=self.cluster.name,
             queue=self.reserved.queue,
-            wants=self.demand.wants,
+            request=self.demand.wants,
             priority=self.priority,
             queued=_queued(self.cluster),
         )

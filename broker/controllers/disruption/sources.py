@@ -14,7 +14,7 @@ from broker.controllers.claim_caches import Ec2State
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.reads import ProvisioningReads
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Snapshot
 from broker.controllers.successions import Successions
 from broker.kube.cache import Cache
@@ -35,7 +35,7 @@ class DisruptionSources:
     nodeclasses: NodeClassController
     ec2: Ec2State
     health: HealthCalls
-    slots: SlotPolicy
+    slots: PreemptionController
     shortages: Callable[[], Shortages]
     disrupts: Callable[[NodePool], bool]
     creating: Callable[[], AbstractContextManager[object]]

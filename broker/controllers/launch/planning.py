@@ -21,7 +21,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.controllers.launch.launch_pass import LaunchPass
 from broker.controllers.launch.unchanged import NoClass, PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
@@ -55,7 +55,7 @@ class Planner:
     def __init__(
         self,
         claims: Cache[NodeClaim],
-        slots: SlotPolicy,
+        slots: PreemptionController,
         *,
         seconds: float,
         clock: Clock,

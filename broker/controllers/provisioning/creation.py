@@ -21,7 +21,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.decide import NewClaim, within_limits
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
 from broker.kube.writers import WriterPool
@@ -62,7 +62,7 @@ class ClaimCreator:
         client: Client,
         caches: ClaimCaches,
         nodeclasses: NodeClassController,
-        slots: SlotPolicy,
+        slots: PreemptionController,
         *,
         launches: LaunchProgress,
         writers: WriterPool,

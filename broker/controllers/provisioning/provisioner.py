@@ -60,7 +60,7 @@ from broker.controllers.provisioning.report import PodReporter, PoolReporter, Wa
 from broker.controllers.provisioning.undeclared_taints import undeclared_taints
 from broker.controllers.provisioning.unused import held_back
 from broker.controllers.provisioning.within_quota import decide_within_quota
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Snapshot
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
@@ -98,7 +98,7 @@ class Provisioner:
         ec2: Ec2State,
         nodeclasses: NodeClassController,
         reads: ProvisioningReads,
-        slots: SlotPolicy,
+        slots: PreemptionController,
         *,
         launches: LaunchProgress,
         seconds: float,

@@ -41,7 +41,7 @@ RECHECK_SECONDS: Final = 5.0  # seconds, while a claim waits: a slot counts as b
 
 
 class PreemptionController:
-    """`run` is one pass. With the other public methods it is the launch loop's `SlotPolicy`.
+    """`run` is one pass. Loops that plan launches use the other public methods.
 
     `nominated` is called when a plan nominates an occupied slot.
     """

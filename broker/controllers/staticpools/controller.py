@@ -34,7 +34,7 @@ from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, ser
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.usage import NODES, node_room
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.staticpools.bodies import Json, new_claims, static_requests
 from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
 from broker.controllers.staticpools.leaving import Candidates, first_to_end
@@ -72,7 +72,7 @@ class StaticPoolController:
         caches: ClaimCaches,
         nodeclasses: NodeClassController,
         reads: ProvisioningReads,
-        slots: SlotPolicy,
+        slots: PreemptionController,
         *,
         launches: LaunchProgress,
         successions: Successions,

@@ -15,7 +15,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.observe import launchable
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.protocols import LaunchProgress
-from broker.controllers.slots.policy import SlotPolicy
+from broker.controllers.slots.controller import PreemptionController
 from broker.kube.clock import Clock
 from broker.placement.claims import in_gangs, minimums
 from broker.reservations.drawing import DrawRequest
@@ -46,7 +46,7 @@ class PoolSupplyReader:
         self,
         caches: ClaimCaches,
         nodeclasses: NodeClassController,
-        slots: SlotPolicy,
+        slots: PreemptionController,
         launches: LaunchProgress,
         *,
         clock: Clock,

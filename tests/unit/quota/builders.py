@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from broker.quota.cycle import Head
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, FlavorGroup, FlavorResource, Queue, Quota, QuotaCohort
-from broker.quota.order import Head
 from broker.quota.tree import Tree
 
 GPU = FlavorResource("h100", "gpu")

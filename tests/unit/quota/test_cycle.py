@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.quota import classical
-from broker.quota.cycle import HeadOutcome, decide
+from broker.quota.cycle import Head, HeadOutcome, decide
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -19,7 +19,6 @@ from broker.quota.model import (
     Quota,
     Reason,
 )
-from broker.quota.order import Head
 from broker.quota.tree import QuotaNode, Tree
 from tests.unit.quota.builders import FLAVORS, GPU, cohort, head, ledger, queue, quota, workload
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.core import Taint
-from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled, Shortfall, entitle
+from broker.quota.cycle import Head
+from broker.quota.entitled import AdmissionPhase, Entitled, Shortfall, entitle
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.model import (
     AdmittedWorkload,
@@ -31,18 +32,16 @@ RECLAIM = Preemption(within="LowerPriority", reclaim="Any")
 MEMORY = FlavorResource("h100", "memory")
 
 
-def cluster_request(name: str, queue: str, gpus: int, **rest: object) -> ClusterRequest:
+def cluster_request(name: str, queue: str, gpus: int, **rest: object) -> Head:
     wants = FlavorRequest(requests={"gpu": gpus})
-    return ClusterRequest(**{"name": name, "queue": queue, "wants": wants, **rest})  # type: ignore[arg-type]
+    return Head(**{"name": name, "queue": queue, "request": wants, **rest})  # type: ignore[arg-type]
 
 
-def decided(
-    *given: Queue | AdmittedWorkload | ClusterRequest, flavors: Mapping[str, Flavor] = FLAVORS
-) -> Entitled:
+def decided(*given: Queue | AdmittedWorkload | Head, flavors: Mapping[str, Flavor] = FLAVORS) -> Entitled:
     return entitle(
         [item for item in given if isinstance(item, Queue)],
         holders=[item for item in given if isinstance(item, AdmittedWorkload)],
-        requests=[item for item in given if isinstance(item, ClusterRequest)],
+        requests=[item for item in given if isinstance(item, Head)],
         flavors=flavors,
     )
 
@@ -103,11 +102,11 @@ def test_limits_are_by_flavor_and_resource() -> None:
     lender = both("lender", quota(8), quota(800))
     borrower = both("r", quota(8, borrow=8), quota(800, borrow=0))
     wants = FlavorRequest(requests={"gpu": 16, "memory": 800})
-    assert phases(decided(lender, borrower, cluster_request("a", "r", 0, wants=wants))) == {"a": "Admitted"}
+    assert phases(decided(lender, borrower, cluster_request("a", "r", 0, request=wants))) == {"a": "Admitted"}
     more = decided(
         lender,
         borrower,
-        cluster_request("a", "r", 0, wants=FlavorRequest(requests={"gpu": 16, "memory": 801})),
+        cluster_request("a", "r", 0, request=FlavorRequest(requests={"gpu": 16, "memory": 801})),
     )
     assert more.decisions["a"].shortfalls == (Shortfall(MEMORY, 801, 800),)
 
@@ -272,7 +271,7 @@ def test_missing_and_untolerated_flavors_are_named() -> None:
 
 def test_a_resource_that_no_group_covers_is_named() -> None:
     result = decided(
-        queue("r", 8), cluster_request("a", "r", 0, wants=FlavorRequest(requests={"gpu": 1, "efa": 4}))
+        queue("r", 8), cluster_request("a", "r", 0, request=FlavorRequest(requests={"gpu": 1, "efa": 4}))
     )
     assert result.decisions["a"].shortfalls == (Shortfall(FlavorResource("", "efa"), 4, 0),)
 
@@ -284,7 +283,7 @@ _borrows: st.SearchStrategy[BorrowPolicy] = st.sampled_from(("Never", "LowerPrio
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]]:
+def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[AdmittedWorkload], list[Head]]:
     names = [f"q{n}" for n in range(draw(st.integers(min_value=1, max_value=4)))]
     queues = [
         queue(
@@ -349,7 +348,7 @@ def _used(queues: Sequence[Queue], held: Sequence[AdmittedWorkload]) -> Tree:
 @examples(60)
 @given(worlds())
 def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
-    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
+    world: tuple[list[Queue], list[AdmittedWorkload], list[Head]],
 ) -> None:
     queues, holders, requests = world
     result = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
@@ -382,7 +381,7 @@ def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
 @examples(60)
 @given(worlds(), st.randoms())
 def test_input_order_changes_no_admission(
-    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]], random: object
+    world: tuple[list[Queue], list[AdmittedWorkload], list[Head]], random: object
 ) -> None:
     queues, holders, requests = world
     first = entitle(queues, holders=holders, requests=requests, flavors=FLAVORS)
@@ -395,7 +394,7 @@ def test_input_order_changes_no_admission(
 @examples(60)
 @given(worlds())
 def test_second_decision_evicts_nothing_that_the_first_admitted(
-    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
+    world: tuple[list[Queue], list[AdmittedWorkload], list[Head]],
 ) -> None:
     queues, holders, requests = world
     held = {holder.name for holder in holders}

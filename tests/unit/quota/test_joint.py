@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled
+from broker.quota.cycle import Head
+from broker.quota.entitled import AdmissionPhase, Entitled
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import (
@@ -168,10 +169,10 @@ class State:
             flavors={"f": Flavor(name="f")},
             holders=holders,
             requests=[
-                ClusterRequest(
+                Head(
                     name=cluster.name,
                     queue=cluster.queue,
-                    wants=FlavorRequest(requests={GPU: EACH * cluster.requested}),
+                    request=FlavorRequest(requests={GPU: EACH * cluster.requested}),
                     priority=cluster.priority,
                 )
                 for cluster in self.clusters

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.quota.assign import Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
-from broker.quota.cycle import HeadOutcome
+from broker.quota.cycle import Head, HeadOutcome
 from broker.quota.cycle import decide as decide_round
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.ledger import QuotaLedger
@@ -31,7 +31,6 @@ from broker.quota.model import (
     QuotaRequest,
     Reason,
 )
-from broker.quota.order import Head
 from broker.quota.tree import Tree
 from tests.support.examples import examples
 from tests.unit.quota import naive, naive_assign

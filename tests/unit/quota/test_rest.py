@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from broker.apis import names
-from broker.quota.entitled import AdmissionPhase, ClusterRequest, entitle
+from broker.quota.cycle import Head
+from broker.quota.entitled import AdmissionPhase, entitle
 from broker.quota.flavors import Flavor, FlavorRequest
 from broker.quota.model import Preemption, Queue
 from broker.quota.slot_model import PendingSlots, SlotHolder, SlotRequest
@@ -59,9 +60,9 @@ def at(world: World) -> dict[str, str]:
     }
 
 
-def cluster_request(name: str, queue: str, gpus: int, **more: object) -> ClusterRequest:
+def cluster_request(name: str, queue: str, gpus: int, **more: object) -> Head:
     wants = FlavorRequest(requests={"gpu": gpus})
-    return ClusterRequest(**{"name": name, "queue": queue, "wants": wants, **more})  # type: ignore[arg-type]
+    return Head(**{"name": name, "queue": queue, "request": wants, **more})  # type: ignore[arg-type]
 
 
 RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks.quota_world import FLAVORS, admitted, lent_slots, queues
-from broker.quota.cycle import decide
+from broker.quota.cycle import Head, decide
 from broker.quota.flavors import FlavorRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Preemption
-from broker.quota.order import Head
 from broker.quota.slot_model import Member, OwnedSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree

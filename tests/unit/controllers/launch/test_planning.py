@@ -61,7 +61,8 @@ class AllSlots:
 def plan_and_log(seconds: float, claims: Sequence[Claim], stock: Inventory) -> tuple[Plan, Mapping[str, Any]]:
     launch_class: NodeClass = node_class(Selection(preference="open"), stock)
     unused: Any = None
-    planner = Planner(Cache(NodeClaim), AllSlots(stock), seconds=seconds, clock=FakeClock())
+    slots: Any = AllSlots(stock)
+    planner = Planner(Cache(NodeClaim), slots, seconds=seconds, clock=FakeClock())
     work = LaunchPass(
         snapshot=unused,
         plans={launch_class.name: launch_class},
