@@ -34,44 +34,6 @@ PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
 ANNOTATION_REASONS: Final = (INVALID, spelling.REASON)  # the author of the object can correct these in it
-# Every reason, by its condition. Controllers that buy or queue for a reservation add their own.
-REASONS: Final = {
-    READY: (
-        "ReservationActive",
-        "ReservationUpdating",
-        "Creating",
-        "Deleting",
-        "SpecInvalid",
-        "QuotaExceeded",
-        "FlavorNotFound",
-        "ClusterQueueInactive",
-        "InsufficientCapacity",
-        "CloudReservationPending",
-    ),
-    SUFFICIENT: (
-        "CapacityAvailable",
-        "InsufficientCapacity",
-        "HardwareUnavailable",
-        "HardwareInUse",
-        "ResourceRatioUnsatisfiable",
-        "FlavorNotFound",
-        "CloudReservationPending",
-        "QuotaExceeded",
-        "SpecInvalid",
-        "Creating",
-        "Deleting",
-    ),
-    PROVISIONED: ("CapacityProvisioned", "Creating", "Updating", "Deleting"),
-    DACS: ("AllDACsHealthy", "DACFailed", "Creating"),
-    WORKLOADS: (
-        "AllWorkloadsHealthy",
-        "WorkloadFailed",
-        "PriorityClassNotFound",
-        *BLOCKERS,
-        "Creating",
-    ),
-    SPEC_NORMALIZED: ("Normalized",),
-}
 ACTIVE: Final = "Capacity reservation is active and healthy"
 AVAILABLE: Final = "Sufficient resources available for allocation"
 HEALTHY_DACS: Final = "All associated DACs are in healthy state"
@@ -147,7 +109,14 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
             kind=ObstacleKind.BUYING if waits else ObstacleKind.SUPPLY,
             reason=reason,
             message="; ".join(
-                [amounts_missing(facts.nominal, facts.share.supplied, decides), *_ended(facts), *causes]
+                filter(
+                    None,
+                    [
+                        amounts_missing(facts.nominal, facts.share.supplied, decides),
+                        listed(facts.ended),
+                        *causes,
+                    ],
+                )
             ),
         )
     if excess_text := excess(facts.used, facts.limit):
@@ -158,10 +127,6 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
             "except into slots without an owner, which need no quota; end some of "
             "status.associationUsages, or raise nominalQuota",
         )
-
-
-def _ended(facts: ReservationFacts) -> list[str]:
-    return [listed(facts.ended)] if facts.ended else []
 
 
 def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:
@@ -209,11 +174,11 @@ def condition_updates(
             ConditionUpdate(type=WORKLOADS, status="Unknown", reason="Creating", message=message),
         )
     if state == "Deleting":
-        message = "; ".join(facts.remaining) or "nothing is left of it"
+        deleting = _ready(state, obstacle, facts, was_ready=was_ready)
         return (
-            _ready(state, obstacle, facts, was_ready=was_ready),
-            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Deleting", message=message),
-            ConditionUpdate(type=PROVISIONED, status="False", reason="Deleting", message=message),
+            deleting,
+            replace(deleting, type=SUFFICIENT, status="Unknown"),
+            replace(deleting, type=PROVISIONED),
             _dacs(facts),
             _workloads(facts),
         )
@@ -297,12 +262,8 @@ def _sufficient(facts: ReservationFacts) -> ConditionUpdate:
         return no(ratio, "; ".join([shortage, *(causes or [RATIO])]))
     if out := beyond(facts.nominal, facts.share.allocatable):
         shortage = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
-        return no(
-            "HardwareUnavailable",
-            "; ".join(
-                [shortage, *([listed(facts.out_of_service)] if facts.out_of_service else []), OUT_OF_SERVICE]
-            ),
-        )
+        why = filter(None, (shortage, listed(facts.out_of_service), OUT_OF_SERVICE))
+        return no("HardwareUnavailable", "; ".join(why))
     if facts.taken:
         return no("HardwareInUse", _in_use(facts))
     return ConditionUpdate(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
@@ -338,20 +299,12 @@ def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> Cond
 
 
 def _dacs(facts: ReservationFacts) -> ConditionUpdate:
-    unhealthy = [
-        holder for holder in facts.holders if holder.kind == "DedicatedAICluster" and not holder.healthy
-    ]
-    if unhealthy:
-        return ConditionUpdate(
-            type=DACS, status="False", reason="DACFailed", message=_unhealthy_text(unhealthy)
-        )
+    if text := _unhealthy(facts, clusters=True):
+        return ConditionUpdate(type=DACS, status="False", reason="DACFailed", message=text)
     return ConditionUpdate(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
 
 
 def _workloads(facts: ReservationFacts) -> ConditionUpdate:
-    unhealthy = [
-        holder for holder in facts.holders if holder.kind != "DedicatedAICluster" and not holder.healthy
-    ]
     if facts.priority_missing:
         message = (
             f"spec.priorityClassName {facts.priority_missing} is no WorkloadPriorityClass and no "
@@ -365,17 +318,21 @@ def _workloads(facts: ReservationFacts) -> ConditionUpdate:
             return ConditionUpdate(
                 type=WORKLOADS, status="False", reason=failure.reason, message=failure.message
             )
-    if unhealthy:
-        return ConditionUpdate(
-            type=WORKLOADS, status="False", reason="WorkloadFailed", message=_unhealthy_text(unhealthy)
-        )
+    if text := _unhealthy(facts, clusters=False):
+        return ConditionUpdate(type=WORKLOADS, status="False", reason="WorkloadFailed", message=text)
     return ConditionUpdate(
         type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS
     )
 
 
-def _unhealthy_text(holders: Sequence[ReservationHolder]) -> str:
-    return listed([f"{holder.name}: {holder.why or 'not healthy'}" for holder in holders], "; ")
+def _unhealthy(facts: ReservationFacts, *, clusters: bool) -> str:
+    """The dedicated clusters, or the other holders, that are not healthy."""
+    unhealthy = [
+        f"{holder.name}: {holder.why or 'not healthy'}"
+        for holder in facts.holders
+        if not holder.healthy and (holder.kind == "DedicatedAICluster") is clusters
+    ]
+    return listed(unhealthy, "; ")
 
 
 def amounts_missing(wanted: Amounts, has: Amounts, lacking: Amounts, *, verb: str = "there are") -> str:

@@ -20,9 +20,8 @@ from providers.prices import Product
 
 # A purchase with an unknown result: EC2 is believed to show it after this.
 LATEST_VISIBLE: Final = timedelta(minutes=5)
-MOST_ADDED: Final = (
-    1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
-)
+# Instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation).
+MOST_ADDED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,9 @@ def allowed_namespaces(reservation: Object) -> tuple[frozenset[str] | None, str]
     if given is None:
         return None, ""
     entries = [entry.strip() for entry in given.split(",")]
-    invalid = sorted({entry for entry in entries if entry and entry != EVERY and not _is_name(entry)})
+    invalid = sorted(
+        {entry for entry in entries if entry not in ("", EVERY) and not _NAMESPACE.fullmatch(entry)}
+    )
     problem = ""
     if invalid:
         shown = abridged([shortened(entry) for entry in invalid], _MOST_NAMED)
@@ -51,10 +53,6 @@ def allowed_namespaces(reservation: Object) -> tuple[frozenset[str] | None, str]
             f"{EVERY} for all"
         )
     return frozenset(entries) - {*invalid, ""}, problem
-
-
-def _is_name(text: str) -> bool:
-    return _NAMESPACE.fullmatch(text) is not None
 
 
 class DrawRequest(NamedTuple):

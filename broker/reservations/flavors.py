@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor, ResourceFlavorSpec
@@ -51,9 +52,9 @@ class FlavorCatalog:
 
         A label with the key `ignored` is not considered.
         """
-        resolved: dict[str, InstanceFlavor | FlavorProblem] = {}
 
-        def resolve(name: str) -> InstanceFlavor | FlavorProblem:
+        @cache
+        def flavor(name: str) -> InstanceFlavor | FlavorProblem:
             labels = self.labels(name)
             if labels is None:
                 return FlavorProblem(
@@ -63,11 +64,6 @@ class FlavorCatalog:
                 )
             used = {key: value for key, value in labels.items() if key != ignored}
             return flavor_of(name, used, types, zones)
-
-        def flavor(name: str) -> InstanceFlavor | FlavorProblem:
-            if name not in resolved:
-                resolved[name] = resolve(name)
-            return resolved[name]
 
         return flavor
 

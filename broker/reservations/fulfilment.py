@@ -19,8 +19,6 @@ from broker.reservations.ownership import Ownership, made_here
 from broker.reservations.sizing import needed, size
 from providers.model import UNCHANGED, InstanceType, Odcr
 
-# A capacity block that is out of service for an unknown time: it is neither held nor pending.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorFulfilment:
@@ -74,7 +72,7 @@ def fulfilment_of(
         share = max(Fraction(0), first - demand.released) / first
         needs = {name: count * share for name, count in needs.items()}
     own = [odcr for odcr in held if made_here(odcr, cluster)]
-    strays = tuple(odcr for odcr in own if not _as_bought_now(odcr, demand, terms))
+    strays = tuple(odcr for odcr in own if not (demand.flavor.admits(odcr) and _on(terms, odcr)))
     counted = [odcr for odcr in held if odcr not in strays and odcr.phase != "unavailable"]
     active = [odcr for odcr in counted if odcr.active]
     return FlavorFulfilment(
@@ -184,15 +182,9 @@ def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
     )
 
 
-def _as_bought_now(odcr: Odcr, demand: FlavorDemand, terms: PurchaseSpec) -> bool:
-    return demand.flavor.admits(odcr) and _on(terms, odcr)
-
-
 def _as_requested(odcr: Odcr, demand: FlavorDemand, terms: PurchaseSpec) -> bool:
     """Whether a purchase would request the same again, though the flavor's labels differ."""
-    flavor = demand.flavor
-    placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
-    return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
+    return demand.flavor.has_place(odcr.instance_type, odcr.zone, odcr.zone_id) and _on(terms, odcr)
 
 
 def _on(terms: PurchaseSpec, odcr: Odcr) -> bool:

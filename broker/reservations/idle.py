@@ -40,15 +40,6 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float 
     return None if price is None else odcr.idle * price
 
 
-def cost_of_all(odcr: Odcr, type_: InstanceType | None) -> float | None:
-    """On-Demand price of all slots in US dollars an hour, used ones included; None while it is not known.
-
-    A capacity block is paid in advance and costs nothing by the hour.
-    """
-    price = slot_price({odcr.instance_type: type_} if type_ else {}, odcr)
-    return None if price is None else odcr.total * price
-
-
 def idle_since(odcr: Odcr, *, before: int, since: datetime | None, now: datetime) -> datetime | None:
     """The time since which as many slots as now are idle, or None. At the last pass `before` slots were
     idle, since `since`.

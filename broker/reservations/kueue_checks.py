@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.apis.kueue import EVICTED, AdmissionCheckState, Workload
-from broker.apis.meta import condition, is_true
+from broker.apis.meta import condition
 
 Json = dict[str, Any]
 
@@ -31,10 +31,6 @@ def identity(workload: Workload) -> Json:
 def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
     """The workload's entry for the check."""
     return next((state for state in workload.status.admission_checks if state.name == check), None)
-
-
-def is_evicted(workload: Workload) -> bool:
-    return is_true(workload, EVICTED)
 
 
 def refused(workload: Workload, check: str) -> bool:

@@ -98,6 +98,11 @@ UNSEEN: Final = OdcrStatus()
 NO_ODCRS: Final = OdcrSnapshot()
 
 
+def _share(flavor: str, count: FlavorCount) -> str:
+    verb = "is" if 1 in (count.obtained, count.wanted) else "are"
+    return f"flavor {flavor}: {count.obtained} of {counted(count.wanted, 'instance')} {verb}"
+
+
 def purchase_failures(status: OdcrStatus) -> list[ReservationProblem]:
     """Purchases in progress and their problems, and problems of the ODCRs that the reservation claims."""
     troubles = []
@@ -108,8 +113,7 @@ def purchase_failures(status: OdcrStatus) -> list[ReservationProblem]:
             troubles.append(
                 ReservationProblem(
                     reason=BUYING if count.buying else SHORT,
-                    message=f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
-                    f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} reserved in EC2{refused}",
+                    message=f"{_share(name, count)} reserved in EC2{refused}",
                     pending=count.buying,
                 )
             )
@@ -133,8 +137,7 @@ def remedies(status: OdcrStatus, reserved: ReservationKey) -> list[str]:
         bought = status.flavors or status.problems
         return [] if bought else ["lower nominalQuota, or add nodes of its flavors"]
     short = [
-        f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
-        f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} in EC2 reservations of its own"
+        f"{_share(name, count)} in EC2 reservations of its own"
         for name, count in sorted(status.flavors.items())
         if count.obtained < count.wanted
     ]

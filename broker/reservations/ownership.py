@@ -54,7 +54,7 @@ class OwnershipClaim:
 class Adopters:
     """Adoptions by annotation that the operator allows: ids and ARNs by namespace; ANY allows all."""
 
-    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    allowed: Mapping[str, frozenset[str]]
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> Adopters:
@@ -78,7 +78,6 @@ class Adopters:
         )
 
 
-NO_ADOPTERS: Final = Adopters()
 ALL_ADOPTERS: Final = Adopters({ANY: frozenset({ANY})})
 
 
@@ -124,9 +123,9 @@ def resolve_ownership(
     groups: Mapping[str, ReservationGroup],
     reservations: Iterable[OwnershipClaim],
     *,
-    cluster: str = "",
+    cluster: str,
     unread: Mapping[str, str] | None = None,
-    adopters: Adopters = NO_ADOPTERS,
+    adopters: Adopters,
     holders: Mapping[str, ReservationKey] | None = None,
 ) -> Ownership:
     """Resolves the owner of each ODCR.

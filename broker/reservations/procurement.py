@@ -165,14 +165,14 @@ class _Planner:
             if sized.reason:
                 problems.append(ReservationProblem(reason=sized.reason, message=sized.message))
             held = self._ownership.of(desired.reserved).get(name, ())
+            own = [odcr for odcr in held if made_here(odcr, self._cluster)]
             if not any(amount > 0 for amount in demand.nominal.values()):
-                left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
+                left_over += own
                 continue
             if not sized.count:
                 complete = False  # no count of instances satisfies the quota
                 continue
             if demand.released >= sized.count:
-                own = [odcr for odcr in held if made_here(odcr, self._cluster)]
                 self.changes += given_back(desired, own, self._inventory, "all of it was idle")
                 counts[name] = observed_count(held, 0)
                 continue

@@ -66,11 +66,7 @@ def undescribed(demand: FlavorDemand, lost: Iterable[HeldRecord]) -> str:
     ids = [
         record.id
         for record in lost
-        if record.flavor == flavor.name
-        or (
-            record.instance_type in flavor.instance_types
-            and (record.zone in flavor.zones or record.zone_id in flavor.zones)
-        )
+        if record.flavor == flavor.name or flavor.has_place(record.instance_type, record.zone, record.zone_id)
     ]
     return f"{', '.join(ids)} {UNDESCRIBED}" if ids else ""
 

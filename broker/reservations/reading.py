@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, TypeVar
 
 from broker.apis import names, spelling
@@ -65,10 +65,6 @@ class ParsedReservation:
     def gives_back(self) -> bool:
         """Whether the broker gives its ODCRs back once it is deleted."""
         return self.managed and self.desired.cancels and not self.desired.frozen
-
-    def age(self) -> tuple[datetime, ReservationKey]:
-        """The order in which reservations are served: the oldest first."""
-        return self.reservation.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), self.reserved
 
 
 def as_decided(reservation: Reservation, judged: JudgedSpec, flavors: Flavors) -> OwnershipClaim:

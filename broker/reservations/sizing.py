@@ -87,14 +87,16 @@ class InstanceFlavor:
                 if is_zone_id(zone) or zone in types[name].zones:
                     yield name, zone
 
+    def has_place(self, instance_type: str, *zones: str) -> bool:
+        """Whether the type is one of the flavor, and one of these names and ids of a zone."""
+        return instance_type in self.instance_types and not {*zones}.isdisjoint(self.zones)
+
     def admits(self, odcr: Odcr) -> bool:
         """Whether an instance in the reservation is a node of this flavor."""
         pinned = {key: value for key, value in self.labels.items() if key in _NOT_OF_TYPE}
         has = {**zone_labels(odcr.zone, odcr.zone_id), **reservation_labels(odcr)}
-        return (
-            odcr.instance_type in self.instance_types
-            and (odcr.zone in self.zones or odcr.zone_id in self.zones)
-            and all(has.get(key) == value for key, value in pinned.items())
+        return self.has_place(odcr.instance_type, odcr.zone, odcr.zone_id) and all(
+            has.get(key) == value for key, value in pinned.items()
         )
 
     @property
@@ -207,7 +209,7 @@ def size(
     counts = {name: math.ceil(needed(types[name], nominal, sizing=sizing)) for name in flavor.instance_types}
     count, has = counts[first.name], supply(first)
     ratios = _ratios(first, wanted)
-    supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
+    supplied = {name: count * has.get(name, 0.0) for name in wanted if name in SOLD or name in has}
     missing = {name: wanted[name] - given for name, given in supplied.items() if wanted[name] > given}
     by = max((name for name in deciding if name in ratios), key=lambda name: ratios[name], default="")
     return SizedQuota(
@@ -265,11 +267,6 @@ def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fract
         for name, has in supply(type_).items()
         if name in wanted and has > 0
     }
-
-
-def _known(has: Mapping[str, float]) -> frozenset[str]:
-    """Resources that EC2 supplies."""
-    return SOLD.union(has)
 
 
 def _is(type_: InstanceType, wanted: Mapping[str, str]) -> bool:

@@ -74,7 +74,7 @@ class SlotQuotaReader:
 
     def __init__(self) -> None:
         self._known: dict[ReservationKey, tuple[tuple[object, ...], ReservationSlots]] = {}
-        self._inputs: tuple[object, Mapping[str, InstanceType], int] = (None, {}, 0)
+        self._inputs: tuple[object, object] = (None, None)
 
     def read(
         self,
@@ -86,10 +86,8 @@ class SlotQuotaReader:
         zones: Sequence[str],
     ) -> list[ReservationSlots]:
         """The slot quota of all reservations. `barred`: why some grant nothing (`why_barred`)."""
-        before, known_types, version = self._inputs
-        if before is not catalog or known_types is not types:
-            version += 1
-            self._inputs = catalog, types, version
+        if self._inputs[0] is not catalog or self._inputs[1] is not types:
+            self._inputs, self._known = (catalog, types), {}
         known, self._known = self._known, {}
         flavors = catalog.instances(types, zones)
         slots: list[ReservationSlots] = []
@@ -99,7 +97,7 @@ class SlotQuotaReader:
                     ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
                 )
                 continue
-            key = reservation.uid, reservation.metadata.resource_version, version
+            key = reservation.uid, reservation.metadata.resource_version
             cached = known.get(reserved)
             if cached is None or cached[0] != key:
                 cached = key, reservation_slots(reservation, judged(reservation), flavors, types)

@@ -74,12 +74,7 @@ class Spending:
                 self.add(named_in(odcr) or owner.get(odcr.id), product_of(odcr), odcr.reserved)
 
     def add(
-        self,
-        reserved: ReservationKey | None,
-        product: Product,
-        count: int,
-        *,
-        shown: bool = True,
+        self, reserved: ReservationKey | None, product: Product, count: int, *, shown: bool = True
     ) -> None:
         """Counts for the reservation, its namespace and all. `shown`: EC2 describes it."""
         unit_price = usd_hour(self._types, product)
@@ -97,12 +92,7 @@ class Spending:
         return min(room for room, _, _ in self._rooms(reserved, product, 0))
 
     def problem(
-        self,
-        reserved: ReservationKey,
-        product: Product,
-        wanted: int,
-        *,
-        below: int = 0,
+        self, reserved: ReservationKey, product: Product, wanted: int, *, below: int
     ) -> ReservationProblem:
         """Why not all of the `wanted` are bought. It gives the cost of all, and the value that each limiting
         option needs, the widest scope first. `below`: the instances that the flavor could have with a part
@@ -110,10 +100,7 @@ class Spending:
         """
         rooms = [limit for limit in self._rooms(reserved, product, wanted) if limit[0] < wanted]
         room, reason, _ = min(rooms, key=lambda limit: limit[0])
-        product_name, unit_price = (
-            product_text(product),
-            usd_hour(self._types, product),
-        )
+        unit_price = usd_hour(self._types, product)
         cost = f" for {wanted * unit_price:.2f} dollars an hour" if unit_price else ""
         price_text = f", {unit_price:.2f} each" if unit_price and wanted > 1 else ""
         only = f"{max(0, room)} may be bought"
@@ -124,7 +111,7 @@ class Spending:
             ways += f', or allow a part by annotation {names.MINIMUM}: "{below}"'
         return ReservationProblem(
             reason=reason,
-            message=f"{wanted} more {product_name} {verb} wanted{cost}{price_text}, "
+            message=f"{wanted} more {product_text(product)} {verb} wanted{cost}{price_text}, "
             f"and {only}: {'; '.join(why for _, _, why in rooms)}; or {ways}",
         )
 

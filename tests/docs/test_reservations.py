@@ -16,7 +16,6 @@ import yaml
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
 from broker.controllers.capacityreservation.metrics import TABLES
-from broker.reservations.conditions import REASONS
 from local.in_process import InProcessTransport
 from local.kube import ApiServer
 from tests.cluster.ome.bought import create_reservation, flavored
@@ -26,6 +25,7 @@ from tests.cluster.stack import Stack
 from tests.docs.blocks import DOCS, steps
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
+from tests.support.reservation_reasons import REASONS
 from tests.support.service_models import models_read_once
 from tests.unit.admission.reviews import group, reservation
 from tests.unit.apis.test_ome import MANIFESTS, objects

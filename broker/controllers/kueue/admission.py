@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from broker.apis.kueue import AdmissionCheckState, Workload
+from broker.apis.kueue import EVICTED, AdmissionCheckState, Workload
+from broker.apis.meta import is_true
 from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.answers import (
@@ -40,7 +41,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr
-from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_evicted, is_parked, refused
+from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_parked, refused
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
 from broker.reservations.workloads import reserves
@@ -84,7 +85,7 @@ class AdmissionCheckController:
             [
                 workload
                 for workload in workloads.by(WAITING, CHECK)
-                if reserves(workload) and not is_evicted(workload)
+                if reserves(workload) and not is_true(workload, EVICTED)
             ],
         )
         parked = workloads.by(PARKED, CHECK)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.oncall.metrics import GaugeTable, Rows
-from broker.reservations.idle import cost_of_all
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.odcr_view import OdcrView
 from providers.model import InstanceType
+from providers.prices import slot_price
 
 _FLAVOR: Final = ("namespace", "reservation", "flavor")
 _WANTED: Final = GaugeTable(
@@ -76,8 +76,8 @@ def measure(views: Iterable[OdcrView], types: Mapping[str, InstanceType]) -> Non
         labels = (odcr.id, odcr.instance_type, odcr.zone)
         if odcr.active:
             slots[labels] = odcr.idle
-            if (price := cost_of_all(odcr, types.get(odcr.instance_type))) is not None:
-                whole[labels] = price
+            if (price := slot_price(types, odcr)) is not None:
+                whole[labels] = odcr.total * price
         if odcr.idle and view.cost is not None:
             cost[labels] = view.cost
         if view.since is not None:

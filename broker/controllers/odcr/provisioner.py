@@ -250,7 +250,8 @@ class OdcrProvisioner:
         now: datetime,
         moves: Sequence[MovedCapacity | RecentLoss],
     ) -> ProcurementPlan:
-        managed = sorted((reading for reading in readings if reading.managed), key=ParsedReservation.age)
+        managed = [reading for reading in readings if reading.managed]
+        managed.sort(key=lambda reading: reading.claimant.age)  # the oldest are served first
         return plan(
             [reading.desired for reading in managed],
             inventory,

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from broker.apis.meta import ConditionUpdate
-from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
+from broker.apis.ome import (
+    RESERVATION_CONDITIONS,
+    CapacityReservation,
+    ReservationSpec,
+    ReservationStatus,
+)
 from broker.apis.ome_rules import JudgedSpec, judge
 from broker.apis.units import LARGEST_AMOUNT
 from broker.controllers.capacityreservation import status
@@ -26,7 +31,6 @@ from broker.quota.lifecycle import ObstacleKind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.usage import HolderKind, ReservationHolder, ReservationKey
 from broker.reservations.conditions import (
-    REASONS,
     QueueState,
     ReservationFacts,
     condition_updates,
@@ -42,6 +46,7 @@ from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Odcr
 from tests.support.clock import FakeClock
+from tests.support.reservation_reasons import REASONS
 
 GPU, MEMORY = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "memory")
 CPUS = FlavorResource("plain", "cpu")

@@ -173,7 +173,7 @@ def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
     tag: ReservationKey, cluster: Mapping[str, str], adopted: bool
 ) -> None:
     claim, tags = claimant(group=GROUP), {names.TAG_RESERVATION: str(tag), **cluster}
-    ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=Adopters())
+    ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=Adopters({}))
     assert ownership.owner == ({"cr-1": A} if adopted else {})
     if not adopted:
         (problem,) = ownership.problems[A]
@@ -281,7 +281,12 @@ def test_no_reservation_is_lost_or_counted_twice(
 
 def test_an_unreadable_group_is_not_reported_missing() -> None:
     ownership = resolve_ownership(
-        [], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"}
+        [],
+        {},
+        [claimant(group=GROUP)],
+        cluster="blue",
+        unread={GROUP: "EC2 was busy"},
+        adopters=ALL_ADOPTERS,
     )
     assert [(problem.reason, problem.message) for problem in ownership.problems[A]] == [
         ("GroupUnreadable", "EC2 was busy")

@@ -23,7 +23,7 @@ from broker.reservations.desired import (
     ProcurementPlan,
     PurchaseSpec,
 )
-from broker.reservations.ownership import OwnershipClaim, made_here, resolve_ownership
+from broker.reservations.ownership import Adopters, OwnershipClaim, made_here, resolve_ownership
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
@@ -123,7 +123,7 @@ def planned(
     return plan(
         capacities,
         inventory,
-        resolve_ownership(odcrs, {}, claimants, cluster="blue"),
+        resolve_ownership(odcrs, {}, claimants, cluster="blue", adopters=Adopters({})),
         types=types,
         refusals=refusals or Refusals(),
         caps=caps,
@@ -731,7 +731,7 @@ def test_a_named_reservation_that_is_not_adopted_blocks_purchases_of_its_flavors
     procurement = plan(
         both,
         Inventory(odcrs={"cr-1": odcrs[0]}, described=NOW),
-        resolve_ownership(odcrs, {}, claimants, cluster="blue"),
+        resolve_ownership(odcrs, {}, claimants, cluster="blue", adopters=Adopters({})),
         types=TYPES,
         refusals=Refusals(),
         caps=RICH,

@@ -28,7 +28,7 @@ from broker.reservations.desired import (
     ProcurementPlan,
     PurchaseSpec,
 )
-from broker.reservations.ownership import OwnershipClaim, resolve_ownership
+from broker.reservations.ownership import Adopters, OwnershipClaim, resolve_ownership
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
@@ -149,7 +149,9 @@ class World:
             )
             for team, quota in self.quotas.items()
         ]
-        holdings = resolve_ownership(self.ec2.odcrs.values(), {}, claimants, cluster=CLUSTER)
+        holdings = resolve_ownership(
+            self.ec2.odcrs.values(), {}, claimants, cluster=CLUSTER, adopters=Adopters({})
+        )
         return plan(
             capacities,
             Inventory(odcrs=dict(self.ec2.odcrs), described=self.now),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from broker.reservations.desired import Caps
-from broker.reservations.idle import cost_of_all
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.spending import costs
+from providers.prices import slot_price
 
 from .test_procurement import OTHER, P5, RICH, TEAM, TYPES, A, buys, desired, managed, planned, reasons
 
@@ -66,4 +66,4 @@ def test_a_block_with_the_tags_of_a_purchase_is_paid_already() -> None:
     block = managed("cr-1", 9, reserved=OTHER, reservation_type="capacity-block")
     assert buys(planned(desired(), odcrs=(block,), caps=Caps(dollars=800.0))) == [(P5, A, 8)]
     assert costs([block], TYPES) == "9 instances, 0.00 dollars an hour"
-    assert cost_of_all(block, TYPES[P5]) == 0.0
+    assert slot_price(TYPES, block) == 0.0

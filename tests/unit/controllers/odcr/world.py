@@ -83,7 +83,7 @@ class Api:
         self.put(kind, {**raw, "status": raw.get("status", {}) | body["status"]})
         return self.objects[kind.plural, name]
 
-    def delete(self, kind: Kind, name: str, *, uid: str) -> Json:
+    def delete(self, kind: Kind, name: str, *, uid: str, **_: object) -> Json:
         self._meet("delete", kind, name)
         raw = self.objects[kind.plural, name]
         assert raw["metadata"]["uid"] == uid
