@@ -23,7 +23,6 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache, read_groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
-from broker.controllers.slots.preemptor import REASONS
 from broker.controllers.snapshot import Ec2Reads
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -156,7 +155,7 @@ class DryRun:
             DryEviction(
                 claim=victim.holder.name,
                 preemptor=f"{CLAIM}{victim.request.name}",
-                reason=f"{REASONS[victim.reason]} ({victim.reason})",
+                reason=victim.reason.text,
             )
             for victim in decision.victims
         ]
@@ -165,9 +164,7 @@ class DryRun:
             if not preemptor.startswith(CLAIM):
                 preemptor = f"DedicatedAICluster {preemptor}"
             evictions += [
-                DryEviction(
-                    claim=claim, preemptor=preemptor, reason=f"{REASONS[eviction.reason]} ({eviction.reason})"
-                )
+                DryEviction(claim=claim, preemptor=preemptor, reason=eviction.reason.text)
                 for claim in self._members(name)
             ]
         return evictions

@@ -16,9 +16,8 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from broker.capacity.shortages import Shortage
-from broker.kube.conditions import timestamp
 from broker.oncall.wording import scope_name
-from broker.text import plain
+from broker.text import format_time, plain
 
 # Keys of words that people search for and copy: other columns give way first.
 UNBROKEN: Final = frozenset({"id", "pool", "code"})
@@ -87,10 +86,10 @@ def shortage_row(shortage: Shortage) -> dict[str, Any]:
         "code": shortage.code,
         "class": shortage.class_.value,
         "message": shortage.message,
-        "since": timestamp(shortage.since),
-        "last": timestamp(shortage.last),
-        "next_try": timestamp(shortage.next_try),
-        "until": timestamp(shortage.until),
+        "since": format_time(shortage.since),
+        "last": format_time(shortage.last),
+        "next_try": format_time(shortage.next_try),
+        "until": format_time(shortage.until),
     }
 
 

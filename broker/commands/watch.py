@@ -17,9 +17,8 @@ from broker.commands.explain.explanation import Explanation, explain
 from broker.commands.explain.present import rendered
 from broker.commands.explain.situation import Situation
 from broker.commands.output import shortage_name
-from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError
-from broker.text import plain
+from broker.text import format_time, plain
 
 PARTS: Final = ("broken", "pods", "short", "waiting", "tried", "next", "costs", "do")
 _FRAME: Final = 18  # lines of headings and of the shortest tables
@@ -76,7 +75,7 @@ def lines(
     before: dict[str, str] | None = None
     failed = ""
     while True:
-        at = timestamp(clock())
+        at = format_time(clock())
         try:
             current = facts(explain(read()))
         except ApiError as error:
@@ -113,5 +112,5 @@ def view(situation: Situation, height: int) -> Group:
     explanation = explain(situation)
     rows = max((height - _FRAME) // 4, 1)
     most = dict.fromkeys((*PARTS, "state"), rows)
-    foot = Text(f"{timestamp(situation.now)}; Ctrl-C ends", style="dim")
+    foot = Text(f"{format_time(situation.now)}; Ctrl-C ends", style="dim")
     return Group(foot, *rendered(explanation, most=most, parts=PARTS).renderables)

@@ -15,7 +15,6 @@ from broker.apis.meta import LONGEST_MESSAGE, Condition, ConditionUpdate, Object
 from broker.text import format_time
 
 Json = dict[str, Any]
-timestamp = format_time
 
 
 def set_conditions(
@@ -63,7 +62,7 @@ def condition_body(condition: Condition) -> Json:
         "message": condition.message,
     }
     if condition.last_transition_time is not None:
-        body["lastTransitionTime"] = timestamp(condition.last_transition_time)
+        body["lastTransitionTime"] = format_time(condition.last_transition_time)
     if condition.observed_generation is not None:
         body["observedGeneration"] = condition.observed_generation
     return body

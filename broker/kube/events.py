@@ -28,10 +28,10 @@ from broker.apis.core import Event
 from broker.apis.meta import Object
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable, WebhookFailed
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
+from broker.text import format_time
 
 EVENT = Event.KIND
 DEDUPE = 120.0
@@ -157,7 +157,7 @@ class Recorder:
         key = (subject, type, reason, message)
         with self._changed:
             now, at = self._clock.monotonic(), self._clock.now()
-            wall, new = timestamp(at), False
+            wall, new = format_time(at), False
             series = self._events.get(key)
             if topic and series is not None and self._lasts(series, (subject, topic), now):
                 return True
@@ -329,7 +329,7 @@ class Recorder:
             "reason": event.reason,
             "message": event.message if whole else event.message[: MESSAGE - 1] + "…",
             "count": series.count,
-            "firstTimestamp": timestamp(event.at),
+            "firstTimestamp": format_time(event.at),
             "lastTimestamp": series.last,
             "source": {"component": self._component},
             "reportingComponent": self._component,

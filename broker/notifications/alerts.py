@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from broker.kube.conditions import timestamp
 from broker.oncall.journal import short_id
 from broker.oncall.waiting_pods import WaitingPod
 from broker.oncall.waiting_reasons import GATED
@@ -71,8 +70,8 @@ class FiringAlert:
                 "description": self.description,
                 **({"runbook_url": f"{runbooks}/{runbook_page(name)}"} if runbooks else {}),
             },
-            "startsAt": timestamp(min(self.since, now)),
-            **({"endsAt": timestamp(ends)} if ends else {}),
+            "startsAt": format_time(min(self.since, now)),
+            **({"endsAt": format_time(ends)} if ends else {}),
         }
 
 

@@ -13,11 +13,10 @@ import orjson
 
 from broker.apis.core import ConfigMap
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
 from broker.kube.identity import NAMESPACE
 from broker.kube.published import read_data
 from broker.notifications.alerts import FiringAlert
-from broker.text import decode_object, decode_time
+from broker.text import decode_object, decode_time, format_time
 
 NAME: Final = "capacity-broker-notifications"
 KEY: Final = "firing"
@@ -38,7 +37,7 @@ def write(client: Client, firing: Mapping[str, FiringAlert]) -> None:
         id_: {
             "labels": dict(alert.labels),
             "description": alert.description,
-            "since": timestamp(alert.since),
+            "since": format_time(alert.since),
         }
         for id_, alert in sorted(firing.items())
     }

@@ -127,6 +127,18 @@ class Reason(StrEnum):
     RECLAIM = "InCohortReclamation"
     RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
 
+    @property
+    def text(self) -> str:
+        """In Kueue's words, with the reason itself."""
+        return f"{_REASON_WORDS[self]} ({self})"
+
+
+_REASON_WORDS: Final = {
+    Reason.IN_QUEUE: "prioritization in the reservation",
+    Reason.RECLAIM: "reclamation within the cohort",
+    Reason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PreemptionTarget:

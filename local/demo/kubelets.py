@@ -18,10 +18,10 @@ from broker.apis.meta import condition
 from broker.capacity.types import type_labels, zone_labels
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.removal import remove
 from broker.placement.quantities import EPHEMERAL_STORAGE
+from broker.text import format_time
 from local.demo.simulated import Simulated
 from providers.model import Instance, InstanceType
 
@@ -78,8 +78,8 @@ class Kubelets(Simulated):
             "status": "True",
             "reason": "KubeletReady",
             "message": "kubelet is posting ready status",
-            "lastTransitionTime": timestamp(self._clock.now()),
-            "lastHeartbeatTime": timestamp(self._clock.now()),
+            "lastTransitionTime": format_time(self._clock.now()),
+            "lastHeartbeatTime": format_time(self._clock.now()),
         }
 
 

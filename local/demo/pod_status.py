@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 
 _CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 Json = dict[str, Any]
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 def running(pod: Json, address: str, at: datetime) -> Json:
     """The status of a pod that runs since `at`."""
-    now = timestamp(at)
+    now = format_time(at)
     up, done = {"running": {"startedAt": now}}, {"terminated": {"exitCode": 0, "reason": "Completed"}}
     containers = [_container(container, up) for container in pod["spec"]["containers"]]
     # An init container with this policy is a sidecar, which runs on.

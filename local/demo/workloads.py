@@ -24,8 +24,8 @@ from broker.apis.meta import Kind
 from broker.apis.storage import PersistentVolumeClaim
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
 from broker.kube.errors import AlreadyExists, ApiError, NotFound
+from broker.text import format_time
 from local.demo.pod_status import running
 from local.demo.simulated import Simulated
 from local.demo.volumes import bind, bind_claims
@@ -128,7 +128,7 @@ class Workloads(Simulated):
             if known["type"] == "Available" and known["status"] == status:
                 return {**known}
         reason = f"MinimumReplicas{'A' if is_available else 'Una'}vailable"
-        now = timestamp(self._clock.now())
+        now = format_time(self._clock.now())
         return {
             "type": "Available",
             "status": status,
@@ -240,7 +240,7 @@ class Workloads(Simulated):
         for number in range(wanted - len(own)):
             self._client.create(Pod.KIND, _pod(JOBS, job, index=free[number] if indexed else ""))
         self._end(own[wanted:])
-        started = job.get("status", {}).get("startTime") or timestamp(self._clock.now())
+        started = job.get("status", {}).get("startTime") or format_time(self._clock.now())
         begun = {} if spec.get("suspend") else {"startTime": started}
         return {"active": len(own), "ready": _ready(own), **begun}
 

@@ -26,8 +26,8 @@ from broker.commands.output import table
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
 from broker.oncall.journal import dump
+from broker.text import format_time
 from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from providers.errors import ErrorClass
@@ -78,7 +78,7 @@ def event(name: str, kind: str, reason: str) -> dict[str, Any]:
         "type": "Warning",
         "reason": reason,
         "message": f"{name} has a problem",
-        "lastTimestamp": timestamp(NOW),
+        "lastTimestamp": format_time(NOW),
         "source": {"component": "capacity-broker"},
     }
 
@@ -135,8 +135,8 @@ def test_later_skip_does_not_hide_the_refusal_of_ec2(source: str, request: pytes
     assert (row["count"], row["refused"], row["skipped"]) == (4, 2, 2)
     assert (row["code"], row["request_id"]) == (REFUSED.code, REFUSED.request_id)
     assert (row["message"], row["class"]) == (REFUSED.message, "reservation-full")
-    assert row["result_at"] == timestamp(REFUSED.at)
-    assert row["last"] == timestamp(SKIP.at + timedelta(minutes=5))
+    assert row["result_at"] == format_time(REFUSED.at)
+    assert row["last"] == format_time(SKIP.at + timedelta(minutes=5))
     skips = by_key[str(SKIPPED_ONLY)]
     assert (skips["refused"], skips["skipped"], skips["code"]) == (0, 1, "BackingOff")
 

@@ -1,4 +1,4 @@
-"""The events that `explain pod` shows: those of every scheduler, equal ones merged."""
+"""The events that `explain` shows, equal ones merged: of a pod, those of every scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Event, Pod
-from broker.kube.conditions import timestamp
+from broker.text import format_time
+from providers.names import MANAGER
 
 from .town import SINCE, Town
 
@@ -41,7 +42,7 @@ def failed(town: Town, name: str, message: str = FULL, *, pod: str = "train", **
 def test_failures_of_kube_scheduler_are_in_the_timeline_and_equal_ones_are_one_row(town: Town) -> None:
     town.pool("gpu")
     town.pod("train")
-    last = timestamp(SINCE + timedelta(minutes=40))
+    last = format_time(SINCE + timedelta(minutes=40))
     failed(town, "a", series={"count": 3, "lastObservedTime": micro(20)})
     failed(town, "b", count=2, lastTimestamp=last, eventTime=None, reportingComponent="gang-scheduler")
     failed(town, "c", "0/4 nodes are available: 4 node(s) had untolerated taint(s).")
@@ -50,9 +51,21 @@ def test_failures_of_kube_scheduler_are_in_the_timeline_and_equal_ones_are_one_r
     rows = town.explain("pod", "train", "-n", "ml")["events"]
     assert [(row["reason"], row["count"], row["at"]) for row in rows] == [
         ("FailedScheduling", 5, last),
-        ("FailedScheduling", 1, timestamp(SINCE)),
+        ("FailedScheduling", 1, format_time(SINCE)),
     ]
     assert rows[0]["message"] == FULL and "untolerated" in rows[1]["message"]
     shown = town.text("pod", "train", "-n", "ml")
     assert "5 times" in shown and "Insufficient nvidia.com/gpu" in shown
     assert "of another pod" not in shown and "not about scheduling" not in shown
+
+
+@pytest.mark.covers("ONC-01")
+def test_cluster_counts_equal_events_as_the_page_of_their_pod_does(town: Town) -> None:
+    town.pool("gpu")
+    town.pod("train")
+    failed(town, "a", series={"count": 3, "lastObservedTime": micro(20)}, reportingComponent=MANAGER)
+    failed(town, "b", count=2, eventTime=micro(10), reportingComponent=MANAGER)
+    (row,) = town.explain("pod", "train", "-n", "ml")["events"]
+    assert (row["count"], row["times"]) == (5, "5 times")
+    assert town.explain("cluster")["events"] == [row]
+    assert "5 times" in town.text("cluster")

@@ -35,9 +35,9 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
-from broker.kube.conditions import timestamp
 from broker.kube.errors import Unavailable
 from broker.oncall.journal import dump
+from broker.text import format_time
 from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster
 from providers.errors import ErrorClass
@@ -118,7 +118,7 @@ def _fill(client: Client) -> None:
             "status": status,
             "reason": reason,
             "message": message,
-            "lastTransitionTime": timestamp(SINCE),
+            "lastTransitionTime": format_time(SINCE),
         }
 
     target = {"capacityReservationTarget": {"capacityReservationResourceGroupArn": GROUP}}
@@ -192,7 +192,7 @@ def _fill(client: Client) -> None:
             "type": "Warning",
             "reason": "PurchaseRefused",
             "message": "2 instances of p5.48xlarge are not bought",
-            "lastTimestamp": timestamp(SINCE),
+            "lastTimestamp": format_time(SINCE),
             "source": {"component": "capacity-broker"},
         },
     )
@@ -226,8 +226,8 @@ def text(night: Night, *arguments: str) -> str:
 def test_a_page_answers_every_question_of_the_night(night: Night, arguments: tuple[str, ...]) -> None:
     explanation = explained(night, *arguments)
     (short,) = explanation["short"]
-    assert (short["pool"], short["since"]) == (ODCR, timestamp(SINCE))  # short, and since when
-    assert short["until"] == timestamp(NOW + timedelta(minutes=15))
+    assert (short["pool"], short["since"]) == (ODCR, format_time(SINCE))  # short, and since when
+    assert short["until"] == format_time(NOW + timedelta(minutes=15))
     assert [row["claim"] for row in explanation["waiting"]] == ["train-0"]
     assert [(row["pool"], row["code"], row["request_id"]) for row in explanation["tried"]] == [
         (str(ON_DEMAND.pool), "InsufficientInstanceCapacity", "11111111-2222"),
@@ -259,7 +259,7 @@ def test_the_next_step_of_a_claim_without_a_class_is_not_a_launch(night: Night) 
     astray["spec"]["nodeClassRef"]["name"] = "nosuch"
     night.client.create(NodeClaim.KIND, astray)
     launched = {"type": "Launched", "status": "Unknown", "reason": "NodeClassNotFound"}
-    launched |= {"message": "no such EC2NodeClass", "lastTransitionTime": timestamp(SINCE)}
+    launched |= {"message": "no such EC2NodeClass", "lastTransitionTime": format_time(SINCE)}
     status = {"status": {"conditions": [launched]}}
     night.client.patch(NodeClaim.KIND, "astray", status, subresource="status")
     try:
@@ -286,7 +286,7 @@ def test_the_next_step_after_a_refusal_ends_with_the_claims_reason(night: Night)
     try:
         for reason in ("ReservationNotUsable", "NoUsableReservation"):
             launched = {"type": "Launched", "status": "Unknown", "reason": reason, "message": "none fits"}
-            launched["lastTransitionTime"] = timestamp(SINCE)
+            launched["lastTransitionTime"] = format_time(SINCE)
             status = {"status": {"conditions": [launched]}}
             night.client.patch(NodeClaim.KIND, "moved", status, subresource="status")
             steps += explained(night, "class", "serving")["next"]
@@ -414,7 +414,7 @@ def test_watch_on_a_pipe_prints_a_line_for_each_change(night: Night) -> None:
 
     with pytest.raises(Ended):
         watch.lines(next_answer, lambda _: after.append(len(printed)), lambda: NOW, 2.0, printed.append)
-    first = [line.removeprefix(f"{timestamp(NOW)} ") for line in printed[: after[0]]]
+    first = [line.removeprefix(f"{format_time(NOW)} ") for line in printed[: after[0]]]
     assert first[0].startswith(f"short: {ODCR}: ReservationCapacityExceeded, next try ")
     assert first[1] == "waits: train-0 of class training: group h100 is full"
     assert after[1] == after[0]  # an unchanged cluster prints nothing

@@ -10,7 +10,7 @@ from broker.apis import names
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 
 from .kit import claim, node_class
 from .town import SINCE, Town, condition
@@ -92,7 +92,7 @@ def test_lines_of_a_claim_fit_a_hundred_columns_without_broken_ids(town: Town, l
             "type": "Warning",
             "reason": "AllReservationsFull",
             "message": WORDS * 3,
-            "lastTimestamp": timestamp(SINCE),
+            "lastTimestamp": format_time(SINCE),
             "source": {"component": "capacity-broker"},
         },
     )

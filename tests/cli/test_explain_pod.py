@@ -16,8 +16,8 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Kind
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.model import Pool
-from broker.kube.conditions import timestamp
 from broker.oncall.journal import dump
+from broker.text import format_time
 from providers.errors import ErrorClass
 
 from .kit import claim, main, run
@@ -64,7 +64,7 @@ def test_page_of_a_pod_has_its_pools_options_slots_next_step_and_one_command(tow
     held = next(row for row in page["slots"] if row.get("claim"))
     assert (held["slot"], held["claim"], held["pods"]) == (town.world.odcr, "holder-0", ["ml/old"])
     assert (held["owner"], held["draws_from"]) == ("ml/gpus", "ml/gpus")
-    assert held["since"] == timestamp(SINCE) and held["until"] == timestamp(SINCE + timedelta(hours=10))
+    assert held["since"] == format_time(SINCE) and held["until"] == format_time(SINCE + timedelta(hours=10))
     assert len({frozenset(row) for row in page["slots"]}) == 1, "the page reads the keys of each row"
     (step,) = page["next"]
     expected = "a NodeClaim that NodePool gpu would make for the pod is launched next into on-demand p5"
@@ -176,7 +176,7 @@ def test_page_of_a_bound_pod_has_its_node_claim_reservation_and_price(town: Town
 @pytest.mark.covers("ONC-01")
 def test_page_of_a_pod_in_a_capacity_block_says_when_its_node_drains(town: Town) -> None:
     town.fill()
-    end, drain = timestamp(SINCE + timedelta(days=1)), timestamp(SINCE + timedelta(hours=23))
+    end, drain = format_time(SINCE + timedelta(days=1)), format_time(SINCE + timedelta(hours=23))
     kind, mirror = OnDemandCapacityReservation.KIND, town.world.odcr
     town.client.patch(kind, mirror, {"status": {"end": end}}, subresource="status")
     (ordinary,) = town.explain("pod", "old", "-n", "ml")["next"]
@@ -258,7 +258,7 @@ def test_pod_that_provisioning_refused_is_promised_no_launch(town: Town) -> None
             "message": report,
             "reportingComponent": "capacity-broker",
             "source": {"component": "capacity-broker"},
-            "lastTimestamp": timestamp(SINCE),
+            "lastTimestamp": format_time(SINCE),
         },
     )
     page = town.explain("pod", "train", "-n", "ml")
@@ -456,7 +456,7 @@ def test_claim_of_karpenter_shows_reservation_price_and_attempts(town: Town) -> 
             "type": "Warning",
             "reason": "InsufficientCapacityError",
             "message": "ReservationCapacityExceeded",
-            "lastTimestamp": timestamp(SINCE),
+            "lastTimestamp": format_time(SINCE),
             "source": {"component": "karpenter"},
         },
     )

@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 
 from .kit import claim
 from .town import DRAWS, P5, SINCE, A, Town
@@ -26,7 +26,7 @@ def test_owner_and_its_id_show_the_users_of_its_slots(town: Town, by_id: bool) -
     assert page["subject"] == "CapacityReservation ml/gpus"
     used, elsewhere = page["slots"]
     assert (used["claim"], used["pods"], used["draws_from"]) == ("holder-0", ["ml/old"], "ml/gpus")
-    assert (used["since"], used["until"]) == (timestamp(SINCE), timestamp(SINCE + timedelta(hours=10)))
+    assert (used["since"], used["until"]) == (format_time(SINCE), format_time(SINCE + timedelta(hours=10)))
     assert elsewhere["holder"] == "1 instance of no claim of this cluster"
 
 

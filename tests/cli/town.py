@@ -14,7 +14,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.ome import CapacityReservation
 from broker.controllers.provisioning.published import PublishedTypes
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 from providers.model import Gpu, InstanceType
 
 from .kit import World, claim, run
@@ -127,7 +127,7 @@ class Town(NamedTuple):
             },
             "annotations": DRAWS,
         }
-        launched = condition("Launched", "True", "Launched") | {"lastTransitionTime": timestamp(SINCE)}
+        launched = condition("Launched", "True", "Launched") | {"lastTransitionTime": format_time(SINCE)}
         status = {"providerID": "aws:///us-east-1a/i-0abc", "nodeName": "ip-10-0-0-1"}
         self.put(NodeClaim, held, status | {"conditions": [launched]})
         self.put(
@@ -135,7 +135,7 @@ class Town(NamedTuple):
             {"metadata": {"name": "gpus", "namespace": "ml"}, "spec": {"resourceGroups": [QUOTA]}},
             {"cloudReservations": [{"id": self.world.odcr, "state": "active", "total": 2, "available": 0}]},
         )
-        start = timestamp(SINCE)
+        start = format_time(SINCE)
         self.pod(
             "old",
             node="ip-10-0-0-1",
@@ -145,7 +145,7 @@ class Town(NamedTuple):
 
 
 def condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
-    at = timestamp(SINCE)
+    at = format_time(SINCE)
     return {
         "type": type_,
         "status": status,

@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 from broker.webpage.live import live_state
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -41,7 +41,7 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
     (claim,) = stack.all(NodeClaim)
     key = f"default/{pod}"
     end = stack.aws.reservation(block)["EndDate"]
-    drain = timestamp(end - minutes * MINUTE)
+    drain = format_time(end - minutes * MINUTE)
 
     def row() -> dict[str, Any]:
         placed: dict[str, Any] = page(stack, key)["placed"][0]
@@ -54,7 +54,7 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
     )
     (step,) = page(stack, key)["next"]
     assert step == (
-        f"its node drains from {drain} on, before Capacity Block {block} ends at {timestamp(end)}"
+        f"its node drains from {drain} on, before Capacity Block {block} ends at {format_time(end)}"
     )
     broker = stack.broker
     assert broker is not None and stack.current is not None

@@ -16,7 +16,6 @@ from broker.capacity.successors import HOLD
 from broker.commands.explain.live import LIVE
 from broker.commands.explain.reading import read
 from broker.commands.plan.claims import rows
-from broker.kube.conditions import timestamp
 from broker.oncall.idle_matches import idle_matches
 from broker.text import format_time
 from broker.webpage.live import live_state
@@ -39,7 +38,7 @@ def karpenters(stack: Stack, name: str, odcr: str, *, pool: str = "theirs") -> s
 
 
 def condition(type_: str, reason: str = "") -> dict[str, Any]:
-    at = timestamp(datetime.now(UTC))  # the API server's clock is the machine's
+    at = format_time(datetime.now(UTC))  # the API server's clock is the machine's
     return {
         "type": type_,
         "status": "True",

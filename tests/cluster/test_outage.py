@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.apis import names
-from broker.kube.conditions import timestamp
 from broker.oncall.metrics import REGISTRY
+from broker.text import format_time
 from tests.cluster.account import A
 from tests.cluster.stack import Stack
 from tests.cluster.test_mirror import printed, until_mirrored, writes
@@ -58,9 +58,9 @@ def test_it_shows_within_three_polls_and_goes_when_ec2_answers_again(stack: Stac
         poll(stack)
     for name in ("gpu", "plain"):
         condition = stack.until_class(names.RESERVATIONS_DESCRIBED, "False", name=name, reason="Unauthorized")
-        assert timestamp(last) in condition.message and "DescribeCapacityReservations" in condition.message
+        assert format_time(last) in condition.message and "DescribeCapacityReservations" in condition.message
         assert stack.class_condition(names.RESERVATIONS_RESOLVED, name).status == "True"  # type: ignore[union-attr]
-    until_mirrored(stack, odcr, staleSince=timestamp(last))
+    until_mirrored(stack, odcr, staleSince=format_time(last))
     assert printed(stack)[odcr]["Stale"]  # an age, which moves on
     assert REGISTRY.get_sample_value(UNREADABLE) == 1
     stack.tap.forget()

@@ -17,8 +17,8 @@ from broker.commands.explain.live import LIVE
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.reading import read
 from broker.kube.client import Request
-from broker.kube.conditions import timestamp
 from broker.kube.errors import Forbidden
+from broker.text import format_time
 from broker.webpage.details import Details, live_details
 from broker.webpage.nodes import PodAmounts
 from tests.cluster.account import A
@@ -134,7 +134,7 @@ def test_page_of_a_pod_has_the_events_of_the_schedulers_and_of_the_broker(stack:
                 "reason": "FailedScheduling",
                 "message": f"{message}: {name}",
                 "reportingComponent": writer,
-                "lastTimestamp": timestamp(stack.clock.now()),
+                "lastTimestamp": format_time(stack.clock.now()),
                 "count": 3,
             }
             stack.client.create(Event.KIND, event)

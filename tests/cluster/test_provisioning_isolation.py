@@ -21,9 +21,9 @@ from broker.apis.workloads import DaemonSet
 from broker.controllers.nodereservation import node_holds
 from broker.controllers.provisioning import existing, other_pools, pending, provisioner, reads, usage
 from broker.controllers.provisioning.report import FAILED
-from broker.kube.conditions import timestamp
 from broker.kube.manager import REASON
 from broker.placement import storage
+from broker.text import format_time
 from tests.cluster.everything import bodies, put
 from tests.cluster.objects import node_pool
 from tests.cluster.stack import Stack
@@ -46,7 +46,7 @@ def poisoned(item: object) -> bool:
 
 
 def timed(**condition: str) -> dict[str, str]:
-    at = timestamp(datetime.now(UTC))
+    at = format_time(datetime.now(UTC))
     return {"reason": "Test", "message": "", "lastTransitionTime": at, "lastProbeTime": at, **condition}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis.koordinator import KoordinatorReservation
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 from tests.cases import Case, cases
 from tests.cluster.rooms import rooms
 
@@ -30,7 +30,7 @@ def test_reservations_end_as_in_koordinator() -> None:
             )
             spec: dict[str, Any] = {"ttl": f"{row['ttl_s']}s"}
             if "expires_in_s" in row:
-                spec["expires"] = timestamp(began + oldest + timedelta(seconds=row["expires_in_s"]))
+                spec["expires"] = format_time(began + oldest + timedelta(seconds=row["expires_in_s"]))
             name = cluster.reservation(row["id"].lower(), cpu="100m", **spec)
             status = {"phase": row["phase"], "nodeName": "node-0", "allocatable": {"cpu": "100m"}}
             cluster.client.patch(KoordinatorReservation.KIND, name, {"status": status}, subresource="status")

@@ -22,9 +22,9 @@ from broker.apis.koordinator import (
 from broker.controllers.nodereservation import node_holds
 from broker.controllers.scheduler import loop
 from broker.kube.client import Request
-from broker.kube.conditions import timestamp
 from broker.kube.errors import Invalid, Unavailable
 from broker.kube.manager import REASON
+from broker.text import format_time
 from tests.cluster.rooms import Rooms, rooms
 from tests.cluster.taps import status_of
 
@@ -430,7 +430,7 @@ def test_a_reservation_ends_at_the_earlier_of_ttl_and_expires(cluster: Rooms) ->
     now = cluster.clock.now()
 
     def at(seconds: float) -> str:
-        return timestamp(now + timedelta(seconds=seconds))
+        return format_time(now + timedelta(seconds=seconds))
 
     cluster.reservation("by-ttl", ttl="60s", expires=at(7200))
     cluster.reservation("by-expires", ttl="1h", expires=at(60))

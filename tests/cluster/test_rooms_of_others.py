@@ -14,8 +14,8 @@ from broker.apis.godel import GodelReservation
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import Namespace
 from broker.apis.nos import CAPACITY, ElasticQuota
-from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
+from broker.text import format_time
 from tests.cluster.rooms import GODEL, KOORDINATOR, Rooms, rooms
 
 ALLOCATED = {"phase": "Available", "nodeName": "node-0", "allocatable": {"cpu": "2"}}
@@ -76,7 +76,7 @@ def written(cluster: Rooms) -> list[Any]:
 
 
 def test_objects_of_other_schedulers_are_not_written(cluster: Rooms) -> None:
-    foreign(cluster, timestamp(cluster.clock.now()))
+    foreign(cluster, format_time(cluster.clock.now()))
     before = written(cluster)
     cluster.start(scheduler_names="capacity-broker")
     own(cluster)
@@ -90,7 +90,7 @@ def test_objects_of_other_schedulers_are_not_written(cluster: Rooms) -> None:
 
 
 def test_they_are_written_once_their_names_are_served(cluster: Rooms) -> None:
-    foreign(cluster, timestamp(cluster.clock.now()))
+    foreign(cluster, format_time(cluster.clock.now()))
     cluster.start()
     cluster.until(lambda: not cluster.status("foreign").allocated, "allocated")
     cluster.until_used("default", {"cpu": "1"})
@@ -110,7 +110,7 @@ SCHEDULERS: tuple[tuple[str, str, dict[str, str]], ...] = (
 
 
 def test_a_name_is_left_to_its_own_scheduler_while_that_runs(cluster: Rooms) -> None:
-    foreign(cluster, timestamp(cluster.clock.now()))
+    foreign(cluster, format_time(cluster.clock.now()))
     for name, namespace, labels in SCHEDULERS:
         cluster.client.create(Namespace.KIND, {"metadata": {"name": namespace}})
         more: Any = {"namespace": namespace, "labels": labels, "scheduler": "default-scheduler"}

@@ -15,13 +15,13 @@ from broker.capacity.shortages import FIRST
 from broker.commands.explain import claims, reading
 from broker.commands.explain.options import ClaimForecast
 from broker.controllers.launch import published
-from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.idle_matches import idle_matches
 from broker.oncall.journal import recorded
 from broker.oncall.metrics import REGISTRY
+from broker.text import format_time
 from broker.webpage.live import live_state
 from local.demo.scheduling import schedule
 from providers.errors import ErrorClass, ProviderError
@@ -62,7 +62,7 @@ def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) ->
     assert (row["scope"], row["pool"], row["code"]) == ("pool", POOL, CODE)
     (shortage,) = explained(stack).shortages
     assert before - timedelta(seconds=1) <= shortage.since <= stack.clock.now()
-    assert row["until"] == timestamp(shortage.since + FIRST)
+    assert row["until"] == format_time(shortage.since + FIRST)
     writes = count(stack)
     stack.passes()
     assert count(stack) == writes == 1
@@ -106,7 +106,7 @@ def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack)
         for attempt in recorded(stack.get(NodeClaim, "c-0"))
         if attempt.code == CODE and attempt.outcome == "Refused"
     ]
-    begun = {timestamp(at) for at in (shown.since, alert.since, min(refused))}
+    begun = {format_time(at) for at in (shown.since, alert.since, min(refused))}
     assert begun == {row["since"]} and measured is not None
     assert int(measured) == int(first.since.timestamp())
     assert f"short since {row['since'][:10]}" in alert.description

@@ -25,9 +25,8 @@ from broker.commands.explain.reading import read
 from broker.commands.explain.situation import Situation
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
 from broker.oncall.journal import dump
-from broker.text import decode_time
+from broker.text import decode_time, format_time
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.aws.prices import PRICES
@@ -57,7 +56,7 @@ def ago(minutes: float) -> datetime:
 
 
 def condition(type_: str, status: str, reason: str, message: str, minutes: float) -> dict[str, Any]:
-    at = timestamp(ago(minutes))
+    at = format_time(ago(minutes))
     return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
@@ -205,7 +204,7 @@ def _waiting(name: str, *, minutes: float) -> Object:
         "name": name,
         "labels": {names.NODEPOOL: class_},
         "annotations": {names.ATTEMPTS: dump(attempts(name))},
-        "creationTimestamp": timestamp(ago(minutes)),
+        "creationTimestamp": format_time(ago(minutes)),
     }
     status = {"conditions": [condition("Launched", "False", *why, minutes=minutes - 1)]}
     body = {"metadata": metadata, "spec": _claim_spec(class_, P5 if class_ == "train" else G6)}
@@ -255,7 +254,7 @@ def running(place: str, type_: str, zone: str, id_: str, *, broken: bool) -> Ite
         names.ZONE: zone,
     }
     ready = condition(names.INITIALIZED_CONDITION, "True", "Initialized", "", 2000)
-    metadata = {"name": name, "labels": labels, "creationTimestamp": timestamp(ago(2000))}
+    metadata = {"name": name, "labels": labels, "creationTimestamp": format_time(ago(2000))}
     annotations = {names.DRAWS_FROM: "ml/gpus"} if type_ == P5 else {}
     yield Object(
         NodeClaim,
@@ -281,7 +280,7 @@ def pod_object(key: str, number: int) -> Object:
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
-        "creationTimestamp": timestamp(ago(21 - number)),
+        "creationTimestamp": format_time(ago(21 - number)),
     }
     if name.startswith("etl"):
         metadata["ownerReferences"] = [owner]
@@ -304,7 +303,7 @@ def cluster() -> Cluster:
         client.create(Namespace.KIND, {"metadata": {"name": namespace}})
     for model, body, status in objects():
         metadata = body["metadata"]
-        at = decode_time(metadata.get("creationTimestamp", timestamp(NOW))).timestamp()
+        at = decode_time(metadata.get("creationTimestamp", format_time(NOW))).timestamp()
         client.create(model.KIND, body)
         if status:
             client.patch(

@@ -24,11 +24,10 @@ from broker.commands.explain.situation import Situation
 from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
-from broker.kube.conditions import timestamp
 from broker.oncall.journal import attempt_id
 from broker.option_rules import wrong
 from broker.options import BadOptions
-from broker.text import InvalidText, counted, decode_duration, plain
+from broker.text import InvalidText, counted, decode_duration, format_time, plain
 
 COLUMNS: Final = {
     "count": "COUNT",
@@ -92,11 +91,11 @@ def stored(
 def published(situation: Situation, since: datetime) -> list[Problem]:
     """The problems that Kubernetes still has."""
     attempts = [a for a in situation.attempts if a.outcome not in _LAUNCHES and not is_turn(a)]
-    recorded_ = {(timestamp(attempt.at), attempt.code) for attempt in attempts}
+    recorded_ = {(format_time(attempt.at), attempt.code) for attempt in attempts}
     ids = {attempt_id(attempt) for attempt in attempts}
     problems = [_of_attempt(attempt) for attempt in attempts]
     for shortage in situation.shortages:
-        if (timestamp(shortage.last), shortage.code) not in recorded_:
+        if (format_time(shortage.last), shortage.code) not in recorded_:
             problems.append(
                 Problem(
                     at=shortage.last,
@@ -194,14 +193,14 @@ def _row(key: str, group: list[Problem]) -> dict[str, Any]:
         "count": len(group),
         "refused": sum(problem.outcome in _REFUSALS for problem in group),
         "skipped": sum(problem.skipped for problem in group),
-        "first": timestamp(group[0].at),
-        "last": timestamp(group[-1].at),
+        "first": format_time(group[0].at),
+        "last": format_time(group[-1].at),
         "pools": sorted({problem.pool for problem in group}),
         "class": result.class_,
         "code": result.code,
         "message": result.message,
         "request_id": result.request_id,
-        "result_at": timestamp(result.at),
+        "result_at": format_time(result.at),
     }
 
 

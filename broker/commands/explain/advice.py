@@ -260,9 +260,8 @@ def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
             )
     for obj in situation.reservations:
         if obj.status.capacity_reservation_lifecycle_state == "Failed":
-            where = f" -n {obj.namespace}" if obj.namespace else ""
             yield (
-                f"kubectl describe {obj.KIND.plural.removesuffix('s')}{where} {obj.name}",
+                f"kubectl describe {reserved_of(obj).resource}",
                 "it has failed: its conditions have the field and the remedy",
             )
 

@@ -1,13 +1,15 @@
-"""Facts of a Kubernetes Event: when and how often it happened, what it is about, and who wrote it."""
+"""Kubernetes Events: when and how often each happened, what it is about, who wrote it, and its row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from broker.apis import names
 from broker.apis.core import Event, Pod
 from broker.oncall.pod_reports import NOMINATED, PodReport, of_event
+from broker.text import format_time
 from providers.names import MANAGER
 
 # Karpenter's component in its events, and its and the broker's reason for a pod without a node.
@@ -52,3 +54,26 @@ def concerned(event: Event) -> tuple[str, str]:
     """Kind and key of the object that an event is about."""
     about = event.involved_object
     return about.kind, "/".join(filter(None, (about.namespace, about.name)))
+
+
+def event_rows(events: Iterable[Event], most: int) -> list[dict[str, Any]]:
+    """The last events, the newest first. Equal ones are one row with their number and the last time;
+    attempts have rows of their own.
+    """
+    dated = [(at, e) for e in events if (at := happened(e)) and names.ATTEMPT_IDS not in e.annotations]
+    equal: dict[tuple[str, ...], list[tuple[datetime, Event]]] = {}
+    for at, event in sorted(dated, key=lambda pair: pair[0]):
+        key = (event.type, event.reason, " ".join(concerned(event)), event.message)
+        equal[key] = [*equal.pop(key, ()), (at, event)]
+    return [
+        {
+            "at": format_time(members[-1][0]),
+            "type": type_,
+            "reason": reason,
+            "about": subject,
+            "message": message,
+            "count": (count := sum(times(event) for _, event in members)),
+            "times": f"{count} times" if count > 1 else None,
+        }
+        for (type_, reason, subject, message), members in [*equal.items()][: -most - 1 : -1]
+    ]

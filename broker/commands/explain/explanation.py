@@ -21,17 +21,16 @@ from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.reasons import CLASS_NOT_FOUND, WITHOUT_OPTION
 from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
-from broker.commands.explain.event_facts import concerned, happened
+from broker.commands.explain.event_facts import event_rows
 from broker.commands.explain.shown_rows import full_of, full_row, relative, shown_rows, situation_pools
 from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.explain.slot_rows import slot_state, users_of_slots
 from broker.commands.output import age, shortage_row
-from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import created
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
-from broker.text import counted, with_unpriced
+from broker.text import counted, format_time, with_unpriced
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
 CLAIMS: Final = 12
@@ -158,7 +157,7 @@ def explain(situation: Situation, subject: Object | None = None) -> Explanation:
         "slots": [*users_of_slots(situation, subject)],
         "waiting": [_waits(claim, situation.now) for claim in situation.waiting_claims],
         "tried": _tried(situation.attempts),
-        "events": list(_events(situation)),
+        "events": event_rows(situation.events, EVENTS),
         "costs": list(costs(situation)),
     }
     parts["do"] = advice(situation, subject)
@@ -180,7 +179,7 @@ def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
         waits += f", the oldest for {age(situation.now - min(created(c, situation.now) for c in waiting))}"
     if pods := situation.waiting_pods:
         waits = f"{counted(len(pods), 'pod waits', 'pods wait')}; {waits}"
-    since = f", since {timestamp(short[0].since)}" if short else ""
+    since = f", since {format_time(short[0].since)}" if short else ""
     listed = [*rows]
     dollars = f"{sum(row['usd_hour'] or 0 for row in listed):.2f} $/h"
     cost = f"{with_unpriced(dollars, sum(row['unpriced'] for row in listed))} idle or outside reservations"
@@ -213,7 +212,7 @@ def _broken_state(situation: Situation) -> Iterator[dict[str, Any]]:
     if rows := situation.broken:
         paid = counted(sum(bool(row.reservation) for row in rows), "paid slot")
         state = counted(len(rows), "node is broken", "nodes are broken")
-        since = timestamp(min(row.since for row in rows))
+        since = format_time(min(row.since for row in rows))
         where = f"in {paid}: see Broken"
         yield {"kind": "", "object": "nodes", "state": state, "since": since, "message": where}
 
@@ -229,7 +228,7 @@ def _pod_state(situation: Situation) -> Iterator[dict[str, Any]]:
             "kind": "",
             "object": "pods",
             "state": count,
-            "since": oldest and timestamp(oldest),
+            "since": oldest and format_time(oldest),
             "message": where,
         }
 
@@ -248,14 +247,14 @@ def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
         "kind": obj.KIND.kind,
         "object": obj.key,
         "state": f"{condition_.type}={condition_.status} {condition_.reason}",
-        "since": since and timestamp(since),
+        "since": since and format_time(since),
         "message": condition_.message,
     }
 
 
 def _broken(row: BrokenNode, now: datetime) -> dict[str, Any]:
     """A broken node: what is broken, what is next and when, and what its slot costs meanwhile."""
-    at = row.next_at and timestamp(row.next_at)
+    at = row.next_at and format_time(row.next_at)
     when = f" ({relative(row.next_at, now)})" if row.next_at else ""
     sign = f"{row.sign}: {row.message}" if row.message else row.sign
     return {
@@ -267,7 +266,7 @@ def _broken(row: BrokenNode, now: datetime) -> dict[str, Any]:
         "slot": row.reservation or "outside reservations",
         "sign": row.sign,
         "message": row.message,
-        "since": timestamp(row.since),
+        "since": format_time(row.since),
         "for": age(now - row.since),
         "next": row.next,
         "next_at": at,
@@ -284,7 +283,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
         "class": claim.spec.node_class_ref.name,
         "nodepool": claim.labels.get(names.NODEPOOL, ""),
         "pods": pods_of(claim),
-        "since": claim.metadata.creation_timestamp and timestamp(claim.metadata.creation_timestamp),
+        "since": claim.metadata.creation_timestamp and format_time(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
         "reason": reason,
         "message": message,
@@ -298,7 +297,7 @@ def pod_waits(pod: WaitingPod, now: datetime) -> dict[str, Any]:
         "owner": pod.owner,
         "nodepool": pod.node_pool,
         "claim": pod.claim,
-        "since": pod.since and timestamp(pod.since),
+        "since": pod.since and format_time(pod.since),
         "for": age(now - (pod.since or now)),
         "reason": pod.reason,
         "message": pod.message,
@@ -337,8 +336,8 @@ def _tried(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
                 "code": code,
                 "class": str(last.class_ or ""),
                 "times": len(group),
-                "first": timestamp(group[0].at),
-                "last": timestamp(last.at),
+                "first": format_time(group[0].at),
+                "last": format_time(last.at),
                 "message": last.message,
                 "result": ": ".join(filter(None, (code, last.instance_id or last.message))),
                 "request_id": last.request_id,
@@ -347,21 +346,6 @@ def _tried(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: (row["last"], row["pool"]), reverse=True)
-
-
-def _events(situation: Situation) -> Iterator[dict[str, Any]]:
-    """The broker's last events, the newest first; attempts have rows of their own."""
-    shown = [event for event in situation.events if names.ATTEMPT_IDS not in event.annotations]
-    for event in shown[: -EVENTS - 1 : -1]:
-        at = happened(event)
-        yield {
-            "at": at and timestamp(at),
-            "type": event.type,
-            "reason": event.reason,
-            "about": " ".join(concerned(event)),
-            "message": event.message,
-            "count": event.count or 1,
-        }
 
 
 def _next(situation: Situation) -> Iterator[str]:

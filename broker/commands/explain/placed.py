@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.core import Event, Pod
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.commands.explain.event_facts import concerned, happened, times
+from broker.commands.explain.event_facts import concerned, event_rows
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import end_of
 from broker.commands.output import age
-from broker.kube.conditions import timestamp
 from broker.oncall.broken import BrokenNode
 from broker.oncall.slot_holders import SlotUse, holder, leaving, workloads_on
 from broker.reservations.claims import occupied_odcr
@@ -36,7 +34,7 @@ def placed(situation: Situation, pod: Pod) -> Explanation:
         parts={
             "placed": [place_row(situation, claim)] if claim is not None else [],
             "do": _command_of(pod, claim, broken),
-            "events": [*last_events(situation, pod, claim)],
+            "events": last_events(situation, pod, claim),
         },
         next=[*_next_of_node(pod, claim, broken, use)],
         unread=situation.unread,
@@ -70,7 +68,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "draws_from": user.owner,
         "pods": [pod.key for pod in pods],
         "usd_hour": situation.price_of(claim),
-        "since": user.since and timestamp(user.since),
+        "since": user.since and format_time(user.since),
         "where": f"{claim.name}\n{type_} in {zone}",
         "slot": f"{slot or 'outside reservations'}{owned}\n{kind}".rstrip(),
         "beside": abridged([pod.key for pod in pods], 3),
@@ -105,26 +103,8 @@ def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode])
     return [{"command": f"kubectl describe pod -n {pod.namespace} {pod.name}", "why": "its state and events"}]
 
 
-def last_events(situation: Situation, pod: Pod, claim: NodeClaim | None) -> Iterator[dict[str, Any]]:
-    """The last events of the broker, of Karpenter and of the scheduler about the pod and its claim, the
-    newest first. Equal ones are one row with their number and the last time.
-    """
+def last_events(situation: Situation, pod: Pod, claim: NodeClaim | None) -> list[dict[str, Any]]:
+    """The last events of the broker, of Karpenter and of the scheduler about the pod and its claim."""
     about = {(Pod.KIND.kind, pod.key)} | ({(NodeClaim.KIND.kind, claim.name)} if claim is not None else set())
-    equal: dict[tuple[str, ...], list[Event]] = defaultdict(list)
-    for event in (*situation.events, *situation.karpenter_events, *situation.scheduler_events):
-        if concerned(event) in about and happened(event) and names.ATTEMPT_IDS not in event.annotations:
-            key = (event.type, event.reason, " ".join(concerned(event)), event.message)
-            equal[key].append(event)
-    rows = [
-        {
-            "at": timestamp(max(at for event in members if (at := happened(event)))),
-            "type": type_,
-            "reason": reason,
-            "about": subject,
-            "message": message,
-            "count": (count := sum(times(event) for event in members)),
-            "times": f"{count} times" if count > 1 else None,
-        }
-        for (type_, reason, subject, message), members in equal.items()
-    ]
-    yield from sorted(rows, key=lambda row: str(row["at"]), reverse=True)[:MOST_EVENTS]
+    events = (*situation.events, *situation.karpenter_events, *situation.scheduler_events)
+    return event_rows((event for event in events if concerned(event) in about), MOST_EVENTS)

@@ -108,7 +108,7 @@ class PodExplainer:
                 "options": list(options.rows) if options is not None else [],
                 "slots": [line for use, role in slots for line in slot_rows(use, situation.now, role)],
                 "do": best_advice(part, row, () if unfit else rows),
-                "events": [*last_events(situation, pod, claim)],
+                "events": last_events(situation, pod, claim),
             },
             shown={"options": format_options(options.rows) if options is not None else []},
             next=[UNFIT if unfit else ROOM] if unfit or room else [*_next(row, claim, chosen, options)],

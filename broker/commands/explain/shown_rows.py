@@ -13,11 +13,10 @@ from typing import Any, Final
 from broker.capacity.entitlement import RESERVATION_FULL
 from broker.commands.explain.situation import Situation
 from broker.commands.output import age
-from broker.kube.conditions import timestamp
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
 from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row, told
-from broker.text import abridged, decode_time, plain
+from broker.text import abridged, decode_time, format_time, plain
 
 Row = Mapping[str, Any]
 MOST_NAMED: Final = 1
@@ -64,7 +63,7 @@ def full_of(situation: Situation) -> list[FullReservations]:
 
 def full_row(full: FullReservations, now: datetime) -> dict[str, Any]:
     """Full reservations that pods wait for, with the fields of a shortage, for a machine."""
-    since = full.since and timestamp(full.since)
+    since = full.since and format_time(full.since)
     return {
         "scope": "reservation",
         "pool": ", ".join(full.ids),

@@ -10,7 +10,6 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.meta import Object
 from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.output import age
-from broker.kube.conditions import timestamp
 from broker.oncall.slot_holders import SlotUse, SlotUser
 from broker.text import abridged, counted, format_time
 
@@ -34,7 +33,7 @@ def slot_state(situation: Situation, mirror: OnDemandCapacityReservation) -> Ite
         "kind": "EC2 reservation",
         "object": mirror.name,
         "state": mirror.status.state,
-        "since": begins and timestamp(begins),
+        "since": begins and format_time(begins),
         "message": use.summary if use is not None else _ended(situation, mirror),
     }
 
@@ -83,7 +82,7 @@ def end_of(user: SlotUser) -> dict[str, Any]:
     """When the user leaves its slot, and why."""
     end = f"{format_time(user.until).replace('T', ' ')}: {user.why}" if user.until else user.why
     return {
-        "until": user.until and timestamp(user.until),
+        "until": user.until and format_time(user.until),
         "why_until": user.why,
         "end": end or "not known",
     }
@@ -94,7 +93,7 @@ def _user(user: SlotUser, now: datetime) -> dict[str, Any]:
         "claim": user.claim,
         "pods": list(user.pods),
         "draws_from": user.owner,
-        "since": user.since and timestamp(user.since),
+        "since": user.since and format_time(user.since),
         "holder": f"{user.named}{f', draws from {user.owner}' if user.owner else ''}",
         "for": age(now - user.since) if user.since else None,
         **end_of(user),

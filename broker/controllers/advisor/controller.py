@@ -32,11 +32,10 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nodeclass.status import INVALID_SPEC
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.conditions import timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
-from broker.text import counted
+from broker.text import counted, format_time
 
 RECHECK = 300.0
 SOON = 1.0
@@ -233,7 +232,7 @@ class Advisor:
         intent = self._intent(fresh, present, spec, resolved, untaggable=untaggable)
         record = terms.written(intent.record, intent.advice.terms)
         if record != Record():
-            record = replace(record, at=timestamp(self._clock.now()))
+            record = replace(record, at=format_time(self._clock.now()))
         body: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": fresh.metadata.resource_version,

@@ -13,12 +13,13 @@ from typing import Any, Final
 from broker.apis.meta import Condition, ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import LARGEST_AMOUNT, written
-from broker.kube.conditions import condition_body, set_conditions, timestamp
+from broker.kube.conditions import condition_body, set_conditions
 from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.conditions import ReservationFacts
 from broker.reservations.sizing import ACCELERATORS
+from broker.text import format_time
 from providers.model import Odcr
 
 Json = dict[str, Any]
@@ -148,7 +149,7 @@ def _cloud(flavor: str, odcr: Odcr) -> Json:
         entry["ownerID"] = odcr.owner_id
     for name, moment in (("start", odcr.start), ("end", odcr.end)):
         if moment is not None:
-            entry[name] = timestamp(moment)
+            entry[name] = format_time(moment)
     return entry
 
 

@@ -21,9 +21,8 @@ from broker.controllers.claim_status import since
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.kube.conditions import timestamp
 from broker.placement.disruption_pods import active, owned_by
-from broker.text import InvalidText, decode_duration
+from broker.text import InvalidText, decode_duration, format_time
 from providers.model import Instance
 
 NEVER: Final = "Never"
@@ -121,7 +120,7 @@ def fields(node: ManagedNode, last: datetime | None) -> dict[str, Any]:
     known = node.claim.status.last_pod_event_time
     if last is None or (known is not None and last - known < QUIET):
         return {}
-    return {"lastPodEventTime": timestamp(last)}
+    return {"lastPodEventTime": format_time(last)}
 
 
 def stamps(node: ManagedNode, ready: LaunchClass | None) -> dict[str, str]:

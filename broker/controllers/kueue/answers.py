@@ -26,12 +26,11 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.kueue import CheckState, PodSetTemplate, Workload
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
-from broker.kube.conditions import timestamp
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import WAITS, identity
 from broker.reservations.sizing import amount_text
 from broker.reservations.workloads import assigned
-from broker.text import counted, quantity
+from broker.text import counted, format_time, quantity
 
 Json = dict[str, Any]
 
@@ -183,13 +182,13 @@ def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> 
         "name": check,
         "state": answer.state,
         "message": answer.message,
-        "lastTransitionTime": timestamp(now),
+        "lastTransitionTime": format_time(now),
     }
     if answer.updates:
         entry["podSetUpdates"] = [{"name": name, **update} for name, update in answer.updates.items()]
     status: Json = {"admissionChecks": [entry]}
     if answer.state == "Retry":
-        status["requeueState"] = {"requeueAt": timestamp(now - SKEW)}
+        status["requeueState"] = {"requeueAt": format_time(now - SKEW)}
     return {"metadata": identity(workload), "status": status}
 
 
@@ -197,5 +196,5 @@ def parked_body(workload: Workload, check: str, why: str, now: datetime, until: 
     """The status, for server-side apply, of a workload that the check evicted. It stays out of Kueue's queue
     until the broker removes `requeueAt`. Kueue's own apply cannot remove another manager's field."""
     parked = body(workload, check, pending(why), now)
-    parked["status"]["requeueState"] = {"requeueAt": timestamp(until)}
+    parked["status"]["requeueState"] = {"requeueAt": format_time(until)}
     return parked

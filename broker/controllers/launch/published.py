@@ -21,11 +21,10 @@ import structlog
 from broker.apis.core import ConfigMap
 from broker.capacity.shortages import Scope, ScopeKind, Shortage, Shortages
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.kube.published import read_data
-from broker.text import decode_object, decode_time
+from broker.text import decode_object, decode_time, format_time
 from providers.errors import CLASSES
 
 NAME: Final = "capacity-broker-shortages"
@@ -126,10 +125,10 @@ def _entries(shortages: Shortages, now: datetime) -> Entries:
         str(shortage.scope): {
             "class": shortage.class_.value,
             "code": shortage.code,
-            "since": timestamp(shortage.since),
-            "last": timestamp(shortage.last),
-            "nextTry": timestamp(shortage.next_try),
-            "until": timestamp(shortage.until),
+            "since": format_time(shortage.since),
+            "last": format_time(shortage.last),
+            "nextTry": format_time(shortage.next_try),
+            "until": format_time(shortage.until),
             "step": str(shortage.step),
             "free": str(shortage.free),
             "message": shortage.message[:MESSAGE],

@@ -180,7 +180,7 @@ class Reporter:
         )
 
     def record_event(
-        self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
+        self, claim: NodeClaim, type_: EventType, reason: str, message: str, attempts: Iterable[Attempt] = ()
     ) -> None:
         """Records an event on the claim, and a warning also on its pods, with the AWS request ids."""
         attempts = list(attempts)
@@ -188,9 +188,8 @@ class Reporter:
         text = f"{message} (AWS request {', '.join(ids)})" if ids else message
         marks = {names.ATTEMPT_IDS: ",".join(map(attempt_id, attempts)), names.AWS_REQUESTS: ",".join(ids)}
         marks = {key: value for key, value in marks.items() if value}
-        type_: EventType = "Normal" if kind == "Normal" else "Warning"
         self._recorder.event(claim, type_, reason, text, annotations=marks)
-        if kind == "Normal":
+        if type_ == "Normal":
             return
         for pod in self._pods_for(claim):
             # Without the ids, which differ with each attempt: the same cause is written once.

@@ -18,8 +18,8 @@ from broker.capacity.model import Misfit, Resolved, Selection
 from broker.capacity.reasons import shown_selection
 from broker.controllers.claim_status import OF_LAUNCHES
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.kube.conditions import condition_body, remove_condition, set_conditions, timestamp
-from broker.text import abridged, counted
+from broker.kube.conditions import condition_body, remove_condition, set_conditions
+from broker.text import abridged, counted, format_time
 from providers.errors import ProviderError
 from providers.model import Odcr
 
@@ -88,7 +88,7 @@ def described(
 ) -> ConditionUpdate | None:
     """The condition about an EC2 that cannot be read, or that can be read again; None if it always could."""
     if error is not None:
-        last = f"since {timestamp(since)}, so their slots may have changed" if since else "yet"
+        last = f"since {format_time(since)}, so their slots may have changed" if since else "yet"
         return ConditionUpdate(
             type=names.RESERVATIONS_DESCRIBED,
             status="False",
@@ -105,7 +105,7 @@ def described(
 def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> ConditionUpdate:
     status: ConditionStatus = "False"
     starting = "; ".join(
-        f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
+        f"{odcr.id} is {odcr.state}" + (f" until {format_time(odcr.start)}" if odcr.start else "")
         for odcr in resolved.pending
     )
     if selection.preference == "none" or selection == Selection():
@@ -217,9 +217,9 @@ def _row(odcr: Odcr) -> dict[str, Any]:
         "totalInstanceCount": odcr.total,
         "availableInstanceCount": odcr.available,
     }
-    return row | ({"endTime": timestamp(odcr.end)} if odcr.end else {})
+    return row | ({"endTime": format_time(odcr.end)} if odcr.end else {})
 
 
 def _slots(odcr: Odcr) -> str:
-    ends = f" until {timestamp(odcr.end)}" if odcr.end else ""
+    ends = f" until {format_time(odcr.end)}" if odcr.end else ""
     return f"{odcr.id} {odcr.instance_type} {odcr.zone} {odcr.available}/{odcr.total}{ends}"

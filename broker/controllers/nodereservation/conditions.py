@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.apis import koordinator as koord
 from broker.apis.core import Pod
 from broker.apis.meta import ConditionStatus
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 
 Json = dict[str, Any]
 Conditions = Iterable[koord.ReservationCondition]
@@ -68,7 +68,7 @@ def _body(condition: koord.ReservationCondition) -> Json:
     if condition.message:
         body["message"] = condition.message
     if condition.last_probe_time is not None:
-        body["lastProbeTime"] = timestamp(condition.last_probe_time)
+        body["lastProbeTime"] = format_time(condition.last_probe_time)
     if condition.last_transition_time is not None:
-        body["lastTransitionTime"] = timestamp(condition.last_transition_time)
+        body["lastTransitionTime"] = format_time(condition.last_transition_time)
     return body

@@ -21,7 +21,6 @@ from broker.controllers.inventory import InventoryCache
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
@@ -169,4 +168,4 @@ def _name(odcr: Odcr) -> str:
 
 
 def _end(odcr: Odcr) -> str:
-    return timestamp(odcr.end) if odcr.end else ""
+    return format_time(odcr.end) if odcr.end else ""

@@ -278,8 +278,7 @@ class OdcrProvisioner:
         """Adds the state of this process, the namespace's quotas and its resource group."""
         group_arn, frozen = reading.claimant.group_arn, reading.desired.frozen
         if group_arn and group_arn not in groups and not reading.reservation.deleting:
-            why = f"the members of group {group_arn} are unknown, and they may be enough"
-            frozen = frozen or why
+            frozen = frozen or f"the members of group {group_arn} are unknown, and they may be enough"
         if unread := self._ledger.problem():  # the invalid entry may concern an ODCR to release
             frozen = frozen or unread.message
         reservation, terms = reading.reservation, reading.desired.terms

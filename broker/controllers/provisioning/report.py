@@ -98,11 +98,12 @@ class PodReporter:
             elif self._last.pop((pod.uid, topic), None) is not None:
                 self._recorder.ended(pod, topic)
 
-    def _record(self, pod: Waiting, type_: str, reason: str, message: str, *, topic: str = TOPIC) -> None:
+    def _record(
+        self, pod: Waiting, type_: EventType, reason: str, message: str, *, topic: str = TOPIC
+    ) -> None:
         if self._last.get((pod.uid, topic)) == message:
             return
-        kind: EventType = "Normal" if type_ == "Normal" else "Warning"
-        if self._recorder.event(pod, kind, reason, message, topic=topic):
+        if self._recorder.event(pod, type_, reason, message, topic=topic):
             self._last[pod.uid, topic] = message
 
 

@@ -24,11 +24,12 @@ from broker.controllers.nodereservation.conditions import (
 from broker.controllers.nominations import write_nomination
 from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.client import DRY_RUN
-from broker.kube.conditions import changed, timestamp
+from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.refusals import ask_first
 from broker.placement.holds import Consumption, Hold
+from broker.text import format_time
 
 Json = dict[str, Any]
 P = TypeVar("P", Pod, koord.KoordinatorReservation)
@@ -126,7 +127,7 @@ class PlacementWriter:
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": timestamp(since or self._clock.now()),
+            "lastTransitionTime": format_time(since or self._clock.now()),
         }
         self._client.patch(
             Pod.KIND,
@@ -139,9 +140,9 @@ class PlacementWriter:
         self._recorder.event(pod, "Warning", FAILED, message)
 
     def nominate(self, pod: Pod, node: str) -> None:
-        """Shows the node that becomes free for the pod."""
+        """Shows the node that becomes free for the pod; none: then the pod may get a new one."""
         if pod.status.nominated_node_name != node:
-            write_nomination(self._client, pod, node)
+            write_nomination(self._client, pod, node or None)
 
     def preempted(self, victims: Sequence[Pod], *, by: Pod, node: str) -> None:
         """Reports the evicted pods in kube-scheduler's words.
@@ -151,11 +152,6 @@ class PlacementWriter:
         for victim in victims:
             text = f"Preempted by pod {by.uid} on node {node}"
             self._recorder.event(victim, "Normal", "Preempted", text)
-
-    def unnominate(self, pod: Pod) -> None:
-        """Removes a node that does not become free for the pod after all: then the pod may get a new one."""
-        if pod.status.nominated_node_name:
-            write_nomination(self._client, pod, None)
 
     def blocked(self, pod: Pod, victims: Sequence[Pod], why: str) -> None:
         """Reports pods that cannot be evicted for the pod."""

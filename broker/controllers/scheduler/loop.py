@@ -270,7 +270,7 @@ class PodScheduler:
 
     def _unnominate(self, pods: Iterable[Pod]) -> None:
         for pod in pods:
-            self._writer.unnominate(pod)
+            self._writer.nominate(pod, "")
 
     def _bind_all(self, places: Sequence[FoundPlace]) -> None:
         """Raises ApiError if the first pod is not bound. Others that are not are tried again soon.

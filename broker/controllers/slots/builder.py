@@ -171,14 +171,13 @@ class SlotSnapshotBuilder:
         assumed: AssumedSlots,
         slot_pools: Mapping[str, SlotPool],
     ) -> list[SlotRequest]:
-        return [
-            *nominated_requests(
-                [claim for claim in self._caches.claims.list() if claim.uid in planning],
-                assumed.nominated_slots,
-                {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in slot_pools},
-                queue=lambda claim: drawn(draw_requests((claim,)), snapshot.rights)[0].get(claim.uid, ""),
-            )
-        ]
+        requests = nominated_requests(
+            [claim for claim in self._caches.claims.list() if claim.uid in planning],
+            assumed.nominated_slots,
+            {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in slot_pools},
+            queue=lambda claim: drawn(draw_requests((claim,)), snapshot.rights)[0].get(claim.uid, ""),
+        )
+        return [*requests]
 
     def _clusters(
         self,

@@ -57,26 +57,19 @@ class EntitlementReader:
             return True
         if reads.synced() and (empty or snapshot.odcrs.known):
             return True
-        unread = [informer for informer in reads.named.values() if not informer.complete]
-        refused = bool(unread) and all(informer.forbidden for informer in unread)
+        unread = {name: informer for name, informer in reads.named.items() if not informer.complete}
+        refused = bool(unread) and all(informer.forbidden for informer in unread.values())
         over = refused and self._slots.clock.monotonic() - self._began > PATIENCE.total_seconds()
-        self._log(over=over)
-        return over
-
-    def _log(self, *, over: bool) -> None:
-        """Logs once that launches are paused for kinds that cannot be read, and once that they continue."""
-        named = self._slots.reads.named
-        unread = {name: informer for name, informer in named.items() if not informer.complete}
         step = "launches continue without it" if over else "launches are paused"
-        if step in self._logged or not (over or any(informer.error for informer in unread.values())):
-            return
-        self._logged.add(step)
-        _log.warning(
-            f"reservation ownership unknown; {step}",
-            longest_seconds=PATIENCE.total_seconds(),
-            unread={name: informer.error or "not read yet" for name, informer in unread.items()},
-            advice="the broker's role must let it list and watch these kinds",
-        )
+        if step not in self._logged and (over or any(informer.error for informer in unread.values())):
+            self._logged.add(step)
+            _log.warning(
+                f"reservation ownership unknown; {step}",
+                longest_seconds=PATIENCE.total_seconds(),
+                unread={name: informer.error or "not read yet" for name, informer in unread.items()},
+                advice="the broker's role must let it list and watch these kinds",
+            )
+        return over
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], snapshot: Snapshot, machines: Mapping[str, DrawRequest] = {}

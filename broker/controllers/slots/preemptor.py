@@ -200,14 +200,6 @@ class Preemptor:
             RECLAIMED.labels(str(reason)).inc()
 
 
-# Kueue's reasons in words.
-REASONS: Final[Mapping[Reason, str]] = {
-    Reason.IN_QUEUE: "prioritization in the reservation",
-    Reason.RECLAIM: "reclamation within the cohort",
-    Reason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
-}
-
-
 def _outcome(claim: NodeClaim) -> ConditionUpdate | None:
     """The condition of a claim that is no longer nominated; None until its labels show where it runs."""
     slot = claim.labels.get(names.RESERVATION_ID)
@@ -232,8 +224,7 @@ def _preempted(preemptor: str, claim: NodeClaim, cause: Victim | Eviction) -> st
     slot_text = (
         f": it {'has' if cause.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
     )
-    reason = f"{REASONS[cause.reason]} ({cause.reason})"
-    return f"Preempted to accommodate {preemptor} due to {reason}{slot_text}; {_paths(cause)}"
+    return f"Preempted to accommodate {preemptor} due to {cause.reason.text}{slot_text}; {_paths(cause)}"
 
 
 def _paths(cause: Victim | Eviction) -> str:

@@ -8,13 +8,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.situation import Situation
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 
 NOW = datetime(2026, 11, 28, 8, 0, tzinfo=UTC)
 
 
 def claim(name: str, group: str, minutes: int) -> NodeClaim:
-    metadata = {"name": name, "creationTimestamp": timestamp(NOW - timedelta(minutes=minutes))}
+    metadata = {"name": name, "creationTimestamp": format_time(NOW - timedelta(minutes=minutes))}
     return NodeClaim.decode({"metadata": metadata, "spec": {"nodeClassRef": {"group": group, "name": "gpu"}}})
 
 

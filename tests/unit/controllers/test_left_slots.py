@@ -14,7 +14,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.left_slots import LeftSlots, slots_of_claims
 from broker.kube.cache import Cache
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 from tests.support.clock import FakeClock
 
 pytestmark = pytest.mark.covers("FUL-06")
@@ -40,7 +40,7 @@ class World:
         self.released += 1
 
     def at(self, seconds: float = 0) -> str:
-        return timestamp(self.clock.now() + timedelta(seconds=seconds))
+        return format_time(self.clock.now() + timedelta(seconds=seconds))
 
     def body(
         self, name: str, odcr: str, *, pool: str = "a", group: str = names.KARPENTER_AWS

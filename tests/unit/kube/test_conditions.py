@@ -18,8 +18,8 @@ from broker.kube.conditions import (
     remove_condition,
     remove_finalizer,
     set_conditions,
-    timestamp,
 )
+from broker.text import format_time
 from local.kube.patches import merge
 from tests.support.kube_server import Thing, thing
 
@@ -84,7 +84,7 @@ def test_a_condition_is_sent_with_every_required_field_and_whole_seconds() -> No
 
 
 def test_times_are_written_in_utc() -> None:
-    assert timestamp(THEN) == "2026-01-01T12:00:00Z"
+    assert format_time(THEN) == "2026-01-01T12:00:00Z"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from broker.controllers.advisor.terms import (
     tag_term,
     written,
 )
-from broker.kube.conditions import timestamp
+from broker.text import format_time
 from providers.model import Odcr
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -175,14 +175,14 @@ def test_a_recorded_term_that_a_user_repeats_becomes_the_users() -> None:
 @pytest.mark.covers("KRP-31")
 def test_removals_are_counted_only_within_a_time_and_for_one_request() -> None:
     term: Term = {"id": "cr-000"}
-    record = Record(terms=(term,), request="a", at=timestamp(NOW))
+    record = Record(terms=(term,), request="a", at=format_time(NOW))
     for count in range(1, PATIENCE + 1):
         record = checked(record, [term], request="a", now=NOW)
         assert record.removed == count
     assert record.yielded
     assert checked(record, [term], request="a", now=NOW) == record
     assert not checked(record, [term], request="b", now=NOW).yielded
-    once = Record(terms=(term,), request="a", removed=2, at=timestamp(NOW))
+    once = Record(terms=(term,), request="a", removed=2, at=format_time(NOW))
     assert checked(once, [term], request="a", now=NOW + REMOVAL_MEMORY + timedelta(seconds=1)).removed == 1
     assert checked(once, [], request="a", now=NOW) == once
 
@@ -198,7 +198,7 @@ def test_an_empty_record_is_a_record() -> None:
 
 @pytest.mark.covers("KRP-31")
 def test_a_record_round_trips() -> None:
-    whole = Record(terms=({"id": "cr-1"},), request=ARN, removed=2, by="argocd", at=timestamp(NOW))
+    whole = Record(terms=({"id": "cr-1"},), request=ARN, removed=2, by="argocd", at=format_time(NOW))
     assert load(whole.dump()) == whole
     assert written(whole, []) == replace(whole, terms=())  # the removing manager is kept
     assert written(replace(whole, removed=0), []) == Record()

@@ -31,7 +31,6 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Ec2Reads, SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
-from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK
@@ -40,6 +39,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
+from broker.text import format_time
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from providers.model import Gpu, InstanceType, Odcr
@@ -502,7 +502,7 @@ def test_kueue_keeps_the_quota_until_the_time_of_a_retry() -> None:
         "name": CHECK,
         "state": "Retry",
         "message": "",
-        "lastTransitionTime": timestamp(world.clock.now()),
+        "lastTransitionTime": format_time(world.clock.now()),
         "requeueAfterSeconds": 60,
     }
     body: Json = {"metadata": {"name": "one", "namespace": "team"}, "status": {"admissionChecks": [entry]}}
@@ -619,7 +619,7 @@ def test_a_requeue_time_of_another_check_is_kept() -> None:
     assert world.check_states("one") == ["Retry"]
     assert world.kueue.decides("one", namespace="team") == "evicted"
     foreign: Json = {
-        "status": {"requeueState": {"requeueAt": timestamp(world.clock.now() + timedelta(hours=1))}}
+        "status": {"requeueState": {"requeueAt": format_time(world.clock.now() + timedelta(hours=1))}}
     }
     world.kueue.client.patch(Workload.KIND, "one", foreign, namespace="team", subresource="status")
     before = world.kueue.raw(Workload, "one", "team")

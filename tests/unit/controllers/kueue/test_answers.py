@@ -26,8 +26,8 @@ from broker.controllers.kueue.answers import (
 from broker.controllers.kueue.queues import cycle
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
 from broker.kube.cache import Cache
-from broker.kube.conditions import timestamp
 from broker.quota.usage import ReservationKey
+from broker.text import format_time
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -185,7 +185,7 @@ def test_retry_has_no_future_time() -> None:
     (check,) = body_["status"]["admissionChecks"]
     assert (check["state"], check["message"]) == ("Retry", "flavor h100: no room")
     assert "requeueAfterSeconds" not in check
-    assert body_["status"]["requeueState"] == {"requeueAt": timestamp(NOW - SKEW)}
+    assert body_["status"]["requeueState"] == {"requeueAt": format_time(NOW - SKEW)}
 
 
 @pytest.mark.parametrize(
