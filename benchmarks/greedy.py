@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 
 from benchmarks.figures import Figure, run
 from broker.apis import names
-from broker.controllers.claim_status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
@@ -119,7 +118,7 @@ def _outcome(stage: Stage, program: str, size: int) -> Outcome:
         sys.stderr.write(f"{late}\nThe figures of {program} are those of that time.\n")
     calls = stage.calls(program, "CreateFleet")[before:]
     ended = [datetime.fromisoformat(call["at"]) for call in calls if call["status"] == 200]
-    instance_ids = {instance_id(claim) for claim in stage.claims(name)}
+    instance_ids = {claim.instance_id for claim in stage.claims(name)}
     bought = [
         instance
         for instance in stage.aws.instances(own_only=False)

@@ -7,11 +7,10 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor as Threads
 from functools import partial
 
-from broker.apis.karpenter import NodeClaim
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
@@ -59,7 +58,7 @@ class Broker:
         self.journal = Journal()
         self.read, self.reads, self.inventory = term.read, term.reads, term.inventory
         self.instances = term.ec2.view
-        self.recorder, self.signals, self.owns = term.recorder, term.signals, term.takeover.owns
+        self.recorder, self.signals, self.caches = term.recorder, term.signals, term.caches
         self._manager = manager = term.manager
         self.informers, self.loops = manager.informers, manager.loops
         manager.follow(*self.read.named.values(), *self.reads.named.values())
@@ -89,8 +88,8 @@ class Broker:
         add_interruption(term, self.launcher)
 
     def start(self) -> None:
-        since = partial(waiting_since, pod=self._term.caches.pods.find)
-        state.follow(lambda: self.launcher.shortages, self._owned_claims, since, self._term.clock.now)
+        since = partial(waiting_since, pod=self.caches.pods.find)
+        state.follow(lambda: self.launcher.shortages, self.caches.owned, since, self._term.clock.now)
         waiting_pods.follow(self.waiting_pods)
         slot_marks.follow(self.slot_rows)
         outside.follow(self.outside_cost)
@@ -110,6 +109,3 @@ class Broker:
             **{informer.label(name): informer.synced for name, informer in self.read.named.items()},
             "ec2-reservations": self.inventory.described,
         }
-
-    def _owned_claims(self) -> Iterator[NodeClaim]:
-        return (claim for claim in self.read.claims.cache.list() if self.owns(claim))

@@ -10,9 +10,17 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID, BY_SLOT, REPLACEMENTS, replacing
+from broker.controllers.claim_caches import (
+    BY_INSTANCE,
+    BY_NODE,
+    BY_SIGN,
+    BY_SLOT,
+    REPLACEMENTS,
+    by_instance,
+    replacing,
+    signs,
+)
 from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
-from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.lifecycle.takeover import KARPENTER_LEASE_SELECTOR
 from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
 from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_reservation
@@ -35,17 +43,15 @@ class Informers:
             NodeClaim,
             clock=clock,
             indexes={
-                BY_PROVIDER_ID: lambda c: [c.status.provider_id],
                 BY_INSTANCE: by_instance,
+                BY_SIGN: signs,
                 BY_CLASS: by_class,
                 REPLACEMENTS: replacing,
                 BY_SLOT: lambda c: held_slot(c) if is_brokers(c) else (),
             },
         )
         self.pools = Informer(client, NodePool, clock=clock)
-        self.nodes = Informer(
-            client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
-        )
+        self.nodes = Informer(client, Node, clock=clock, indexes={BY_INSTANCE: by_instance})
         self.pods = Informer(
             client,
             Pod,

@@ -11,7 +11,18 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from broker.apis import names
-from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, condition, is_true
+from broker.apis.meta import (
+    Condition,
+    Kind,
+    MicroTime,
+    Model,
+    Object,
+    Quantity,
+    Time,
+    condition,
+    instance_of,
+    is_true,
+)
 from broker.apis.schema import crd
 
 # The condition of a pod that the scheduler sets, and its reason if no node has room.
@@ -73,6 +84,11 @@ class Node(Object):
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def instance_id(self) -> str:
+        """Empty until its cloud controller has found the instance."""
+        return instance_of(self.spec.provider_id)
 
     @property
     def ready(self) -> bool:

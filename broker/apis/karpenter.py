@@ -14,7 +14,7 @@ from pydantic import Field
 
 from broker.apis import names
 from broker.apis.core import LABEL_KEY, LABEL_VALUE, Taint
-from broker.apis.meta import LONGEST_MESSAGE, Condition, Kind, Model, Object, Quantity, Time
+from broker.apis.meta import LONGEST_MESSAGE, Condition, Kind, Model, Object, Quantity, Time, instance_of
 from broker.apis.schema import SchemaRule, crd
 
 OPERATORS = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
@@ -205,6 +205,11 @@ class NodeClaim(Object):
     def waits(self) -> bool:
         """Whether it still needs an instance."""
         return not self.status.provider_id and not self.deleting
+
+    @property
+    def instance_id(self) -> str:
+        """Empty before the launch."""
+        return instance_of(self.status.provider_id)
 
 
 def pods_of(claim: NodeClaim) -> list[str]:

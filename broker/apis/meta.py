@@ -235,6 +235,11 @@ class Object(Model):
         return self.metadata.deletion_timestamp is not None
 
 
+def instance_of(provider_id: str) -> str:
+    """The instance's id in `aws:///<zone>/<id>`; empty if there is none yet."""
+    return provider_id.rpartition("/")[2]
+
+
 def condition(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
     """The condition of that type; None if it is not set."""
     for item in conditions:

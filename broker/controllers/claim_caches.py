@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 from pydantic import ValidationError
@@ -17,14 +18,17 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.derived import Derived
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_pods import protected
 
 # The names of indexes.
-BY_PROVIDER_ID: Final = "providerID"
+BY_INSTANCE: Final = "instanceID"
 BY_NODE: Final = "nodeName"
 REPLACEMENTS: Final = "replacements"  # one value for all
 BY_SLOT: Final = "slot"  # `held_slot` of the claims that the broker launched
+BY_SIGN: Final = "sign"  # conditions that few claims have
+_SIGNS: Final = (names.INSTANCE_LISTED, *names.INSTANCE_SIGNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +45,48 @@ class ClaimCaches:
     owns: Callable[[NodeClaim], bool]
     taken: Callable[[], bool] = lambda: False
 
+    @cached_property
+    def owned(self) -> Derived[Sequence[NodeClaim]]:
+        """The claims that the broker launches, as of now."""
+        return Derived(lambda: tuple(filter(self.owns, self.claims.list())), self.claims, also=self.taken)
+
+    @cached_property
+    def waiting(self) -> Derived[Sequence[NodeClaim]]:
+        """Those that need an instance."""
+        return Derived(lambda: tuple(c for c in self.owned() if c.waits), self.claims, also=self.taken)
+
+    @cached_property
+    def launched(self) -> Derived[Mapping[str, NodeClaim]]:
+        """Those with an instance, by its id; without those that are deleted."""
+        return Derived(
+            lambda: {c.instance_id: c for c in self.owned() if c.instance_id and not c.deleting},
+            self.claims,
+            also=self.taken,
+        )
+
+    @property
+    def claimed_ids(self) -> Collection[str]:
+        """The ids of the instances of all claims: each of them may own one, also that of another launcher."""
+        return self.claims.sizes(BY_INSTANCE)
+
     def first_of(self, claim: NodeClaim) -> NodeClaim:
-        """The oldest claim with the providerID, if a user gave it to two."""
-        having = [c for c in self.claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
+        """The oldest claim of the instance, if a user gave its providerID to two."""
+        having = [c for c in self.claims.by(BY_INSTANCE, claim.instance_id) if not c.deleting]
         return min(having, key=_age, default=claim)
 
     def nodes_of(self, claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
         """The claim's Nodes, and the one that is left out of the cache."""
-        return self.nodes_at(claim.status.provider_id, name=claim.status.node_name)
+        return self.nodes_at(claim.instance_id, name=claim.status.node_name)
 
     def nodes_at(self, id_: str, *, name: str) -> tuple[list[Node], PartialObject | None]:
-        """The Nodes with this providerID, and the one that is left out of the cache.
+        """The Nodes of this instance, and the one that is left out of the cache.
 
         Of a Node that is left out, the broker does not know whether it is Ready or deleted, nor whether its
         pods may go. The left-out Nodes are read before and after the Nodes, since a Node may be left out or
         taken back meanwhile.
         """
         before = _left_out(self.nodes, id_, name)
-        matching = self.nodes.by(BY_PROVIDER_ID, id_ or "-")
+        matching = self.nodes.by(BY_INSTANCE, id_)
         return matching, before or _left_out(self.nodes, id_, name)
 
     def non_preemptible(self, claim: NodeClaim, now: datetime) -> bool:
@@ -115,6 +143,16 @@ class Ec2State:
     view: InstanceView
 
 
+def by_instance(item: NodeClaim | Node) -> Iterable[str]:
+    """The index of claims and of Nodes by their instance."""
+    return (item.instance_id,) if item.instance_id else ()
+
+
+def signs(claim: NodeClaim) -> Iterable[str]:
+    """The index of claims by the conditions that few have: each pass looks for them."""
+    return [item.type for item in claim.status.conditions if item.type in _SIGNS]
+
+
 def replacing(claim: NodeClaim) -> Iterable[str]:
     """The index of claims that replace others: few of all, and each pass looks for them."""
     return (REPLACEMENTS,) if names.REPLACES in claim.annotations else ()
@@ -126,12 +164,12 @@ def replacements(claims: Cache[NodeClaim]) -> Sequence[NodeClaim]:
 
 
 def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
-    """Finds a Node that is left out by its providerID, or by its name if that cannot be read."""
+    """Finds a Node that is left out by its instance, or by its name if that cannot be read."""
     return next(
         (
             partial
             for partial in nodes.left_out
-            if (partial.provider_id == id_ if partial.provider_id else partial.name == name)
+            if (partial.instance_id == id_ if partial.instance_id else partial.name == name)
         ),
         None,
     )

@@ -59,14 +59,9 @@ def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None
     return current.last_transition_time if current is not None and current.status == status else None
 
 
-def instance_id(claim: NodeClaim) -> str:
-    """The id in `aws:///<zone>/<id>`; empty before the launch."""
-    return claim.status.provider_id.rpartition("/")[2]
-
-
 def place_outside(claim: NodeClaim) -> tuple[str, str] | None:
     """Instance type and zone of an instance that may run outside reservations, as far as its claim shows."""
-    if not instance_id(claim) or claim.labels.get(names.CAPACITY_TYPE, "on-demand") != "on-demand":
+    if not claim.instance_id or claim.labels.get(names.CAPACITY_TYPE, "on-demand") != "on-demand":
         return None
     return claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
 

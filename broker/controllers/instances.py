@@ -8,7 +8,7 @@ So such an instance is never an orphan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -16,7 +16,6 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from broker.kube.clock import Clock
 from providers.base import InstanceCalls
 from providers.errors import ProviderError
@@ -129,12 +128,11 @@ class InstanceView:
         for id_ in ids:
             self._known.pop(id_, None)
 
-    def orphans(self, claims: Iterable[NodeClaim]) -> list[Instance]:
+    def orphans(self, claimed_ids: Collection[str]) -> list[Instance]:
         """Living instances that no claim has, as EC2 describes them now. Raises ProviderError.
 
         The last description may precede the end of a claim and of its instance.
         """
-        claimed_ids = {instance_id(claim) for claim in claims}
         unclaimed = [i for i in self._known.values() if i.alive and i.id not in claimed_ids]
         suspects = [i for i in unclaimed if i.ownership == "owned"]
         self._log_untouched({i.id for i in unclaimed}.difference(i.id for i in suspects))
@@ -173,20 +171,19 @@ class InstanceView:
             i for i in orphans if now - self._unclaimed_since.get(i.id, now) >= self._grace.total_seconds()
         ]
 
-    def missing(self, claims: Iterable[NodeClaim]) -> Missing:
-        """Claims with an instance that EC2 does not show alive. Raises ProviderError.
+    def missing(self, launched: Mapping[str, NodeClaim]) -> Missing:
+        """Those of the claims, given by their instance, that EC2 does not show alive. Raises ProviderError.
 
         An instance that this process has never seen may only be too new: its claim is `recent` for some time
         first.
         """
         suspects, recent, missing_since, now = {}, [], {}, self._clock.monotonic()
-        for claim in claims:
-            id_ = instance_id(claim)
-            known = self._known.get(id_)
-            if not id_ or claim.deleting or (known and known.alive):
+        alive = {id_ for id_, known in self._known.items() if known.alive}
+        for id_, claim in launched.items():
+            if id_ in alive:
                 continue
             missing_since[id_] = self._missing_since.get(id_, now)
-            if known or now - missing_since[id_] >= LISTING_LAG.total_seconds():
+            if id_ in self._known or now - missing_since[id_] >= LISTING_LAG.total_seconds():
                 suspects[id_] = claim
             else:
                 recent.append(claim)
@@ -201,7 +198,7 @@ class InstanceView:
             ),
             unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in by_id),
             recent=tuple(recent),
-            listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described)
+            listed=frozenset(id_ for id_ in alive if self._known[id_].described)
             | {id_ for id_, instance in by_id.items() if instance.alive},
         )
 

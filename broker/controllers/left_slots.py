@@ -23,7 +23,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import true_condition
 from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore, LeftSlot
-from broker.controllers.claim_status import instance_id, replaces, since
+from broker.controllers.claim_status import replaces, since
 from broker.kube.clock import StoppedClock
 from broker.placement.claims import kept_slots
 from broker.reservations.claims import held_slots, occupied_odcr
@@ -66,7 +66,7 @@ class LeftSlots:
         counted = bool(slot) and claim.annotations.get(names.JOINS_SLOT) == slot
         if counted and old is not None and self._assumed.joining.forget((old,)):
             # The last description may still show the slot without it, and the old instance as ended.
-            self._assumed.debits.assume(instance_id(claim), slot)
+            self._assumed.debits.assume(claim.instance_id, slot)
             self._released()
         ends = gone or (claim.deleting and since(claim, names.INSTANCE_TERMINATING) is not None)
         if slot and ends and any(_joins(other, claim, slot) for other in self._claims()):
@@ -90,7 +90,7 @@ class LeftSlots:
             if claim.uid not in self._replaced and self._replaces(claim, slot, before=False):
                 self._replaced[claim.uid] = uid
                 if slot.odcr_id == occupied_odcr(claim):  # the last description may not show the launch
-                    self._assumed.debits.assume(instance_id(claim), slot.odcr_id)
+                    self._assumed.debits.assume(claim.instance_id, slot.odcr_id)
                 self._assumed.left.forget((uid,))
                 self._released()
 

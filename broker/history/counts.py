@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.class_catalog import image_for
-from broker.capacity.model import NodeClass
+from broker.capacity.model import NodeClass, Pool
 from broker.capacity.requirements import Requirements
 from broker.controllers.launch.report import FULL
 from broker.history.demand import LINUX, CapacityPlace, UseLevel
@@ -31,6 +30,16 @@ _WITHOUT_SLOT: Final = FULL | {"AllReservationsFull"}
 _Subject = tuple[str, CapacityPlace]
 
 
+class WaitingDemand(NamedTuple):
+    """What equal waiting claims ask for: their class, the pools that lacked room for them, and what they
+    need if no slot was free for them.
+    """
+
+    node_class: str
+    tried: frozenset[Pool]
+    needs: Requirements | None
+
+
 class OutsideCounts:
     """Counts the instances in no reservation; anew once one of them has changed."""
 
@@ -44,10 +53,15 @@ class OutsideCounts:
         return self._known[1]
 
 
+def demands(waiting: Iterable[NodeClaim]) -> Mapping[WaitingDemand, int]:
+    """The waiting claims, counted by what they ask for."""
+    return Counter(map(_demand, waiting))
+
+
 def levels(
     odcrs: Mapping[str, Odcr],
     outside: Mapping[_Subject, int],
-    waiting: Iterable[NodeClaim],
+    waiting: Mapping[WaitingDemand, int],
     classes: Iterable[EC2NodeClass],
     types: Mapping[str, InstanceType],
     node_class: Callable[[str], NodeClass | None],
@@ -55,8 +69,8 @@ def levels(
 ) -> Iterator[UseLevel]:
     """The counts now. A reservation has no slots while it is not active. Other tenancies are left out.
 
-    `outside`: instances in no reservation (see `OutsideCounts`). `node_class`: a class with its images, by
-    name; None while it is not resolved.
+    `outside`: instances in no reservation (see `OutsideCounts`). `waiting`: see `demands`.
+    `node_class`: a class with its images, by name; None while it is not resolved.
     """
     slots = {
         (odcr.id, place_of(odcr)): (odcr.total, odcr.used) if odcr.active else (0, 0)
@@ -68,22 +82,15 @@ def levels(
         for class_ in classes
     }
 
-    @cache
-    def usable(class_name: str, needs: Requirements) -> frozenset[_Subject]:
-        """The class's reservations that claims with these needs can use: equal claims share the answer."""
-        return frozenset(
-            (odcr.id, place_of(odcr))
-            for odcr in selected.get(class_name, ())
-            if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
-            if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
-        )
-
-    def platform(claim: NodeClaim, instance_type: str) -> str:
-        resolved, type_ = node_class(claim.spec.node_class_ref.name), types.get(instance_type)
+    def platform(class_name: str, instance_type: str) -> str:
+        resolved, type_ = node_class(class_name), types.get(instance_type)
         image = image_for(resolved, type_) if resolved is not None and type_ is not None else None
         return image.platform if image is not None else LINUX
 
-    waits = Counter(subject for claim in waiting for subject in _subjects(claim, odcrs, usable, platform))
+    waits: Counter[_Subject] = Counter()
+    for demand, count in waiting.items():
+        usable = selected.get(demand.node_class, ())
+        waits.update(dict.fromkeys(_subjects(demand, odcrs, usable, platform), count))
     for reservation, place in dict.fromkeys((*slots, *outside, *waits)):
         subject = (reservation, place)
         total, used = slots.get(subject, (0, outside.get(subject, 0)))
@@ -97,27 +104,39 @@ def place_of(item: Odcr | Instance) -> CapacityPlace:
     return CapacityPlace(item.instance_type, item.zone, item.platform)
 
 
+def _demand(claim: NodeClaim) -> WaitingDemand:
+    tried = (pool for attempt in recorded(claim) if _lacked_room(attempt) for pool in pools(attempt))
+    return WaitingDemand(
+        node_class=claim.spec.node_class_ref.name,
+        tried=frozenset(pool for pool in tried if pool.capacity_type != "spot"),
+        needs=claim_requirements(claim) if launch_state(claim)[0] in _WITHOUT_SLOT else None,
+    )
+
+
 def _subjects(
-    claim: NodeClaim,
+    demand: WaitingDemand,
     odcrs: Mapping[str, Odcr],
-    usable: Callable[[str, Requirements], frozenset[_Subject]],
-    platform: Callable[[NodeClaim, str], str],
+    selected: Iterable[Odcr],
+    platform: Callable[[str, str], str],
 ) -> set[_Subject]:
-    """The reservations and pools that would serve the claim if they had room: each once, and a pool only
+    """The reservations and pools that would serve a claim if they had room: each once, and a pool only
     without a reservation in it."""
-    tried = {pool for attempt in recorded(claim) if _lacked_room(attempt) for pool in pools(attempt)}
-    tried = {pool for pool in tried if pool.capacity_type != "spot"}
-    named = {(odcr.id, place_of(odcr)) for pool in tried if (odcr := odcrs.get(pool.reservation))}
-    if launch_state(claim)[0] in _WITHOUT_SLOT:
-        named |= usable(claim.spec.node_class_ref.name, claim_requirements(claim))
+    named = {(odcr.id, place_of(odcr)) for pool in demand.tried if (odcr := odcrs.get(pool.reservation))}
+    if (needs := demand.needs) is not None:
+        named |= {
+            (odcr.id, place_of(odcr))
+            for odcr in selected
+            if needs.allows(names.INSTANCE_TYPE, odcr.instance_type)
+            if needs.allows(names.ZONE, odcr.zone) and needs.allows(names.CAPACITY_TYPE, "reserved")
+        }
     # In a pool, no demand counts twice.
     named = {
         (id_, place) for place, id_ in {place: id_ for id_, place in sorted(named, reverse=True)}.items()
     }
     served = {(place.instance_type, place.zone) for _, place in named}
     others = {
-        ("", CapacityPlace(pool.instance_type, pool.zone, platform(claim, pool.instance_type)))
-        for pool in tried
+        ("", CapacityPlace(pool.instance_type, pool.zone, platform(demand.node_class, pool.instance_type)))
+        for pool in demand.tried
         if (pool.instance_type, pool.zone) not in served
     }
     return named | others

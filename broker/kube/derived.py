@@ -13,15 +13,19 @@ V = TypeVar("V")
 class Derived(Generic[V]):
     """A value as of the caches' last change. Any thread may call it; two may read it at once.
 
-    `read` depends on nothing but the caches.
+    `read` depends on nothing but the caches and `also`.
     """
 
-    def __init__(self, read: Callable[[], V], *caches: Cache[Any]) -> None:
-        self._read, self._caches = read, caches
-        self._known: tuple[tuple[int, ...], V] | None = None
+    def __init__(
+        self, read: Callable[[], V], *caches: Cache[Any], also: Callable[[], object] = lambda: None
+    ) -> None:
+        self._read, self._caches, self._also = read, caches, also
+        self._known: tuple[tuple[object, ...], V] | None = None
 
     def __call__(self) -> V:
-        revisions = tuple(cache.revision for cache in self._caches)  # before the read: a change is read again
-        if self._known is None or self._known[0] != revisions:
-            self._known = revisions, self._read()
-        return self._known[1]
+        # Before the read: what changes meanwhile is read again.
+        revisions = (self._also(), *(cache.revision for cache in self._caches))
+        known = self._known
+        if known is None or known[0] != revisions:
+            self._known = known = revisions, self._read()
+        return known[1]

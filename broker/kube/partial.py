@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Kind, Object, instance_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,11 @@ class PartialObject:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def instance_id(self) -> str:
+        """Of a claim or a Node."""
+        return instance_of(self.provider_id)
 
     @classmethod
     def of_raw(cls, kind: Kind, raw: Mapping[str, Any], error: str) -> Self:

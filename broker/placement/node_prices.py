@@ -69,8 +69,7 @@ def node_price(
     """
     if any(item.labels.get(key) == value for key, value in _OF_BLOCKS.items()):
         return 0.0
-    id_ = item.spec.provider_id if isinstance(item, Node) else item.status.provider_id
-    instance = instances.get(id_.rpartition("/")[2])
+    instance = instances.get(item.instance_id)
     held = reservations.get(item.labels.get(names.RESERVATION_ID, ""))
     product = labelled_product(item.labels, instance if instance and instance.described else held)
     return usd_hour(types, product) if product is not None else None

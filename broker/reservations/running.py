@@ -33,7 +33,7 @@ def running_outside(
     """
     outside: dict[ReservationKey, list[Instance]] = defaultdict(list)
     for claim in claims:
-        instance = instances.get(claim.status.provider_id.rpartition("/")[2])
+        instance = instances.get(claim.instance_id)
         if instance is None or instance.reservation_id or claim.deleting:
             continue
         reserved = rights.of_claim(claim)

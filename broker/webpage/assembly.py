@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from broker.app import Broker
-from broker.history.counts import OutsideCounts, levels
+from broker.history.counts import OutsideCounts, WaitingDemand, demands, levels
 from broker.history.demand import UseLevel
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.derived import Derived
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from broker.webpage.access import AccessRules, PageAccess
@@ -74,21 +75,24 @@ class OnCallViews:
         broker.journal.subscribe(self.history.attempt)
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
-        sample = partial(self.history.sample, partial(self._levels, broker))
+        caches = broker.caches
+        waiting = Derived(lambda: demands(caches.waiting()), caches.claims, also=caches.taken)
+        sample = partial(self.history.sample, partial(self._levels, broker, waiting))
         inventory.on_change(sample)
         broker.instances.on_listing(sample)
 
-    def _levels(self, broker: Broker) -> Iterable[UseLevel] | None:
+    def _levels(
+        self, broker: Broker, waiting: Callable[[], Mapping[WaitingDemand, int]]
+    ) -> Iterable[UseLevel] | None:
         """The demand; None if EC2's counts are old: a time without them is no record."""
         if broker is not self._broker or broker.inventory.unreadable or not broker.inventory.described:
             return None
         listing = broker.instances.listing
         outside = self._outside(listing.instances if listing is not None else {})
-        waiting = [claim for claim in broker.read.claims.cache.list() if claim.waits and broker.owns(claim)]
         classes = broker.read.classes.cache.list()
         odcrs = broker.inventory.snapshot().odcrs
         return levels(
-            odcrs, outside, waiting, classes, broker.types(), broker.nodeclasses.plan, broker.account()
+            odcrs, outside, waiting(), classes, broker.types(), broker.nodeclasses.plan, broker.account()
         )
 
     def record(self, scheduler: Scheduler | None) -> None:

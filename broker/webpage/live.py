@@ -16,7 +16,6 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
-from broker.controllers.claim_status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.equal_rows import EqualRows, equal_rows
@@ -220,7 +219,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim, price, snapshot.rights, owned=broker.owns(claim)) for claim in claims],
+        claims=[_claim(claim, price, snapshot.rights, owned=broker.caches.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
         shortages=[shortage_row(shortage, places) for shortage in broker.launcher.shortages.lasting(now)],
@@ -266,7 +265,7 @@ def _claim(claim: NodeClaim, price: Price, rights: DrawRights, *, owned: bool) -
         name=claim.name,
         node_class=claim.spec.node_class_ref.name,
         node_pool=claim.labels.get(names.NODEPOOL, ""),
-        instance=instance_id(claim),
+        instance=claim.instance_id,
         node=claim.status.node_name,
         zone=claim.labels.get(names.ZONE, ""),
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),

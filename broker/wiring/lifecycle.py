@@ -7,9 +7,7 @@ from functools import partial
 
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_caches import BY_PROVIDER_ID
-from broker.controllers.claim_status import instance_id
-from broker.controllers.interruption.notices import BY_INSTANCE
+from broker.controllers.claim_caches import BY_INSTANCE
 from broker.controllers.launch.launcher import Launcher
 from broker.controllers.left_slots import LeftSlots
 from broker.controllers.lifecycle.abandoned import AbandonedNodes
@@ -59,8 +57,7 @@ def _watch_claims(
         return new is not None and caches.owns(new) and not new.waits
 
     def claims_of_node(node: Node) -> Iterable[str]:
-        id_ = node.spec.provider_id
-        return [claim.name for claim in claims.by(BY_PROVIDER_ID, id_)] if id_ else ()
+        return claims_of_instance(node.instance_id)
 
     def claims_of_instance(id_: str) -> Iterable[str]:
         return [claim.name for claim in claims.by(BY_INSTANCE, id_)]
@@ -85,7 +82,7 @@ def _watch_claims(
 
     def forget(old: NodeClaim | None, new: NodeClaim | None) -> None:
         if old is not None and _owned_gone(term, old, new):
-            terminations.forget(instance_id(old))
+            terminations.forget(old.instance_id)
 
     read.claims.on_change(forget)
     read.claims.on_change(term.successions.observe)
@@ -100,15 +97,14 @@ def _watch_nodes(term: Term, abandoned: AbandonedNodes) -> None:
     claims, nodes = term.caches.claims, term.caches.nodes
 
     def without_claim(node: Node) -> Iterable[str]:
-        id_ = node.spec.provider_id
-        return (node.name,) if id_ and MARK in node.annotations and not claims.by(BY_PROVIDER_ID, id_) else ()
+        id_ = node.instance_id
+        return (node.name,) if id_ and MARK in node.annotations and not claims.by(BY_INSTANCE, id_) else ()
 
     def nodes_of_claim(claim: NodeClaim) -> Iterable[str]:
-        return [node.name for node in nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")]
+        return [node.name for node in nodes.by(BY_INSTANCE, claim.instance_id)]
 
     def nodes_of_instance(id_: str) -> Iterable[str]:
-        registered = (node for node in nodes.list() if MARK in node.annotations)
-        return [node.name for node in registered if node.spec.provider_id.endswith(f"/{id_}")]
+        return [node.name for node in nodes.by(BY_INSTANCE, id_) if MARK in node.annotations]
 
     (
         manager.controller("node", abandoned.reconcile)

@@ -26,7 +26,6 @@ from broker.commands.examples import examples
 from broker.commands.explain.live import LIVE
 from broker.commands.output import table
 from broker.commands.plan.pod_manifests import pods_of
-from broker.controllers.claim_status import instance_id
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import recorded
 from broker.settings import Settings
@@ -139,7 +138,7 @@ def _show_pods(scene: Scene) -> None:
 def _places(stage: Stage) -> dict[str, str]:
     """The reservation in which EC2 counts each node, by its name."""
     slots = {i.id: i.reservation_id for i in stage.provider.instances()}
-    slot_by_node = ((claim.status.node_name, slots.get(instance_id(claim), "")) for claim in _claims(stage))
+    slot_by_node = ((claim.status.node_name, slots.get(claim.instance_id, "")) for claim in _claims(stage))
     return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in slot_by_node if node}
 
 
@@ -200,7 +199,7 @@ def _closing(stage: Stage, out: Console) -> bool:
 
 def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict[str, Any]:
     attempts = recorded(claim)
-    instance = instances.get(instance_id(claim))
+    instance = instances.get(claim.instance_id)
     final = next((a for a in reversed(attempts) if a.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED)), None)
     before = "; ".join(a.code for a in attempts if a.outcome in _NOT_TAKEN)
     return {

@@ -10,7 +10,6 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.placement.claims import taken_over
@@ -78,7 +77,7 @@ class SlotWatch(Simulated):
         running = Counter(
             pod.spec.node_name for pod in pods if pod.status.phase == "Running" and not pod.deleting
         )
-        owners = {instance_id(claim): claim for claim in claims if claim.status.provider_id}
+        owners = {claim.instance_id: claim for claim in claims if claim.status.provider_id}
         inside = {instance.id for instance in instances if instance.reservation_id in pool.odcr_ids}
         self._note_failures(claims)
         uses = {

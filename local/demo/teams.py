@@ -16,7 +16,6 @@ from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.examples import examples
 from broker.commands.output import table
-from broker.controllers.claim_status import instance_id
 from broker.settings import Settings
 from local.demo import account
 from local.demo.story import Scene, open_scene
@@ -131,7 +130,7 @@ class _Story:
     def _row(self, name: str, expected: str) -> dict[str, Any]:
         claim, team = self._find(name), name.partition("-")[0]
         instances = {instance_.id: instance_ for instance_ in self._stage.provider.instances()}
-        instance = instances.get(instance_id(claim)) if claim is not None else None
+        instance = instances.get(claim.instance_id) if claim is not None else None
         slot = instance.reservation_id if instance is not None else ""
         owner = self._owners.get(slot, "-")
         ready = claim is not None and is_true(claim, names.READY) and instance is not None

@@ -26,7 +26,6 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import PriorityClass
 from broker.apis.meta import Condition, Object, condition, is_true
 from broker.app import Broker
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client, Transport
 from broker.kube.errors import ApiError, Forbidden, NotFound
 from broker.scheduler import Scheduler
@@ -339,7 +338,7 @@ class Stack:
 
     def instance(self, name: str) -> Json:
         """EC2's description of the claim's instance."""
-        return self.aws.instance(instance_id(self.get(NodeClaim, name)))
+        return self.aws.instance(self.get(NodeClaim, name).instance_id)
 
     def reservation_of(self, name: str) -> str:
         """The reservation that EC2 counts the claim's instance in; empty for none."""

@@ -10,7 +10,6 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.claim_status import instance_id
 from broker.kube.errors import Invalid
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
@@ -24,7 +23,7 @@ def started(stack: Stack, **settings: Any) -> str:
     stack.start(**settings)
     stack.claim()
     stack.until_ready("c-0")
-    return instance_id(stack.get(NodeClaim, "c-0"))
+    return stack.get(NodeClaim, "c-0").instance_id
 
 
 def test_a_wiped_status_finds_its_instance_again(stack: Stack) -> None:
@@ -33,7 +32,7 @@ def test_a_wiped_status_finds_its_instance_again(stack: Stack) -> None:
     stack.edit(NodeClaim, "c-0", {"status": wiped}, subresource="status")
     stack.until_ready("c-0")
     claim = stack.get(NodeClaim, "c-0")
-    assert instance_id(claim) == before
+    assert claim.instance_id == before
     assert claim.status.node_name and claim.status.image_id and claim.status.capacity
     assert stack.calls("CreateFleet") == 1
     assert len(stack.aws.instances()) == 1
@@ -45,7 +44,7 @@ def test_a_condition_removed_by_hand_comes_back(stack: Stack) -> None:
     before = started(stack)
     stack.edit(NodeClaim, "c-0", {"status": {"conditions": []}}, subresource="status")
     stack.until_ready("c-0")
-    assert instance_id(stack.get(NodeClaim, "c-0")) == before
+    assert stack.get(NodeClaim, "c-0").instance_id == before
 
 
 def test_a_finalizer_taken_off_comes_back(stack: Stack) -> None:

@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import Scope
-from broker.controllers.claim_status import instance_id
 from tests.aws.local.test_interruptible import keep, lend
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
@@ -54,7 +53,7 @@ def launched(stack: Stack, *names_: str) -> list[str]:
         stack.claim(name, capacity=(ON_DEMAND,))
     stack.start(interruption_queue=QUEUE)
     stack.until_ready(*names_)
-    return [instance_id(stack.get(NodeClaim, name)) for name in names_]
+    return [stack.get(NodeClaim, name).instance_id for name in names_]
 
 
 @pytest.mark.covers("KRP-29")
@@ -109,7 +108,7 @@ def test_an_interruption_names_the_reservation_of_an_instance_that_ec2_does_not_
     stack.until_launched("c-0")
     claim = stack.get(NodeClaim, "c-0")
     assert names.RESERVATION_ID not in claim.labels
-    queue.put(events.reservation_interruption(instance_id(claim)))
+    queue.put(events.reservation_interruption(claim.instance_id))
     event = stack.until_event("c-0", "CapacityReservationInterrupted")
     assert f"interruptible reservation {odcr} takes it back" in event.message
 
@@ -144,14 +143,14 @@ def test_slot_that_its_owner_takes_back_is_kept_for_no_successor(stack: Stack, q
         step=1.0,
     )
     keep(stack.aws.ec2, source, 0)
-    queue.put(events.reservation_interruption(instance_id(claim)))
+    queue.put(events.reservation_interruption(claim.instance_id))
 
     def outside() -> bool:
         return any(c.labels.get(names.CAPACITY_TYPE) == ON_DEMAND for c in stack.all(NodeClaim))
 
     stack.until(outside, "a machine for its pods", step=1.0)
     assert stack.get(NodeClaim, claim.name).deleting
-    assert stack.aws.instance(instance_id(claim))["State"]["Name"] == "running"
+    assert stack.aws.instance(claim.instance_id)["State"]["Name"] == "running"
 
 
 def in_block(stack: Stack) -> str:
@@ -167,7 +166,7 @@ def in_block(stack: Stack) -> str:
 
 def warn(stack: Stack, queue: Queue, block: str) -> None:
     """EC2 announces the end of the block, and that of its instance. Returns when both are handled."""
-    instance = instance_id(stack.get(NodeClaim, "c-0"))
+    instance = stack.get(NodeClaim, "c-0").instance_id
     stack.control.notice("capacity-block-expiring", reservation_id=block, queue=QUEUE)
     stack.control.notice("reservation-interruption", instance_id=instance, queue=QUEUE)
     stack.until(queue.empty, "the messages are deleted", step=1.0)
@@ -230,7 +229,7 @@ def test_pool_that_took_its_instance_back_is_not_tried_before_its_time(stack: St
     stack.claim("c-0", capacity=(SPOT,))
     stack.start(interruption_queue=QUEUE)
     stack.until_ready("c-0")
-    queue.put(events.spot_interruption(instance_id(stack.get(NodeClaim, "c-0"))))
+    queue.put(events.spot_interruption(stack.get(NodeClaim, "c-0").instance_id))
     stack.until_gone(NodeClaim, "c-0")
     stack.claim("c-1", capacity=(SPOT,))
     condition = stack.until_waiting("c-1", "InsufficientCapacity")

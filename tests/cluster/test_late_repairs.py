@@ -12,7 +12,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Request
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, later, replacement
@@ -47,7 +46,7 @@ def test_reboot_that_is_no_more_due_is_not_requested(stack: Stack, how: str, pat
     end_repair(stack, how)
     stack.advance(330)  # the bound of the drain
     later(stack, 30)
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     assert stack.control.reboots(id_) == 0
     watch.set()
     withdrawn(stack, id_)
@@ -79,7 +78,7 @@ def test_reboot_that_ec2_refused_is_not_requested_again_once_it_is_not_due(
     with call:  # one that was under way has ended
         stack.control.clear_faults()
     later(stack, 60)
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     assert stack.control.reboots(id_) == 0
     watch.set()
     withdrawn(stack, id_)
@@ -122,7 +121,7 @@ def test_node_stays_if_repair_is_off_before_its_successor_takes_its_slot(stack: 
     stack.tap.on(lambda request: request.method == "POST" and request.path == NODECLAIMS, off)
     # The answer to a write has the annotation.
     stack.tap.lose(lambda request: not pools.is_set() and request.path.startswith(f"{NODEPOOLS}/web"))
-    stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
+    stack.control.schedule_event(stack.get(NodeClaim, "r-0").instance_id, "instance-retirement")
     stack.until(lambda: replacement(stack, "r-0"), "a successor", step=STEP)
     later(stack, 30)
     assert not stack.get(NodeClaim, "r-0").deleting

@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.claim_status import instance_id
 from broker.controllers.lifecycle.registration import REGISTRATION_TIMEOUT
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -227,7 +226,7 @@ def test_label_that_is_removed_from_claim_and_node_does_not_come_back(stack: Sta
 def test_reboot_waits_for_a_protected_pod_that_came_beside_those_of_daemon_sets(stack: Stack) -> None:
     pods = stack.tap.slow(PODS)
     full(stack, "r-0", "r-1")
-    machines, id_ = Machines(stack), instance_id(stack.get(NodeClaim, "r-0"))
+    machines, id_ = Machines(stack), stack.get(NodeClaim, "r-0").instance_id
     machines.boot("r-0", "r-1")
     of_daemon_set = {"metadata": {"ownerReferences": [DAEMON_SET]}}
     stack.client.patch(Pod.KIND, "app-r-0", of_daemon_set, namespace="default")
@@ -368,7 +367,7 @@ def test_claim_whose_instance_ended_is_deleted_once_while_the_watch_is_late(stac
     stack.until_ready("c-0")
     stack.kubelets.stop()  # otherwise the Node may go first, and the claim with it
     claims.clear()
-    stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(stack.get(NodeClaim, "c-0"))])
+    stack.aws.ec2.terminate_instances(InstanceIds=[stack.get(NodeClaim, "c-0").instance_id])
     deleted = ("DELETE", f"{NODECLAIMS}/c-0")
     for _ in range(2):
         listed = stack.calls("DescribeInstances")

@@ -14,7 +14,6 @@ from broker import run
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
 from broker.app import LEASE, Broker
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
 from tests.cluster.stack import Stack
@@ -68,7 +67,7 @@ def two(stack: Stack) -> Iterator[tuple[Member, Member]]:
 
 
 def one_each(stack: Stack, *claims: str) -> bool:
-    held = sorted(instance_id(stack.get(NodeClaim, name)) for name in claims)
+    held = sorted(stack.get(NodeClaim, name).instance_id for name in claims)
     return held == sorted(i["InstanceId"] for i in stack.aws.instances()) and "" not in held
 
 

@@ -9,7 +9,6 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, is_true
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import from_status
 from tests.cluster.account import A
@@ -381,7 +380,7 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
     stack.until_ready("c-0")
     stack.kubelets.stop()  # otherwise the Node may go first, and the claim with it
     with capture_logs() as logs:
-        stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(stack.get(NodeClaim, "c-0"))])
+        stack.aws.ec2.terminate_instances(InstanceIds=[stack.get(NodeClaim, "c-0").instance_id])
         stack.advance(61)
         stack.until_gone(NodeClaim, "c-0")
         lines = stack.until(
@@ -405,7 +404,7 @@ def test_pods_on_a_node_without_instance_hold_nothing_up(stack: Stack) -> None:
     stack.kubelets.stop()
     stack.pod("guarded", node=node.name, labels={"app": "db"})
     stack.budget("db", app="db")
-    stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(claim)])
+    stack.aws.ec2.terminate_instances(InstanceIds=[claim.instance_id])
     lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "no heartbeat"}
     stack.edit(Node, node.name, {"status": {"conditions": [lost]}}, subresource="status")
     stack.delete(NodeClaim, "c-0")
@@ -475,7 +474,7 @@ def test_an_instance_that_ec2_does_not_show_yet_does_not_outlive_its_claim(stack
     stack.control.lag(3600.0)
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
-    instance = instance_id(stack.get(NodeClaim, "c-0"))
+    instance = stack.get(NodeClaim, "c-0").instance_id
     stack.delete(NodeClaim, "c-0")
     stack.until(lambda: stack.calls("TerminateInstances"), "an end requested", step=0.5)
     assert stack.get(NodeClaim, "c-0").deleting

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from broker.controllers.lifecycle.losses import too_many
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.objects import ON_DEMAND
@@ -90,12 +89,12 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     assert not stack.get(NodeClaim, claim).deleting
     condition = stack.claim_condition(claim, names.INSTANCE_LISTED)
     assert condition is not None and (condition.status, condition.reason) == ("False", "NodeReady")
-    assert instance_id(stack.get(NodeClaim, claim)) in condition.message
+    assert stack.get(NodeClaim, claim).instance_id in condition.message
     stack.until_event(claim, "InstanceNotListed", text="Node is Ready")
     assert metric("NodeReady") == 1
     assert stack.calls("TerminateInstances") == 0
     # Once no kubelet reports for the node, the claim ends as before.
-    id_ = instance_id(stack.get(NodeClaim, claim))
+    id_ = stack.get(NodeClaim, claim).instance_id
     no_heartbeat(stack, [claim])
     with capture_logs() as logs:
         stack.advance(RELIST)
@@ -153,7 +152,7 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
     assert metric("MassLoss") == 5
     assert len(stack.all(NodeClaim)) == 5
     # A person decides about some of them, and only these end, although few are left.
-    decided = {instance_id(stack.get(NodeClaim, claim)) for claim in claims[:2]}
+    decided = {stack.get(NodeClaim, claim).instance_id for claim in claims[:2]}
     for claim in claims[:2]:
         stack.delete(NodeClaim, claim)
         stack.until_gone(NodeClaim, claim)

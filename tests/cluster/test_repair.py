@@ -16,7 +16,6 @@ from broker.apis.meta import condition
 from broker.commands.explain.explanation import explain
 from broker.commands.explain.present import rendered
 from broker.commands.explain.reading import read
-from broker.controllers.claim_status import instance_id
 from broker.oncall.metrics import REGISTRY
 from broker.placement.reboots import reboots_of
 from broker.text import format_time
@@ -49,7 +48,7 @@ class Machines:
             claim = self._stack.find(NodeClaim, name)
             if claim is None or claim.deleting:
                 continue
-            count = self._stack.control.reboots(instance_id(claim))
+            count = self._stack.control.reboots(claim.instance_id)
             if count != known:
                 self._boots[name] = count
                 self._report(name, count)
@@ -128,7 +127,7 @@ def test_broken_accelerator_is_rebooted_twice_then_replaced_in_its_slot(
 ) -> None:
     odcr = full(stack, "r-0", "r-1", kinds=kinds)
     rival = stack.claim("rival", node_class="web", priority="1000")  # waits for the slot, too
-    machines, first = Machines(stack), instance_id(stack.get(NodeClaim, "r-0"))
+    machines, first = Machines(stack), stack.get(NodeClaim, "r-0").instance_id
     machines.mend = False
     machines.boot("r-0", "r-1")
     sign(stack, "r-0", GPU, reason=XID48)
@@ -156,7 +155,7 @@ def test_broken_accelerator_is_rebooted_twice_then_replaced_in_its_slot(
 @pytest.mark.covers("FUL-21")
 def test_reboot_that_helps_ends_the_repair(stack: Stack) -> None:
     odcr = full(stack, "r-0", "r-1")
-    machines, id_ = Machines(stack), instance_id(stack.get(NodeClaim, "r-0"))
+    machines, id_ = Machines(stack), stack.get(NodeClaim, "r-0").instance_id
     machines.boot("r-0", "r-1")
     sign(stack, "r-0", GPU, reason=XID48, age=400)
     stack.advance(1000)  # the nodes are older than the toleration
@@ -170,13 +169,13 @@ def test_reboot_that_helps_ends_the_repair(stack: Stack) -> None:
     assert stack.control.reboots(id_) == 1
     assert "app-r-0" not in {pod.name for pod in stack.all(Pod)}  # it was drained before
     later(stack, 60)
-    assert instance_id(stack.get(NodeClaim, "r-0")) == id_ and stack.aws.free(odcr) == 0
+    assert stack.get(NodeClaim, "r-0").instance_id == id_ and stack.aws.free(odcr) == 0
 
 
 @pytest.mark.covers("FUL-21")
 def test_reboot_waits_for_budgets_of_pods_no_longer_than_its_bound(stack: Stack) -> None:
     full(stack, "r-0", "r-1")
-    machines, id_ = Machines(stack), instance_id(stack.get(NodeClaim, "r-0"))
+    machines, id_ = Machines(stack), stack.get(NodeClaim, "r-0").instance_id
     machines.boot("r-0", "r-1")
     stack.budget("web", app="web", allowed=0)
     stack.advance(1000)
@@ -243,14 +242,14 @@ def test_pods_that_may_not_be_disrupted_hold_a_broken_node_no_longer_than_its_bo
     assert f"{XID79}; it ends first, and its successor takes over its slot of {odcr}" in reason.message
     stack.until(lambda: stack.get(NodeClaim, "r-0").deleting, "it ends", step=STEP)
     later(stack, 120)
-    assert stack.aws.instance(instance_id(stack.get(NodeClaim, "r-0")))["State"]["Name"] == "running"
+    assert stack.aws.instance(stack.get(NodeClaim, "r-0").instance_id)["State"]["Name"] == "running"
     stack.until(lambda: stack.find(NodeClaim, "r-0") is None, "the bound is over", step=STEP)
 
 
 @pytest.mark.covers("FUL-20")
 def test_call_that_fails_changes_nothing(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "InstanceImpaired=30m"})
-    stack.control.impair(instance_id(stack.get(NodeClaim, "r-0")))
+    stack.control.impair(stack.get(NodeClaim, "r-0").instance_id)
     stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it is reported", step=STEP)
     stack.control.fault(action="DescribeInstanceStatus", code="UnauthorizedOperation", times=-1)
     later(stack, 150)
@@ -262,7 +261,7 @@ def test_call_that_fails_changes_nothing(stack: Stack) -> None:
 def test_impaired_instance_is_replaced_without_a_drain(stack: Stack, check: str) -> None:
     odcr = full(stack, "r-0", "r-1")
     stack.budget("web", app="web", allowed=0)  # holds up any drain
-    stack.control.impair(instance_id(stack.get(NodeClaim, "r-0")), check)
+    stack.control.impair(stack.get(NodeClaim, "r-0").instance_id, check)
     stack.until(
         lambda: stack.claim_condition("r-0", f"{check.capitalize()}Impaired"),
         "it is on the claim",
@@ -275,19 +274,19 @@ def test_impaired_instance_is_replaced_without_a_drain(stack: Stack, check: str)
 @pytest.mark.covers("FUL-20")
 def test_impairment_that_passes_changes_nothing(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "InstanceImpaired=30m"})
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     stack.control.impair(id_)
     stack.until(lambda: stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it is reported", step=STEP)
     stack.control.impair(id_, over=True)
     stack.until(lambda: not stack.claim_condition("r-0", names.INSTANCE_IMPAIRED), "it passes", step=STEP)
     later(stack, 240)
-    assert instance_id(stack.get(NodeClaim, "r-0")) == id_
+    assert stack.get(NodeClaim, "r-0").instance_id == id_
 
 
 @pytest.mark.covers("FUL-20", "FUL-21")
 def test_node_with_a_scheduled_event_is_replaced(stack: Stack) -> None:
     odcr = full(stack, "r-0", "r-1")
-    stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
+    stack.control.schedule_event(stack.get(NodeClaim, "r-0").instance_id, "instance-retirement")
     replaced(stack, "r-0", 2)
     assert stack.aws.free(odcr) == 0 and launched(stack) == 3
 
@@ -296,7 +295,7 @@ def test_node_with_a_scheduled_event_is_replaced(stack: Stack) -> None:
 def test_scheduled_event_hides_no_failed_check(stack: Stack) -> None:
     odcr = full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=off, InstanceImpaired=off"})
     stack.budget("web", app="web", allowed=0)  # holds up any drain
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     stack.control.schedule_event(id_, "instance-retirement")
     for check in ("instance", "system"):
         stack.control.impair(id_, check)
@@ -310,7 +309,7 @@ def test_scheduled_event_hides_no_failed_check(stack: Stack) -> None:
 def test_check_that_fails_during_a_drain_ends_the_drain(stack: Stack) -> None:
     odcr = full(stack, "r-0", "r-1")
     stack.budget("web", app="web", allowed=0)  # holds up any drain
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     stack.control.schedule_event(id_, "instance-retirement", in_s=86400)
     stack.until(lambda: stack.get(NodeClaim, "r-0").deleting, "it drains", step=STEP)
     stack.advance(900)
@@ -324,7 +323,7 @@ def test_check_that_fails_during_a_drain_ends_the_drain(stack: Stack) -> None:
 @pytest.mark.covers("FUL-20")
 def test_failed_check_after_another_problem_is_tolerated_from_its_own_time(stack: Stack) -> None:
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=off, SystemImpaired=1h"})
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     stack.control.schedule_event(id_, "instance-retirement")
     stack.until(lambda: stack.claim_condition("r-0", names.EVENT_SCHEDULED), "the event", step=STEP)
     later(stack, 600)

@@ -9,7 +9,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_status import instance_id
 from broker.placement.reboots import reboots_of
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
@@ -65,7 +64,7 @@ def test_reboot_is_withdrawn_while_the_node_drains(stack: Stack, how: str) -> No
     sign(stack, "r-0", GPU, reason=XID48, age=700)
     stack.until(lambda: tainted(stack, "r-0"), "it is closed", step=STEP)
     stop_repair(stack, how)
-    withdrawn(stack, instance_id(stack.get(NodeClaim, "r-0")))
+    withdrawn(stack, stack.get(NodeClaim, "r-0").instance_id)
 
 
 @pytest.mark.covers("FUL-21")
@@ -73,7 +72,7 @@ def test_reboot_for_an_event_waits_for_the_drain_and_is_withdrawn(stack: Stack) 
     full(stack, "r-0", "r-1", annotations={names.REPAIR: "EventScheduled=reboot"})
     Machines(stack).boot("r-0", "r-1")
     stack.budget("web", app="web", allowed=0)
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     stack.control.schedule_event(id_, "system-reboot", in_s=86400)
     stack.until(lambda: tainted(stack, "r-0"), "it is closed", step=STEP)
     stack.advance(900)
@@ -99,7 +98,7 @@ def test_reboot_that_ec2_refuses_for_the_moment_is_withdrawn(stack: Stack) -> No
     stop_repair(stack, "node")
     stack.until(lambda: not tainted(stack, "r-0"), "it is withdrawn", step=STEP)
     stack.control.clear_faults()
-    withdrawn(stack, instance_id(stack.get(NodeClaim, "r-0")))
+    withdrawn(stack, stack.get(NodeClaim, "r-0").instance_id)
 
 
 @pytest.mark.covers("FUL-21")
@@ -131,7 +130,7 @@ def test_fault_that_spreads_slowly_ends_no_more_nodes_than_allowed(stack: Stack,
 @pytest.mark.covers("FUL-21")
 def test_replacement_for_an_event_to_come_is_no_recent_repair(stack: Stack) -> None:
     full(stack, "r-0", "r-1")
-    stack.control.schedule_event(instance_id(stack.get(NodeClaim, "r-0")), "instance-retirement")
+    stack.control.schedule_event(stack.get(NodeClaim, "r-0").instance_id, "instance-retirement")
     replaced(stack, "r-0", 2)
     assert stack.condition(NodePool, "web", names.RECENT_REPAIRS) is None
 
@@ -162,7 +161,7 @@ def test_reboot_without_effect_is_withdrawn_once_the_node_is_well(stack: Stack) 
     full(stack, "r-0", "r-1")
     Machines(stack).boot("r-0", "r-1")
     stack.advance(1000)
-    id_ = instance_id(stack.get(NodeClaim, "r-0"))
+    id_ = stack.get(NodeClaim, "r-0").instance_id
     sign(stack, "r-0", GPU, reason=XID48, age=700)
     stack.until(lambda: stack.control.reboots(id_), "EC2 is called", step=STEP)
     sign(stack, "r-0", GPU, status="True")

@@ -17,7 +17,6 @@ from broker.capacity import adopt
 from broker.capacity.adopt import satisfies
 from broker.capacity.attempts import Outcome
 from broker.capacity.model import Claim
-from broker.controllers.claim_status import instance_id
 from broker.controllers.launch import launcher
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
@@ -34,7 +33,7 @@ from tests.cluster.taps import status_of, writes_of
 
 def one_each(stack: Stack, claims: Sequence[str]) -> bool:
     """Whether every living instance belongs to exactly one of the claims, and every claim has one."""
-    held = sorted(instance_id(stack.get(NodeClaim, name)) for name in claims)
+    held = sorted(stack.get(NodeClaim, name).instance_id for name in claims)
     return held == sorted(i["InstanceId"] for i in stack.aws.instances()) and "" not in held
 
 
@@ -212,7 +211,7 @@ def test_an_orphan_goes_to_a_claim_that_it_satisfies(stack: Stack) -> None:
     stack.claim("second")
     stack.start()
     stack.until_ready("second")
-    assert instance_id(stack.get(NodeClaim, "second")) == orphan["InstanceId"]
+    assert stack.get(NodeClaim, "second").instance_id == orphan["InstanceId"]
     assert "Adopted" in attempts(stack, "second")
     assert stack.calls("CreateFleet") == 1
     assert stack.get(NodeClaim, "second").labels[names.RESERVATION_ID] == odcr
@@ -256,7 +255,7 @@ def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack)
     stack.until_ready("small", "any")
     for name in ("small", "any"):
         claim = stack.get(NodeClaim, name)
-        assert instance_id(claim) == launched[claim.annotations[names.LAUNCH]]
+        assert claim.instance_id == launched[claim.annotations[names.LAUNCH]]
 
 
 @pytest.mark.covers("SAF-50")

@@ -7,7 +7,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_isolation import make_odd
@@ -59,14 +58,14 @@ def test_instance_with_a_node_that_goes_is_adopted_by_no_claim(
     uid = stack.get(NodeClaim, "new").uid
     stack.start(orphan_grace_seconds=900.0)
     stack.until_ready("new")
-    assert instance_id(stack.get(NodeClaim, "new")) != instance_id(old)
-    assert instance_id(old) in {i["InstanceId"] for i in stack.aws.instances()}
+    assert stack.get(NodeClaim, "new").instance_id != old.instance_id
+    assert old.instance_id in {i["InstanceId"] for i in stack.aws.instances()}
     if how == "deleted and left out":
         stack.edit(Node, node, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until(lambda: stack.find(Node, node) is None, "the old node gone", step=60)
     stack.passes()
     assert stack.get(NodeClaim, "new").uid == uid and stack.is_true("new", names.READY)
-    assert [i["InstanceId"] for i in stack.aws.instances()] == [instance_id(stack.get(NodeClaim, "new"))]
+    assert [i["InstanceId"] for i in stack.aws.instances()] == [stack.get(NodeClaim, "new").instance_id]
 
 
 @pytest.mark.covers("SAF-24")
@@ -92,7 +91,7 @@ def test_instance_is_adopted_once_its_node_can_be_read_and_stays(
     assert not stack.get(NodeClaim, "new").status.provider_id
     stack.edit(Node, node, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until(lambda: stack.is_true("new", names.READY), "new has the instance", step=1.0)
-    assert instance_id(stack.get(NodeClaim, "new")) == instance_id(old)
+    assert stack.get(NodeClaim, "new").instance_id == old.instance_id
 
 
 @pytest.mark.covers("SAF-10")

@@ -6,7 +6,6 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from broker.kube.identity import cluster_uid
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_NODECLASS
 from tests.cluster.account import CLUSTER, A, tags
@@ -70,7 +69,7 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
     stack.claim("held", capacity=(ON_DEMAND,))
     stack.claim("lost", node_class="other", capacity=(ON_DEMAND,))
     stack.until_launched("held", "lost")
-    held, orphan = (instance_id(stack.get(NodeClaim, name)) for name in ("held", "lost"))
+    held, orphan = (stack.get(NodeClaim, name).instance_id for name in ("held", "lost"))
     templates = stack.aws.template_names()
     stack.stop()
     stack.edit(NodeClaim, "lost", {"metadata": {"finalizers": None}})
@@ -95,7 +94,7 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
     stack.start(kubelets=False)
     stack.claim("next", node_class="other", capacity=(ON_DEMAND,))
     stack.until_launched("next")
-    assert instance_id(stack.get(NodeClaim, "next")) == orphan
+    assert stack.get(NodeClaim, "next").instance_id == orphan
     stack.passes()
     assert state(stack, foreign) == "running"
 
@@ -114,7 +113,7 @@ def test_no_annotation_gives_the_cluster_an_instance_without_a_uid(stack: Stack)
     stack.claim("c-1", types=("m5.96xlarge",), capacity=(ON_DEMAND,), annotations=forged)
     stack.start()
     stack.until_launched("c-0")
-    own = instance_id(stack.get(NodeClaim, "c-0"))
+    own = stack.get(NodeClaim, "c-0").instance_id
     assert own not in (nameless, foreign)
     for _ in range(2):
         until_described_again(stack)

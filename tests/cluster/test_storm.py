@@ -13,7 +13,6 @@ import pytest
 
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import READS
 from broker.kube.errors import NotFound
 from tests.cluster.account import A, B
@@ -162,8 +161,8 @@ class Storm:
         if any(c.deleting for c in claims) or not all(self.stack.is_true(c.name, "Ready") for c in claims):
             return False
         running = sorted(i["InstanceId"] for i in self.stack.aws.instances())
-        nodes = sorted(n.spec.provider_id.rpartition("/")[2] for n in self.stack.all(Node))
-        return running == sorted(map(instance_id, claims)) == nodes
+        nodes = sorted(n.instance_id for n in self.stack.all(Node))
+        return running == sorted(claim.instance_id for claim in claims) == nodes
 
 
 @pytest.mark.covers("KRP-25", "KRP-26")

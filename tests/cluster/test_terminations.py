@@ -6,7 +6,6 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 
@@ -40,7 +39,7 @@ def test_protected_instance_is_named_and_the_others_end(stack: Stack) -> None:
     stack.start()
     claims = stack.claims(4, capacity=(ON_DEMAND,))
     stack.until_ready(*claims)
-    kept = instance_id(stack.get(NodeClaim, "c-1"))
+    kept = stack.get(NodeClaim, "c-1").instance_id
     protect(stack, kept)
     for claim in claims:
         stack.delete(NodeClaim, claim)
@@ -68,7 +67,7 @@ def test_protected_orphan_keeps_no_other_orphan_alive(stack: Stack) -> None:
     stack.start()
     claims = stack.claims(3, capacity=(ON_DEMAND,))
     stack.until_ready(*claims)
-    kept = instance_id(stack.get(NodeClaim, "c-1"))
+    kept = stack.get(NodeClaim, "c-1").instance_id
     protect(stack, kept)
     stack.stop()
     for claim in claims:

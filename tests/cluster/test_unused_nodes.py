@@ -9,7 +9,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_status import instance_id
 from broker.controllers.provisioning.report import FAILED
 from broker.controllers.provisioning.unused import ENDED_UNUSED, NODES_USED
 from broker.oncall.metrics import REGISTRY
@@ -153,10 +152,10 @@ def test_pool_backs_off_when_notices_end_its_nodes_again_and_again(stack: Stack)
         (claim,) = stack.until(
             lambda: [c for c in claims(stack) if c.status.provider_id], "a claim", step=1.0
         )
-        queue.put(events.state_change(instance_id(claim), "shutting-down"))
+        queue.put(events.state_change(claim.instance_id, "shutting-down"))
         stack.until(lambda n=number: rounds(stack).startswith(str(n)), "a round", step=1.0)  # type: ignore[misc]
         stack.until(lambda n=claim.name: stack.find(NodeClaim, n) is None, "it ends", step=1.0)  # type: ignore[misc]
-    text = f"lost its node: instance {instance_id(claim)} ends or has ended"
+    text = f"lost its node: instance {claim.instance_id} ends or has ended"
     stack.until_event(POOL, ENDED_UNUSED, kind="NodePool", text=text)
     stack.passes()
     assert claims(stack) == []

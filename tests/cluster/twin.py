@@ -9,7 +9,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.app import Broker
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from broker.kube.identity import cluster_uid
 from local.in_process import InProcessTransport
@@ -53,7 +52,7 @@ class Twin:
         self.client.create(NodeClaim.KIND, objects.claim(name, **more))
 
     def instance(self, name: str) -> str:
-        return instance_id(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)))
+        return NodeClaim.decode(self.client.get(NodeClaim.KIND, name)).instance_id
 
     def claim_condition(self, name: str, type_: str) -> Condition | None:
         return condition(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)).status.conditions, type_)

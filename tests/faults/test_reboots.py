@@ -11,7 +11,6 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_status import instance_id
 from broker.placement.reboots import reboots_of
 from broker.text import format_time
 from local.aws import LocalAws
@@ -63,7 +62,7 @@ class Machine:
 
     def step(self) -> None:
         """A rebooted machine is away for a minute."""
-        reboots, now = self.world.control.reboots(instance_id(self.claim)), self.world.clock.monotonic()
+        reboots, now = self.world.control.reboots(self.claim.instance_id), self.world.clock.monotonic()
         if reboots > self.boots:
             self.boots, self.back = reboots, now + 60
             self._conditions(Ready="Unknown", AcceleratedHardwareReady="False")
@@ -112,7 +111,7 @@ def over(machine: Machine) -> bool:
 
 def walked(server: LocalAws, number: int, point: Point | None) -> Gate:
     world, machine = staged(server, number)
-    first = instance_id(machine.claim)
+    first = machine.claim.instance_id
     gate = Gate(kill=point, clock=world.clock.monotonic)
     process: Process = world.start(gate)
     process.turn()
@@ -126,7 +125,7 @@ def walked(server: LocalAws, number: int, point: Point | None) -> Gate:
         process.until(lambda: over(machine), "the next process goes on", seconds=3600)
     process.run(120)
     assert world.control.reboots(first) == 1
-    assert instance_id(machine.claim) == first and not machine.claim.deleting
+    assert machine.claim.instance_id == first and not machine.claim.deleting
     assert len(world.instances(ended=True)) == 1
     process.bury()
     return gate

@@ -24,7 +24,6 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
-from broker.controllers.claim_status import instance_id
 from broker.controllers.launch.calls import RECORDS
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
@@ -407,4 +406,4 @@ def records(world: World) -> dict[str, str]:
 
 def held(claims: list[NodeClaim]) -> dict[str, str]:
     """Instance by claim, of the claims that have one."""
-    return {claim.name: instance_id(claim) for claim in claims if claim.status.provider_id}
+    return {claim.name: claim.instance_id for claim in claims if claim.status.provider_id}

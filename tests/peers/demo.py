@@ -23,7 +23,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.commands.output import console, table
-from broker.controllers.claim_status import instance_id
 from tests.cluster.account import CLUSTER, REGION, A, B, C
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
@@ -194,7 +193,7 @@ def _closing(stage: Stage, out: Console) -> bool:
 
 
 def _row(stage: Stage, claim: NodeClaim, pods: Sequence[Pod]) -> dict[str, Any]:
-    instance = stage.aws.instance(instance_id(claim))
+    instance = stage.aws.instance(claim.instance_id)
     return {
         "class": claim.spec.node_class_ref.name,
         "claim": claim.name,

@@ -21,7 +21,6 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.commands.crds.install import patch
-from broker.controllers.claim_status import instance_id
 from broker.kube.errors import NotFound
 from broker.kube.identity import cluster_uid
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID, TAG_EKS_CLUSTER, TAG_NODECLASS
@@ -192,14 +191,14 @@ def test_neither_touches_the_instances_of_the_other(stage: Stage, neighbours: Ne
     for program, id_ in neighbours.abandoned.items():
         until(partial(_ended, stage, id_), f"{program} ends an instance that is its own and no claim's")
 
-    assert not _ended(stage, instance_id(neighbours.launched))
-    assert not _ended(stage, instance_id(neighbours.karpenters))
-    assert stage.aws.instance(instance_id(neighbours.launched))["CapacityReservationId"] == neighbours.odcr
+    assert not _ended(stage, neighbours.launched.instance_id)
+    assert not _ended(stage, neighbours.karpenters.instance_id)
+    assert stage.aws.instance(neighbours.launched.instance_id)["CapacityReservationId"] == neighbours.odcr
 
     for program, others in ((KARPENTER, neighbours.launched), (BROKER, neighbours.karpenters)):
         written = {w.name for w in stage.plane.writes() if w.user == program and w.on("nodeclaims", "nodes")}
         assert not written & {others.name, _claim(stage, others.name).status.node_name}
-        assert instance_id(others) not in json.dumps(stage.calls(program, *ON_INSTANCES))
+        assert others.instance_id not in json.dumps(stage.calls(program, *ON_INSTANCES))
     templates = {
         program: {
             call["params"]["LaunchTemplateName"] for call in stage.calls(program, "CreateLaunchTemplate")
@@ -347,7 +346,7 @@ def launches(stage: Stage, pool: str) -> list[tuple[str, str, str]]:
         (
             claim.labels[names.CAPACITY_TYPE],
             claim.labels.get(names.RESERVATION_ID, ""),
-            stage.aws.instance(instance_id(claim)).get("CapacityReservationId", ""),
+            stage.aws.instance(claim.instance_id).get("CapacityReservationId", ""),
         )
         for claim in stage.claims(pool)
     )

@@ -16,7 +16,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
 from broker.commands.crds import skew
 from broker.commands.crds.install import install
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Client
 from local.aws import LocalAws
 from local.in_process import InProcessTransport
@@ -50,8 +49,8 @@ def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalA
         stack.polls(3)
         after = {claim.name: claim for claim in stack.all(NodeClaim)}
         assert sorted(after) == sorted(before)
-        assert {name: instance_id(claim) for name, claim in after.items()} == {
-            name: instance_id(claim) for name, claim in before.items()
+        assert {name: claim.instance_id for name, claim in after.items()} == {
+            name: claim.instance_id for name, claim in before.items()
         }
         assert {instance["InstanceId"] for instance in stack.aws.instances()} == set(instances)
         assert (stack.calls("CreateFleet"), stack.calls("TerminateInstances")) == (0, 0)
@@ -63,7 +62,7 @@ def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalA
         stack.delete(NodeClaim, "full")
         stack.until_gone(NodeClaim, "full")
         stack.until(lambda: stack.is_true("waits", names.LAUNCHED), "the free slot is used", step=1.0)
-        assert instance_id(stack.get(NodeClaim, "waits")) not in instances
+        assert stack.get(NodeClaim, "waits").instance_id not in instances
     finally:
         stack.close()
 

@@ -64,14 +64,14 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "every instance counts as without a claim",
         "broker.controllers.instances",
-        "        claimed_ids = {instance_id(claim) for claim in claims}\n",
-        "        claimed_ids = set()\n",
+        "if i.alive and i.id not in claimed_ids]",
+        "if i.alive]",
     ),
     Mutant(
         "launched claims are launched again",
-        f"{_LAUNCH}.launcher",
-        "[c for c in claims if c.waits]",
-        "[c for c in claims if not c.deleting]",
+        "broker.controllers.claim_caches",
+        "tuple(c for c in self.owned() if c.waits)",
+        "tuple(c for c in self.owned() if not c.deleting)",
     ),
     Mutant(
         "a new token for a repeated call",

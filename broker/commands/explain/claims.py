@@ -33,7 +33,7 @@ from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.explain.unknown_names import unknown
 from broker.commands.inventory.prices import shipped_price, shown_price
 from broker.commands.output import shortage_name, shortage_row
-from broker.controllers.claim_status import BROKER_CONDITIONS, instance_id
+from broker.controllers.claim_status import BROKER_CONDITIONS
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
@@ -112,7 +112,7 @@ def _attempts_of_karpenter(
             "code": "" if done else reason,
             "class": "",
             "message": message,
-            "instance": instance_id(claim) if done else "",
+            "instance": claim.instance_id if done else "",
             "id": "",
             "request_id": "",
             "next": "",
@@ -235,7 +235,7 @@ def document(
     result: dict[str, Any] = {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
-        "instance": instance_id(claim),
+        "instance": claim.instance_id,
         "provider_id": claim.status.provider_id,
         "node": claim.status.node_name,
         "capacity_type": claim.labels.get(names.CAPACITY_TYPE, ""),
@@ -277,7 +277,7 @@ def headline(claim: NodeClaim, *, pods: Iterable[Pod], usd_hour: float | None) -
         lines.append(f"  deleted at {format_time(deleted)}")
     if claim.status.provider_id:
         lines.append(
-            f"  instance {instance_id(claim)} ({claim.status.provider_id}), "
+            f"  instance {claim.instance_id} ({claim.status.provider_id}), "
             f"node {claim.status.node_name or '(none yet)'}"
         )
     kind, slot = claim.labels.get(names.CAPACITY_TYPE), occupied_odcr(claim)

@@ -32,7 +32,6 @@ from broker.commands.explain.decision import Decision, because, decided, unplann
 from broker.commands.inventory.prices import shown_price
 from broker.commands.manifests import BadManifest
 from broker.commands.plan import bill
-from broker.controllers.claim_status import instance_id
 from broker.controllers.inventory import read_groups
 from broker.controllers.left_slots import slots_of_claims
 from broker.controllers.nodeclass.resolve import (
@@ -280,7 +279,7 @@ def _row(
 ) -> dict[str, Any]:
     if claim.status.provider_id:
         slot = occupied_odcr(claim)
-        decision = Decision(sentence=f"runs already: {instance_id(claim)}{f' in {slot}' if slot else ''}")
+        decision = Decision(sentence=f"runs already: {claim.instance_id}{f' in {slot}' if slot else ''}")
     elif why := inputs.refused.get(claim.name):
         decision = unplanned(why)
     else:

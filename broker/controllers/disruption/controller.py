@@ -17,7 +17,7 @@ import structlog
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
 from broker.controllers.claim_caches import ClaimCaches, replacements
-from broker.controllers.claim_status import instance_id, patch, write
+from broker.controllers.claim_status import patch, write
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.gangs import running_gangs
@@ -164,7 +164,7 @@ class DisruptionController:
             if node.claim.deleting or node.unreadable:
                 continue
             with self._caches.claims.guard(node.claim):
-                instance = instances.get(instance_id(node.claim))
+                instance = instances.get(node.claim.instance_id)
                 facts = instance_facts(instance, types)
                 if (due := self._write_node(node, instance, facts, snapshot.now)) is not None:
                     wakes.append(due)

@@ -25,7 +25,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.capacity.vacancy import Vacancy
 from broker.capacity.ways import ways
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, place_outside
+from broker.controllers.claim_status import place_outside
 from broker.controllers.disruption.choosing import (
     Fitting,
     beside_or_in,
@@ -88,7 +88,7 @@ class MachineFinder:
 
     @cached_property
     def owned(self) -> Sequence[NodeClaim]:
-        return [claim for claim in self.caches.claims.list() if self.caches.owns(claim)]
+        return self.caches.owned()
 
     @cached_property
     def classes(self) -> Mapping[str, NodeClass]:
@@ -199,7 +199,7 @@ class MachineFinder:
             return f"once it ends, EC2 counts {min(takers)}, which runs outside, in {slot}"
         # Claims of another launcher have instances that EC2 never lists as this cluster's.
         beside = (c for c in self.owned if not c.deleting and place_outside(c) == place_of(odcr))
-        new = [id_ for id_ in map(instance_id, beside) if id_ not in running]
+        new = [claim.instance_id for claim in beside if claim.instance_id not in running]
         return f"once it ends, EC2 may count {min(new)}, which was just launched, in {slot}" if new else ""
 
     def _owner_waits(self, slot: str) -> str:

@@ -203,7 +203,7 @@ class DisruptionMethods:
         promised = self._expecting.keys() - awaiting
         if not standing.reserved:
             return touched, standing.placement, set()
-        gangs = running_gangs(snapshot, [c for c in self._caches.claims.list() if self._caches.owns(c)])
+        gangs = running_gangs(snapshot, self._caches.owned())
         pods_wait = self._permission.pods_wait(snapshot.now)
         until = self._clock.monotonic() + TRYING
         for move in standing.moves(gangs, promised):
@@ -303,8 +303,7 @@ class DisruptionMethods:
         """
         snapshot = finder.snapshot
         started: set[str] = set()
-        claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
-        units = [*drifted_units(snapshot, free, claims, self._reporter)]
+        units = [*drifted_units(snapshot, free, self._caches.owned(), self._reporter)]
         uids = {node.claim.uid for _, unit in units for node in unit}
         self._failed = {uid: at for uid, at in self._failed.items() if uid in uids}
         units.sort(key=lambda pair: max(self._failed.get(node.claim.uid, 0.0) for node in pair[1]))

@@ -21,7 +21,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, patch
+from broker.controllers.claim_status import patch
 from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.lifecycle import drain
@@ -128,7 +128,7 @@ class RebootController:
             self._recorder.event(node.claim, "Warning", "EvictionBlocked", message, topic=pod.key)
 
     def _call(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
-        uid, id_ = node.claim.uid, instance_id(node.claim)
+        uid, id_ = node.claim.uid, node.claim.instance_id
         self._client.check()
         self._called.add(uid)
         self._refused.discard(uid)
@@ -160,7 +160,7 @@ class RebootController:
                 if self._unchanged(node, reboot):
                     self._call(node, reboots, reboot, now)
             else:
-                message = f"EC2 refused to reboot {instance_id(node.claim)} for {FORCED}"
+                message = f"EC2 refused to reboot {node.claim.instance_id} for {FORCED}"
                 self._fail(node, reboots, reboot, "Refused", message, now)
             return
         elif node.node.ready and taken >= FORCED:

@@ -32,7 +32,7 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
-from broker.controllers.claim_status import LIMIT_EXCEEDED, instance_id
+from broker.controllers.claim_status import LIMIT_EXCEEDED
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.machines import MachineFinder
@@ -183,7 +183,7 @@ class ReturnSelector:
         self, node: ManagedNode, finder: MachineFinder, idle: Mapping[str, int]
     ) -> Mapping[str, int]:
         """The idle slots in which EC2 cannot count the node's instance, or did not in time."""
-        instance = self._sources.instances().get(instance_id(node.claim))
+        instance = self._sources.instances().get(node.claim.instance_id)
         if instance is None:
             return idle
         inventory = finder.observed.inventory

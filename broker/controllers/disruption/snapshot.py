@@ -168,14 +168,13 @@ class DisruptionSnapshotBuilder:
 
     def _read(self, now: datetime, occupancy: NodeOccupancy, changes: Changes) -> DisruptionSnapshot:
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
-        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         successors = (claim for claim in replacements(self._caches.claims) if self._caches.owns(claim))
         replaced = {uid: claim for claim in successors if not claim.deleting for uid in replaced_uids(claim)}
         return DisruptionSnapshot(
             now=now,
             nodes=tuple(
                 self._node(claim, pools[pool], replaced.get(claim.uid), occupancy)
-                for claim in claims
+                for claim in self._caches.owned()
                 if (pool := claim.labels.get(names.NODEPOOL, "")) in pools
                 and names.DEDICATED not in claim.labels
             ),

@@ -21,8 +21,8 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, write
+from broker.controllers.claim_caches import BY_SIGN, ClaimCaches
+from broker.controllers.claim_status import write
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
@@ -57,15 +57,17 @@ class ImpairmentReader:
         self._caches, self._provider = caches, provider
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
-        owned = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        running = [claim for claim in owned if claim.status.provider_id]
-        if not running:
+        launched = self._caches.launched()
+        if not launched:
             return None
         problems: dict[str, list[InstanceProblem]] = defaultdict(list)
         for problem in self._provider.problems():
             problems[problem.id].append(problem)
-        for claim in running:
-            self._update(claim, problems.get(instance_id(claim), []))
+        marked = (c for sign in names.INSTANCE_SIGNS for c in self._caches.claims.by(BY_SIGN, sign))
+        concerned = {claim.instance_id: claim for claim in marked if self._caches.owns(claim)}
+        concerned |= {id_: launched[id_] for id_ in problems if id_ in launched}
+        for id_, claim in concerned.items():
+            self._update(claim, problems.get(id_, []))
         return None
 
     def _update(self, claim: NodeClaim, problems: Sequence[InstanceProblem]) -> None:

@@ -20,8 +20,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
-from broker.controllers.claim_status import instance_id
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
@@ -33,7 +32,6 @@ from broker.placement.claims import required_tenancy
 from broker.reservations.claims import occupied_odcr
 from providers.notices import Notice, NoticeKind, QueueMessage
 
-BY_INSTANCE = "instanceID"
 MALFORMED = "malformed"
 
 _RECEIVED = Counter(
@@ -140,12 +138,12 @@ class NoticeResponder:
         odcr = occupied_odcr(claim)
         if scope := self._scope(claim, notice):
             self._short(scope, code=response.reason, message=notice.type)
-        text = response.text.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
+        text = response.text.format(id=claim.instance_id, odcr=odcr or "(unknown)", code=notice.code)
         if response.drains:
             self._unused.record(claim, self._clock.now(), loss=text)
             remove(self._client, NodeClaim.KIND, claim, self._claims)
         consequence = ": the claim is deleted, so that its node drains before" if response.drains else ""
-        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
+        nodes = self._nodes.by(BY_INSTANCE, claim.instance_id)
         for subject in (claim, *nodes):
             self._recorder.event(
                 subject, "Warning" if response.drains else "Normal", response.reason, text + consequence
@@ -176,8 +174,3 @@ class NoticeResponder:
         return Scope(
             "pool", str(Pool(capacity_type="spot", instance_type=type_, zone=zone, placement=placed))
         )
-
-
-def by_instance(claim: NodeClaim) -> list[str]:
-    """The claims' index that `NoticeResponder` reads."""
-    return [id_] if (id_ := instance_id(claim)) else []

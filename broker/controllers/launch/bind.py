@@ -23,13 +23,7 @@ from broker.capacity.future_labels import class_labels
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
 from broker.capacity.model import Option, Pool, Skipped
 from broker.capacity.types import WELL_KNOWN, allocatable, capacity, node_labels
-from broker.controllers.claim_status import (
-    missing_finalizer,
-    no_node_yet,
-    patch,
-    provider_id,
-    write,
-)
+from broker.controllers.claim_status import missing_finalizer, no_node_yet, patch, provider_id, write
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.launch_pass import FleetResult
 from broker.controllers.launch.report import Reporter, passed_over

@@ -20,7 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, refused
 from broker.capacity.model import Claim
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, missing_finalizer, patch
+from broker.controllers.claim_status import missing_finalizer, patch
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.launch.bind import Binder
 from broker.controllers.launch.calls import FleetCall, FleetCalls
@@ -64,7 +64,7 @@ class Executor:
     ) -> None:
         """`used` is called with each launch template of a call."""
         self._client, self._clock = context.client, context.clock
-        self._claims, self._owns = caches.claims, caches.owns
+        self._caches, self._claims, self._owns = caches, caches.claims, caches.owns
         self._provider, self._inventory = provider, inventory
         self._cluster = cluster
         self._writers = WriterPool("marks")
@@ -213,7 +213,7 @@ class Executor:
 
         A repeated token returns its first instances again. EC2 may not show a new one yet.
         """
-        claimed_ids = {instance_id(claim) for claim in self._claims.list()}
+        claimed_ids = self._caches.claimed_ids
         unclaimed = (i for i in result.instances if i.alive and i.id not in claimed_ids)
         return replace(result, instances=tuple(self._completed(i, request, image) for i in unclaimed))
 

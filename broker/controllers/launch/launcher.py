@@ -73,7 +73,7 @@ class Launcher:
         writers: WriterPool,
         clock: Clock,
     ) -> None:
-        self._claims, self._pods, self._owns = caches.claims, caches.pods, caches.owns
+        self._caches, self._claims, self._pods = caches, caches.claims, caches.pods
         self._inventory, self._view = ec2.inventory, ec2.view
         self._nodeclasses = nodeclasses
         self._executor = executor
@@ -116,8 +116,7 @@ class Launcher:
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Makes one pass. Raises ProviderError if EC2 cannot be read at all."""
-        claims = self._created()
-        waiting = [c for c in claims if c.waits]
+        waiting = self._created()
         try:
             self._executor.calls.load()
         except ApiError as error:
@@ -133,9 +132,8 @@ class Launcher:
             return Result(requeue_after=0.2)
         try:
             self._view.refresh()
-            self._steps.losses.end_lost(self._view.missing(claims), claims)
-            # Any claim may own an instance, also one of another launcher that was taken over.
-            orphans = self._view.orphans(self._claims.list())
+            self._steps.losses.end_lost(self._view.missing(self._caches.launched()))
+            orphans = self._view.orphans(self._caches.claimed_ids)
             inputs = self._inputs(waiting)
         except ProviderError as error:
             self._report_unreadable(waiting, error)
@@ -169,11 +167,11 @@ class Launcher:
         by_uid = {claim.uid: claim for claim in waiting}
         return self._planner.inputs(by_uid, classes, snapshot, self.shortages)
 
-    def _created(self) -> list[NodeClaim]:
-        """The claims; those that are created together are all among them, or none is."""
+    def _created(self) -> Sequence[NodeClaim]:
+        """The claims that wait; those that are created together are all among them, or none is."""
         locked = self._creation.acquire(timeout=LONGEST_CREATION)
         try:
-            return [claim for claim in self._claims.list() if self._owns(claim)]
+            return self._caches.waiting()
         finally:
             if locked:
                 self._creation.release()

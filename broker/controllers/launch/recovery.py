@@ -23,7 +23,6 @@ from broker.capacity.answers import answer
 from broker.capacity.attempts import Outcome
 from broker.capacity.model import Claim, Pool
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
-from broker.controllers.claim_status import provider_id
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.launch.calls import FleetCall
 from broker.controllers.launch.execute import Executor
@@ -79,7 +78,7 @@ class Recovery:
         open_ = self.open_calls()
         unknown = {call.launch: cause for call in open_ if (cause := self._resolve_call(call, work, results))}
         if len(unknown) < len(open_):
-            orphans = self._view.orphans(self._claims.list())
+            orphans = self._view.orphans(self._caches.claimed_ids)
         unadopted = self._adopt(work, self._without_owner(orphans), results, unknown)
         for call in open_:
             if call.launch in unknown:
@@ -102,7 +101,7 @@ class Recovery:
     def _without_owner(self, orphans: Sequence[Instance]) -> Sequence[Instance]:
         """The orphans without a claim that is left out of the cache, by instance id or by launch."""
         left_out = self._claims.left_out
-        ids = {partial.provider_id.rpartition("/")[2] for partial in left_out}
+        ids = {partial.instance_id for partial in left_out}
         launches = self._of_left_out()
         return [
             orphan
@@ -175,7 +174,7 @@ class Recovery:
             gone = [r for r in references if r.kind == NodeClaim.KIND.kind and r.uid not in owners]
             return node.deleting or (bool(gone) and len(gone) == len(references))
 
-        nodes, left_out = self._caches.nodes_at(provider_id(instance), name=instance.private_dns_name)
+        nodes, left_out = self._caches.nodes_at(instance.id, name=instance.private_dns_name)
         return left_out is not None or any(map(is_ending, nodes))
 
     def _pairs(

@@ -23,7 +23,7 @@ from broker.capacity.model import NodeClass, Skipped
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, instance_id, patch, write
+from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
@@ -206,7 +206,7 @@ class Reporter:
             _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
             return
         _log.warning(
-            "claim ends: its instance is gone", claim=claim.name, instance=instance_id(claim), why=cause
+            "claim ends: its instance is gone", claim=claim.name, instance=claim.instance_id, why=cause
         )
 
     def _pods_for(self, claim: NodeClaim) -> list[Pod]:

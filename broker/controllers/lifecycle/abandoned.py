@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.lifecycle.registration import MARK
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.kube.cache import Cache
@@ -46,10 +46,9 @@ class AbandonedNodes:
         node = self._nodes.get(name)
         if node is None or MARK not in node.annotations:
             return None
-        left_out_ids = {partial.provider_id for partial in self._claims.left_out}
-        if node.spec.provider_id in left_out_ids or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
+        id_ = node.instance_id
+        if self._claims.by(BY_INSTANCE, id_) or any(c.instance_id == id_ for c in self._claims.left_out):
             return None
-        id_ = node.spec.provider_id.rpartition("/")[2]
         seen = self._terminations.watch(id_)
         if seen is None:
             return Result(requeue_after=RECHECK)  # or sooner, when EC2 has answered

@@ -20,8 +20,8 @@ from prometheus_client import Gauge
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
-from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import instance_id, write
+from broker.controllers.claim_caches import BY_SIGN, ClaimCaches
+from broker.controllers.claim_status import write
 from broker.controllers.instances import Missing
 from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.kube.context import ControllerContext
@@ -67,11 +67,17 @@ class LossDetector:
         self._end = end
         self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
 
-    def end_lost(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
+    def end_lost(self, missing: Missing) -> None:
         """Ends the claims that are lost, and reports on the others why they are kept."""
         for claim, why in missing.ended:
             self._end(claim, f"EC2 lists it as ended: {why or 'without a reason'}")
-        registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
+        unlisted = [
+            c for c in self._claims.by(BY_SIGN, names.INSTANCE_LISTED) if _reason(c) and not c.deleting
+        ]
+        registered: Sequence[NodeClaim] = ()  # at rest, nobody asks for them
+        if missing.unlisted or missing.recent or unlisted or self._kept:
+            claims = self._caches.launched().values()
+            registered = [c for c in claims if is_true(c, names.REGISTERED_CONDITION)]
         together = self._missing_together(missing, registered)
         self._log(together, len(registered))
         kept = dict.fromkeys(REASONS, 0)
@@ -92,8 +98,8 @@ class LossDetector:
                 self._end(claim, "EC2 no longer lists it, and its Node is not Ready")
         for reason, count in kept.items():
             UNLISTED.labels(reason).set(count)
-        for claim in registered:
-            if instance_id(claim) in missing.listed and _reason(claim):
+        for claim in unlisted:
+            if claim.instance_id in missing.listed and self._caches.owns(claim):
                 change = ConditionUpdate(type=names.INSTANCE_LISTED, status="True", reason="Listed")
                 self._write(claim, change)
 
@@ -108,7 +114,7 @@ class LossDetector:
         Fewer missing claims, or more registered ones, do not prove the listing right.
         """
         resolved = {claim.uid for claim, _ in missing.ended}
-        resolved |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
+        resolved |= {claim.uid for claim in registered if claim.instance_id in missing.listed}
         missing_uids = {claim.uid for claim in (*missing.unlisted, *missing.recent)} & {
             c.uid for c in registered
         }
@@ -123,7 +129,7 @@ class LossDetector:
                 "too many instances are missing from one listing: no claim ends for it",
                 missing=len(together),
                 registered=registered,
-                instances=sorted(map(instance_id, together))[:20],
+                instances=sorted(claim.instance_id for claim in together)[:20],
             )
         elif self._kept and not together:
             _log.warning(
@@ -158,7 +164,7 @@ def _reason(claim: NodeClaim) -> str:
 def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
     all_ = counted(registered, "registered claim has", "registered claims have")
     return (
-        f"EC2 does not list instance {instance_id(claim)}. {missing} of {all_} "
+        f"EC2 does not list instance {claim.instance_id}. {missing} of {all_} "
         "the reason MassLoss: too many were missing at once, so none of these ends, nor any that vanishes "
         "meanwhile, until EC2 lists each or it is deleted. Check the broker's role, account and Region; if "
         "the instance is gone, delete this NodeClaim"
@@ -167,13 +173,13 @@ def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
 
 def _ready(claim: NodeClaim) -> str:
     return (
-        f"EC2 does not list instance {instance_id(claim)}, but its Node is Ready: the claim is kept until "
+        f"EC2 does not list instance {claim.instance_id}, but its Node is Ready: the claim is kept until "
         "the Node is not"
     )
 
 
 def _unread(claim: NodeClaim, node: PartialObject) -> str:
     return (
-        f"EC2 does not list instance {instance_id(claim)}, but node {node.name} is left out, so it is not "
+        f"EC2 does not list instance {claim.instance_id}, but node {node.name} is left out, so it is not "
         f"known whether it is Ready: the claim is kept until the broker can read the Node: {node.error}"
     )

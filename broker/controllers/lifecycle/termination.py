@@ -16,7 +16,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, instance_id, patch, since
+from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, patch, since
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle import drain
@@ -92,7 +92,7 @@ class Termination:
         if claim.status.provider_id:
             if self._alive(claim, nodes):
                 return Result(requeue_after=RECHECK)
-            self._terminations.forget(instance_id(claim))
+            self._terminations.forget(claim.instance_id)
         for node in nodes:
             release(self._client, self._nodes, node)
         self._release_claim(claim)
@@ -100,7 +100,7 @@ class Termination:
 
     def _unread(self, claim: NodeClaim, node: PartialObject) -> bool:
         """Whether to wait for a Node that is left out: its pods may still run, and may not be evicted."""
-        seen = self._terminations.watch(instance_id(claim))
+        seen = self._terminations.watch(claim.instance_id)
         ended = seen is not None and seen.instance is not None and not seen.instance.alive
         if ended or self._late(claim):
             return False
@@ -159,7 +159,7 @@ class Termination:
         """Whether the node has no instance to drain: its pods would never end by themselves."""
         if node.ready:
             return False
-        seen = self._terminations.watch(instance_id(claim))
+        seen = self._terminations.watch(claim.instance_id)
         return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
@@ -184,7 +184,7 @@ class Termination:
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
-        id_ = instance_id(claim)
+        id_ = claim.instance_id
         seen = self._terminations.watch(id_)
         if seen is None or self._undrained(claim, seen, nodes):
             return True

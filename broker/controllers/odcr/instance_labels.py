@@ -23,15 +23,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
 from broker.capacity.absorption import Place, absorbs, place_of
 from broker.capacity.inventory import Inventory
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
-from broker.controllers.claim_status import (
-    AVAILABLE,
-    LIMIT_EXCEEDED,
-    instance_id,
-    patch,
-    place_outside,
-    write,
-)
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
+from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, place_outside, write
 from broker.controllers.instances import InstanceListing, InstanceView
 from broker.controllers.inventory import InventoryCache
 from broker.kube.context import ControllerContext
@@ -75,11 +68,12 @@ class InstanceLabelController:
     ) -> None:
         """`relist` requests a new listing if the view is in doubt."""
         self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
-        self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
+        self._claims, self._nodes = caches.claims, caches.nodes
         self._inventory = inventory
         self._view = view
         self._relist = relist
-        self._launched = Derived(self._read, caches.claims, caches.nodes)
+        self._caches = caches
+        self._launched = Derived(self._read, caches.claims, caches.nodes, also=caches.taken)
         self._sizes: Mapping[str, Size] = {}  # of each reservation, when the instances were last listed
         self._asked: datetime | None = None  # the description for which the last new listing was requested
         self._settled: tuple[object, ...] = ()  # what a pass read that had nothing to write or to doubt
@@ -107,11 +101,11 @@ class InstanceLabelController:
         changes = _Changes(self._sizes, sizes, inventory) if older else None
         if not older:
             self._sizes = sizes
-        doubtful, owned = False, [row for row in self._launched() if self._owns(row[0])]
-        seen = (owned, listing.instances, inventory.odcrs, inventory.groups)
+        doubtful, launched = False, self._launched()
+        seen = (launched, listing.instances, inventory.odcrs, inventory.groups)
         if seen == self._settled:
             return [], False
-        for claim, id_, nodes in owned:
+        for claim, id_, nodes in launched:
             with self._claims.guard(claim):
                 instance = listing.instances.get(id_)
                 if instance is None:  # launched after the listing
@@ -134,10 +128,9 @@ class InstanceLabelController:
     def _read(self) -> Sequence[tuple[NodeClaim, str, Sequence[Node]]]:
         """The claims with an instance, its id and their Nodes."""
         launched: list[tuple[NodeClaim, str, Sequence[Node]]] = []
-        for claim in self._claims.list():
+        for id_, claim in self._caches.launched().items():
             with self._claims.guard(claim):
-                if claim.status.provider_id and not claim.deleting:
-                    launched.append((claim, instance_id(claim), self._registered(claim)))
+                launched.append((claim, id_, self._registered(claim)))
         return launched
 
     def _reconcile(
@@ -197,7 +190,7 @@ class InstanceLabelController:
 
     def _registered(self, claim: NodeClaim) -> list[Node]:
         """The claim's registered Nodes. A later Node gets the claim's labels when it joins."""
-        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        nodes = self._nodes.by(BY_INSTANCE, claim.instance_id)
         return [node for node in nodes if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
 
 

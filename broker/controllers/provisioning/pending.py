@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_in
 from broker.apis.koordinator import KoordinatorReservation
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.nominations import preempting
 from broker.kube.cache import Guard
 from broker.kube.partial import PartialObject
@@ -74,7 +74,7 @@ def _made_for(caches: ClaimCaches) -> dict[str, PartialObject]:
         for partial in caches.claims.left_out
         if not any(
             node.labels.get(names.INITIALIZED) == "true"
-            for node in caches.nodes.by(BY_PROVIDER_ID, partial.provider_id or "-")
+            for node in caches.nodes.by(BY_INSTANCE, partial.instance_id)
         )
         for key in pods_in(partial.annotations)
     }

@@ -168,11 +168,9 @@ class Provisioner:
         them. Whether none was refused. Raises Unavailable.
         """
         released = True
-        for claim in self._caches.claims.list():
-            if not claim.waits or not self._caches.owns(claim):
-                continue
+        for claim in filter(made_for_pods, self._caches.waiting()):
             needed = claim.name in used or any(self._needs_node(key) for key in pods_of(claim))
-            if made_for_pods(claim) and not needed:
+            if not needed:
                 released &= self._released(claim, "its pods need it no more")
         return released
 

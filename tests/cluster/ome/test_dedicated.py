@@ -12,7 +12,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import units
-from broker.controllers.claim_status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
@@ -116,7 +115,7 @@ def test_it_grows_shrinks_and_is_made_whole_across_restarts(stack: Stack) -> Non
     assert first.uid in {claim.uid for claim in world.claims("one")}
 
     lost = world.claims("one")[0]
-    stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(lost)])
+    stack.aws.ec2.terminate_instances(InstanceIds=[lost.instance_id])
     stack.until(
         lambda: lost.uid not in {claim.uid for claim in world.claims("one")}, "the lost one is gone", step=5
     )

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import NodeClass, Selection
-from broker.history.counts import OutsideCounts, levels
+from broker.history.counts import OutsideCounts, demands, levels
 from broker.history.hours import HOUR, hours_of_use
 from broker.oncall.outside import outside_cost
 from broker.reservations.idle import idle_cost
@@ -39,7 +39,7 @@ def test_a_wait_without_a_reservation_has_the_platform_of_its_image(platform: st
         name="gpu", selection=Selection(), subnets=(), images=(Image(id="ami-1", platform=platform),)
     )
     classes = {"gpu": resolved}
-    (level,) = levels({}, {}, [claim], (), {TYPE.name: TYPE}, classes.get, "")
+    (level,) = levels({}, {}, demands([claim]), (), {TYPE.name: TYPE}, classes.get, "")
     assert (level.reservation, level.place, level.waiting) == (
         "",
         (TYPE.name, "us-east-1b", platform),
@@ -79,7 +79,7 @@ def test_recorded_slots_cost_what_idle_slots_cost_everywhere(
 ) -> None:
     given = {"instance_type": TYPE.name, "zone": "us-east-1a", "owner_id": "own"} | more
     odcr = Odcr(id="cr-1", total=3, available=2, **given)
-    (level,) = levels({odcr.id: odcr}, {}, (), (), PRICED, lambda _: None, "own")
+    (level,) = levels({odcr.id: odcr}, {}, {}, (), PRICED, lambda _: None, "own")
     assert (level.total, level.used, abs(level.price)) == (3, 1, round(usd_hour * 1_000_000))
     (hour,) = hours_of_use([level._replace(at=HOUR)], now=2 * HOUR - 1, count=1)
     whole = HOUR / (HOUR - 1)  # the last second is not over
@@ -92,5 +92,5 @@ def test_recorded_slots_cost_what_idle_slots_cost_everywhere(
 def test_recorded_instances_outside_cost_what_the_metric_shows(more: dict[str, Any]) -> None:
     given: dict[str, Any] = {"instance_type": TYPE.name, "zone": "us-east-1a"} | more
     instance = Instance(id="i-1", state="running", **given)
-    (level,) = levels({}, OutsideCounts()({instance.id: instance}), (), (), PRICED, lambda _: None, "")
+    (level,) = levels({}, OutsideCounts()({instance.id: instance}), {}, (), PRICED, lambda _: None, "")
     assert level.price / 1_000_000 == sum(outside_cost((), [instance], PRICED).values())

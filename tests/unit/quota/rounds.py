@@ -28,7 +28,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_INSTANCE, BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Ec2Reads
@@ -260,7 +260,7 @@ class World:
         self.store = Store()
         self.settings = settings or Settings(dedicated_node_class=CLASS)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()})
+        self.nodes: Cache[Node] = Cache(Node, indexes={BY_INSTANCE: lambda _: ()})
         self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
         self.reads = Reads(
             self.store,

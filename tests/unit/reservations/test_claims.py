@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_INSTANCE, BY_NODE, by_instance
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import borrows
@@ -53,7 +53,7 @@ def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") 
 def test_foreign_and_do_not_disrupt_claims_are_non_preemptible(
     claim_: NodeClaim, owned: bool, node: Any, pod: Any, phase: str, expected: bool
 ) -> None:
-    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda node_: (node_.spec.provider_id,)})
+    nodes = Cache(Node, indexes={BY_INSTANCE: by_instance})
     pods = Cache(Pod, indexes={BY_NODE: lambda pod_: (pod_.spec.node_name,)})
     version = {"resourceVersion": "1", "uid": "u"}
     nodes.replace(
@@ -67,7 +67,7 @@ def test_foreign_and_do_not_disrupt_claims_are_non_preemptible(
 
 
 def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period() -> None:
-    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: (node.spec.provider_id,)})
+    nodes = Cache(Node, indexes={BY_INSTANCE: by_instance})
     pods = Cache(Pod, indexes={BY_NODE: lambda pod: (pod.spec.node_name,)})
     version = {"resourceVersion": "1", "uid": "u"}
     caches = claim_caches(nodes=nodes, pods=pods)

@@ -43,7 +43,7 @@ def state(snapshot: Snapshot, *claims: NodeClaim, listing: object = None) -> Liv
         reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache()),
         launcher=SimpleNamespace(shortages=Shortages()),
         occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
-        owns=lambda _: True,
+        caches=SimpleNamespace(owns=lambda _: True),
         waiting_pods=list,
         slot_rows=list,
         types=dict,

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_caches import BY_NODE, BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_INSTANCE, BY_NODE
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
@@ -116,7 +116,7 @@ def cluster_snapshot(
         reads.profiles.cache,
         claims or [],
         claim_caches(
-            nodes=Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()}),
+            nodes=Cache(Node, indexes={BY_INSTANCE: lambda _: ()}),
             pods=Cache(Pod, indexes={BY_NODE: lambda _: ()}),
         ),
         priority=PRIORITIES.get,

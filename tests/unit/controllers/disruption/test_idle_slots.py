@@ -7,14 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.apis import names
-from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
 from broker.capacity.inventory import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.snapshot import DisruptionSnapshot
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from providers.model import Odcr
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -38,9 +39,7 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     pods.apply("ADDED", pending(NOW))
     recorder = SimpleNamespace(ended=lambda *_: None)
     unused: Any = SimpleNamespace(client=None, clock=FakeClock(), recorder=recorder)
-    caches: Any = SimpleNamespace(
-        pods=pods, claims=Cache(NodeClaim), nodes=Cache(Node), pools=Cache(NodePool)
-    )
+    caches = claim_caches(pods=pods)
     slots = SimpleNamespace(
         snapshot=lambda: Snapshot(version=1, reservations={}, inventory=next(inventories))
     )
@@ -57,9 +56,7 @@ def test_slot_taken_while_the_broker_has_no_pool_is_not_idle_from_before() -> No
     free = [1]
     recorder = SimpleNamespace(ended=lambda *_: None)
     unused: Any = SimpleNamespace(client=None, clock=FakeClock(), recorder=recorder)
-    caches: Any = SimpleNamespace(
-        pods=Cache(Pod), claims=Cache(NodeClaim), nodes=Cache(Node), pools=Cache(NodePool)
-    )
+    caches = claim_caches()
     slots = SimpleNamespace(
         snapshot=lambda: Snapshot(version=1, reservations={}, inventory=described(free[0]))
     )

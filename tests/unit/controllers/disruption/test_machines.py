@@ -16,6 +16,7 @@ from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.kube.cache import Cache
 from providers.model import Odcr
+from tests.support.caches import claim_caches
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 POOL = NodePool.decode(
@@ -74,9 +75,7 @@ def test_node_stays_while_ec2_may_count_a_new_instance_in_its_slot(
             "status": {"providerID": "aws:///us-east-1a/i-low"},
         },
     )
-    caches: Any = SimpleNamespace(
-        claims=claims, owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER
-    )
+    caches = claim_caches(claims, owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER)
     sources: Any = SimpleNamespace(instances=dict)
     observed: Any = SimpleNamespace(inventory=Inventory(odcrs={odcr.id: odcr}))
     finder = MachineFinder(

@@ -10,8 +10,8 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition
-from broker.controllers.claim_caches import BY_PROVIDER_ID
-from broker.controllers.claim_status import instance_id, write
+from broker.controllers.claim_caches import BY_INSTANCE, BY_SIGN, by_instance, signs
+from broker.controllers.claim_status import write
 from broker.controllers.instances import Missing
 from broker.controllers.lifecycle.losses import FEW, MASS_LOSS, LossDetector
 from broker.kube.cache import Cache
@@ -35,8 +35,8 @@ class World:
     def __init__(self) -> None:
         self.tap = Tap(InProcessTransport(defined()))
         self.client, self.clock = Client(self.tap), FakeClock()
-        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: [node.spec.provider_id]})
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim, indexes={BY_SIGN: signs})
+        self.nodes: Cache[Node] = Cache(Node, indexes={BY_INSTANCE: by_instance})
         self.ended: set[str] = set()
         self.count = 0
         self.losses = self.process()
@@ -74,9 +74,8 @@ class World:
             Missing(
                 unlisted=tuple(c for c in claims if c.name in missing),
                 recent=tuple(c for c in claims if c.name in recent),
-                listed=frozenset(instance_id(c) for c in claims if c.name not in {*missing, *recent}),
-            ),
-            claims,
+                listed=frozenset(c.instance_id for c in claims if c.name not in {*missing, *recent}),
+            )
         )
 
     def kept(self) -> set[str]:

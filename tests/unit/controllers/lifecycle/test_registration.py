@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_caches import BY_PROVIDER_ID
+from broker.controllers.claim_caches import BY_INSTANCE, by_instance
 from broker.controllers.lifecycle.registration import Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -71,10 +71,8 @@ ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
 @pytest.mark.covers("KRP-23")
 def test_a_node_is_initialized_when_ready_and_without_startup_taints() -> None:
     client, clock = Client(InProcessTransport(defined())), FakeClock()
-    claims: Cache[NodeClaim] = Cache(
-        NodeClaim, indexes={BY_PROVIDER_ID: lambda claim: [claim.status.provider_id]}
-    )
-    nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: [node.spec.provider_id]})
+    claims: Cache[NodeClaim] = Cache(NodeClaim, indexes={BY_INSTANCE: by_instance})
+    nodes: Cache[Node] = Cache(Node, indexes={BY_INSTANCE: by_instance})
 
     def nominate(claim: NodeClaim, node: str) -> None:
         raise AssertionError(f"{node} was registered before, and nominated for the pods of {claim.name} then")

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches, by_instance
 from broker.controllers.lifecycle.termination import Termination
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -36,7 +36,7 @@ def test_a_claim_that_gets_an_instance_meanwhile_keeps_its_finalizer() -> None:
     launched = {"status": {"providerID": "aws:///us-east-1a/i-1"}}
     client.patch(NodeClaim.KIND, "c-0", launched, subresource="status")
 
-    nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]})
+    nodes: Cache[Node] = Cache(Node, indexes={BY_INSTANCE: by_instance})
     termination = Termination(
         ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock),
         ClaimCaches(claims=Cache(NodeClaim), nodes=nodes, pods=Cache(Pod), pools=Cache(NodePool), owns=bool),

@@ -8,8 +8,7 @@ import pytest
 
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import instance_id
-from broker.controllers.odcr import instance_labels
+from broker.controllers.odcr.instance_labels import InstanceLabelController
 from broker.kube.errors import Forbidden, NotFound, Unavailable
 from providers.model import Instance, Odcr
 from tests.unit.capacity.builders import odcr
@@ -233,12 +232,12 @@ def test_claim_that_cannot_be_compared_is_left_out_and_the_others_are_labelled(
     world.described(odcr("cr-1"))
     world.listed(*(instance(name, "cr-1") for name in ("a", "bad", "c")))
 
-    def failing(claim: NodeClaim) -> str:
+    def failing(_: object, claim: NodeClaim) -> list[Node]:
         if claim.name == "bad":
             raise ZeroDivisionError
-        return instance_id(claim)
+        return []
 
-    monkeypatch.setattr(instance_labels, "instance_id", failing)
+    monkeypatch.setattr(InstanceLabelController, "_registered", failing)
     world.labeller.run()
     assert [world.labels(world.claims, name) for name in ("a", "c")] == [inside("cr-1")] * 2
     assert [*world.claims.broken] == ["bad"]

@@ -13,7 +13,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind, Object
-from broker.controllers.claim_caches import BY_PROVIDER_ID, ClaimCaches
+from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches, by_instance
 from broker.controllers.instances import InstanceView
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.odcr.endings import EndingController
@@ -115,7 +115,7 @@ class World:
         self.ec2, self.recorded = Ec2(self.clock), RecordedEvents()
         self.claims = Cache(NodeClaim)
         self.classes = Cache(EC2NodeClass)
-        self.nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]})
+        self.nodes = Cache(Node, indexes={BY_INSTANCE: by_instance})
         self.api = Api({"nodeclaims": self.claims, "nodes": self.nodes, "ec2nodeclasses": self.classes})
         provider: Any = self.ec2
         client: Any = self.api
