@@ -84,6 +84,7 @@ def left(stack: Stack) -> set[str]:
 
 
 R, D = ("r-0", "r-1", "r-2"), ("d-0", "d-1")
+KEPT = {names.DO_NOT_DISRUPT: "true"}
 
 
 @pytest.mark.parametrize("gone", [("r-0", "r-1"), ("d-0", "d-1"), ("r-0", "d-0")], ids=str)
@@ -298,3 +299,27 @@ def test_pods_on_a_slot_that_ec2_does_not_show_yet_stay(stack: Stack) -> None:
     assert names.CAPACITY_TYPE not in stack.get(NodeClaim, "r-1").labels
     scale(stack, 1, ("r-0",), 180)
     assert [pod.name for pod in live(stack)] == ["app-r-1"] and "r-1" in left(stack)
+
+
+@pytest.mark.covers("FLT-20")
+@pytest.mark.parametrize("made_for", [("default/late",), ()], ids=["its-own", "another"])
+def test_no_pod_is_evicted_for_room_that_a_pod_got_since_the_pass_began(
+    stack: Stack, made_for: tuple[str, ...]
+) -> None:
+    cluster(stack, slots=1, pools=("web", "idle"))
+    stack.start()
+    nodes(stack, RESERVED, "r-0", pool="idle", app=False, pods=made_for, annotations=KEPT)
+    nodes(stack, ON_DEMAND, "d-0")
+    broker, host = stack.broker, stack.get(NodeClaim, "r-0").status.node_name
+    assert broker is not None
+
+    def comes(_: object) -> None:
+        run(stack, "late", host, cpu="1500m")
+        stack.until(lambda: broker.read.pods.cache.find("default/late"), "the pod is known")
+
+    stack.tap.on(
+        lambda r: r.path.endswith("/d-0/status") and names.CONSOLIDATABLE.encode() in (r.body or b""), comes
+    )
+    stack.until(lambda: stack.find(Pod, "late", namespace="default"), "the pod", step=STEP)
+    assert scale(stack, 1, (), 60) == (0, 0)
+    assert left(stack) == {"r-0", "d-0"}

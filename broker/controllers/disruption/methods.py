@@ -125,7 +125,7 @@ class DisruptionMethods:
         in_repair, settled = self._repairs.run(finder, settled, usable, ledger)
         free = [node for node in free if node.claim.uid not in in_repair]
         staying = [node for node in free if node.claim.uid not in leaving]
-        moved, placement, partial_hosts = self._move_to_standing(finder, settled, staying, ledger)
+        moved, placement, partial_hosts = self._move_to_standing(finder, settled, staying, usable, ledger)
         free = [node for node in free if node.claim.uid not in moved]
         ended = self._empty(snapshot, [node for node in free if node.claim.uid not in partial_hosts], ledger)
         free = [node for node in free if node.claim.uid not in ended]
@@ -181,6 +181,7 @@ class DisruptionMethods:
         finder: MachineFinder,
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
+        usable: Collection[str],
         ledger: BudgetLedger,
     ) -> tuple[set[str], PlacementSnapshot, set[str]]:
         """Ends nodes outside reservations if their pods fit on reserved nodes that stand.
@@ -189,7 +190,7 @@ class DisruptionMethods:
         uids of empty reserved nodes that consolidation may fill.
         """
         snapshot = finder.snapshot
-        standing = StandingNodes(snapshot, placement, free, self._caches, finder.observed.rights)
+        standing = StandingNodes(snapshot, placement, free, usable, self._caches, finder.observed.rights)
         # A successor may come some time after the node of its pod is gone.
         awaiting = standing.awaiting()
         self._expecting |= dict.fromkeys(awaiting, snapshot.now)

@@ -11,7 +11,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -24,9 +24,7 @@ from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import assumed_on, moving_pods
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,
-    awaits_pods,
     newly_consolidatable,
-    nominated,
     usable_soon,
 )
 from broker.controllers.disruption.gangs import RunningGangs
@@ -71,25 +69,21 @@ class StandingNodes:
         snapshot: DisruptionSnapshot,
         placement: PlacementSnapshot,
         free: Sequence[ManagedNode],
+        usable: Collection[str],
         caches: ClaimCaches,
         rights: DrawRights,
     ) -> None:
-        """`free`: the nodes that are in no disruption. `placement`: with the pods that ending nodes had.
+        """`free`: the nodes that are in no disruption; `usable`: those that may get pods. `placement`: with
+        the pods that ending nodes had.
 
-        A replacement that awaits its pods has no room, nor has a node with a pod to come. Pods that moved
-        to a drifted node would move again.
+        Pods that moved to a drifted node would move again.
         """
         self._snapshot, self._caches, self._rights = snapshot, caches, rights
         self._outside = {node.claim.uid: node for node in free if not occupied_odcr(node.claim)}
         self.reserved = [
             node
             for node in free
-            if occupied_odcr(node.claim)
-            and node.node is not None
-            and node.node.ready
-            and since(node.claim, names.DRIFTED) is None
-            and not awaits_pods(node.claim, caches.claims, snapshot.now)
-            and not nominated(node, caches.pods.find, snapshot.now)
+            if occupied_odcr(node.claim) and node.name in usable and since(node.claim, names.DRIFTED) is None
         ]
         self.placement = placement
         self._stuck: list[ManagedNode] = []  # single nodes that consolidation may end, without room for all

@@ -15,6 +15,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.disruption.standing import StandingNodes
+from broker.controllers.disruption.usable import closed_nodes, usable_nodes
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.reading import pod_info
@@ -107,7 +108,9 @@ def moves(*nodes: ManagedNode, waiting: Sequence[Pod] = ()) -> list[tuple[str, s
     claims.replace([node.claim.wire() for node in nodes], 1)
     pods.replace([item.wire() for item in (*on_nodes, *waiting)], 1)
     free = [node for node in nodes if not node.claim.deleting]
-    standing = StandingNodes(snapshot, occupancy.placement, free, claim_caches(claims, pods=pods), RIGHTS)
+    caches = claim_caches(claims, pods=pods)
+    usable = usable_nodes(occupancy.nodes, closed_nodes(snapshot, caches))
+    standing = StandingNodes(snapshot, occupancy.placement, free, usable, caches, RIGHTS)
     gangs = running_gangs(snapshot, [node.claim for node in nodes])
     return [
         (",".join(node.claim.name for node in move.nodes), ",".join(host.claim.name for host in move.hosts))
