@@ -28,7 +28,7 @@ BY_NODE: Final = "nodeName"
 REPLACEMENTS: Final = "replacements"  # one value for all
 BY_SLOT: Final = "slot"  # `held_slot` of the claims that the broker launched
 BY_SIGN: Final = "sign"  # conditions that few claims have
-_SIGNS: Final = (names.INSTANCE_LISTED, *names.INSTANCE_SIGNS)
+_SIGNS: Final = (names.INSTANCE_LISTED, names.RECLAIMING, *names.INSTANCE_SIGNS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ must check `left_out` first.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -110,10 +109,10 @@ class Cache(Generic[T]):
         with self._lock:
             return [*self._indexed[index].get(value, {}).values()]
 
-    def sizes(self, index: str) -> Counter[str]:
+    def sizes(self, index: str) -> Mapping[str, int]:
         """The number of objects for each value that the index named `index` gives."""
         with self._lock:
-            return Counter({value: len(objects) for value, objects in self._indexed[index].items()})
+            return {value: len(objects) for value, objects in self._indexed[index].items()}
 
     def __len__(self) -> int:
         return len(self._objects)

@@ -96,15 +96,16 @@ class InstanceLabelController:
         new listing.
         """
         older = inventory.described is not None and listing.taken < inventory.described
+        launched = self._launched()
+        seen = (launched, listing.instances, inventory.odcrs, inventory.groups)
+        if older and seen == self._settled:
+            return [], False
         due: list[Work] = []
         sizes = {id_: (odcr.active, odcr.total) for id_, odcr in inventory.odcrs.items()}
         changes = _Changes(self._sizes, sizes, inventory) if older else None
         if not older:
             self._sizes = sizes
-        doubtful, launched = False, self._launched()
-        seen = (launched, listing.instances, inventory.odcrs, inventory.groups)
-        if seen == self._settled:
-            return [], False
+        doubtful = False
         for claim, id_, nodes in launched:
             with self._claims.guard(claim):
                 instance = listing.instances.get(id_)

@@ -111,6 +111,11 @@ class Provisioner:
         self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
         self._reads, self._slots = reads, slots
         self._readable_claims = Derived(lambda: caches.claims.readable(read_in_flight), caches.claims)
+        self._pods_in_flight = Derived(
+            lambda: [(claim, pods_of(claim)) for claim in caches.waiting() if made_for_pods(claim)],
+            caches.claims,
+            also=caches.taken,
+        )
         self._launches, self._seconds, self._wait = launches, seconds, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
@@ -168,8 +173,8 @@ class Provisioner:
         them. Whether none was refused. Raises Unavailable.
         """
         released = True
-        for claim in filter(made_for_pods, self._caches.waiting()):
-            needed = claim.name in used or any(self._needs_node(key) for key in pods_of(claim))
+        for claim, keys in self._pods_in_flight():
+            needed = claim.name in used or any(map(self._needs_node, keys))
             if not needed:
                 released &= self._released(claim, "its pods need it no more")
         return released

@@ -23,6 +23,7 @@ from broker.apis.meta import ConditionUpdate, condition, true_condition
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
+from broker.controllers.claim_caches import BY_SIGN
 from broker.controllers.claim_status import write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -107,7 +108,7 @@ class Preemptor:
             if change := _outcome(claim):
                 write(self._client, self._claims, claim, change, now=self._clock.now())
 
-        for_each(self._claims.list(), clear)
+        for_each(self._claims.by(BY_SIGN, names.RECLAIMING), clear)
 
     def _unlaunched(self, uids: Collection[str]) -> Mapping[str, NodeClaim]:
         claims = self._claims.list() if uids else ()

@@ -13,6 +13,7 @@ from broker.capacity.entitlement import NominatedSlot, SlotPool
 from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplaced
 from broker.capacity.requirements import Requirements
 from broker.controllers.assumed import AssumptionStore
+from broker.controllers.claim_caches import BY_SIGN, signs
 from broker.controllers.claim_status import write
 from broker.controllers.slots.preemptor import Preemptor
 from broker.kube.cache import Cache
@@ -69,7 +70,7 @@ class NominatedClaim:
         self.client, self.clock = Client(InProcessTransport(Cluster()), field_manager="test"), FakeClock()
         for body in crds.load():
             self.client.create(crds.KIND, body)
-        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim, indexes={BY_SIGN: signs})
         self.claims.observe(self.client.create(NodeClaim.KIND, {"metadata": {"name": "owner"}, "spec": SPEC}))
         change = ConditionUpdate(type=names.RECLAIMING, status="True", reason="r", message="waits for b")
         write(self.client, self.claims, self.claim, change, now=self.clock.now())
