@@ -97,8 +97,8 @@ class InstanceLabelController:
         """
         older = inventory.described is not None and listing.taken < inventory.described
         launched = self._launched()
-        seen = (launched, listing.instances, inventory.odcrs, inventory.groups)
-        if older and seen == self._settled:
+        seen = (older, launched, listing.instances, inventory.odcrs, inventory.groups)
+        if seen == self._settled:
             return [], False
         due: list[Work] = []
         sizes = {id_: (odcr.active, odcr.total) for id_, odcr in inventory.odcrs.items()}
@@ -123,7 +123,7 @@ class InstanceLabelController:
                 if not older and not instance.reservation_id and _active(claim, inventory):
                     continue  # the next description shows the state of the reservation
                 due.append((claim, instance, wanted, inventory))
-        self._settled = seen if older and not due and not doubtful else ()
+        self._settled = seen if not due and not doubtful else ()
         return due, doubtful
 
     def _read(self) -> Sequence[tuple[NodeClaim, str, Sequence[Node]]]:
