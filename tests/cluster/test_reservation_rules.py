@@ -186,3 +186,30 @@ def test_reported_inputs_get_one_machine_in_the_second_reservation(stack: Stack,
     start(stack)
     stack.until(lambda: bound(stack, ["p"]), "pod bound", step=0.2)
     assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [ids["TWO"]]
+
+
+@pytest.mark.covers("FLT-03")
+def test_pods_spread_over_reservations_get_one_machine_each_while_ec2_shows_none_of_them(
+    stack: Stack,
+) -> None:
+    large, small = stack.aws.odcr(count=3), stack.aws.odcr()
+    stack.node_class(group=stack.aws.group(large, small))
+    pool(stack)
+    selects = {"labelSelector": {"matchLabels": {"app": "s"}}, "whenUnsatisfiable": "DoNotSchedule"}
+    spread = {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": KEY, **selects}]}
+    start(stack)
+    stack.advance(4000)
+    stack.polls(2)
+    stack.control.lag(3600)
+    waiting = pods(stack, 4, cpu="1500m", labels={"app": "s"}, spec=spread)
+    stack.until(lambda: len(claims(stack)) == 3, "three claims", step=0.2)
+    stack.until_ready(*(claim.name for claim in claims(stack)))
+    assert not any(names.CAPACITY_TYPE in claim.labels for claim in claims(stack))
+    for _ in range(5):
+        stack.advance(2)
+        stack.passes()
+    assert len(claims(stack)) == 3
+    stack.control.lag(0.3)
+    stack.advance(3600)
+    stack.until(lambda: sum(bound(stack, [name]) for name in waiting) == 3, "three of four", step=0.2)
+    assert len(claims(stack)) == 3 and stack.aws.free(large) == 1

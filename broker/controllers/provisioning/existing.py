@@ -32,7 +32,7 @@ from broker.placement.gangs import GroupSizes
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.placement.quantities import amounts
-from broker.placement.reading import claim_info, moved, node_info
+from broker.placement.reading import claim_info, determined, moved, node_info
 from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
@@ -93,7 +93,7 @@ def existing(
         if claim is not None and node.rebooting and occupied_odcr(claim):
             infos.append(_coming_back(node))
         elif claim is None or node.labels.get(names.INITIALIZED) == "true":
-            infos.append(node_info(node))
+            infos.append(node_info(node) if claim is None or determined(claim) else _launched(node, claim))
         else:
             infos.append(future(_joining(node, claim), claim))
         if claim is not None:
@@ -157,8 +157,14 @@ def _arriving(
             yield successors[claim.uid], moved(pod, claim.labels.get(names.ZONE, ""))
 
 
+def _launched(node: Node, claim: NodeClaim) -> NodeInfo:
+    """The node with the labels that the claim is certain of, and what the claim allows of the others."""
+    info, future = node_info(node), claim_info(claim)
+    return replace(info, labels={**future.labels, **info.labels}, undetermined=future.undetermined)
+
+
 def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
-    info = node_info(node)
+    info = _launched(node, claim)
     startup = {(taint.key, taint.effect) for taint in claim.spec.startup_taints} | EPHEMERAL
     passing = [
         taint
@@ -167,13 +173,8 @@ def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
     ]
     future = claim_info(claim)
     kept = tuple(dict.fromkeys((*future.taints, *(t for t in info.taints if t not in passing))))
-    return replace(
-        info,
-        labels={**future.labels, **info.labels},
-        taints=kept,
-        undetermined=future.undetermined,
-        allocatable={**future.allocatable, **{n: a for n, a in info.allocatable.items() if a}},
-    )
+    room = {**future.allocatable, **{n: a for n, a in info.allocatable.items() if a}}
+    return replace(info, taints=kept, allocatable=room)
 
 
 def _in_flight(claim: NodeClaim) -> NodeInfo:
@@ -197,7 +198,9 @@ def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[
     return {
         key: name_of[claim.name]
         for claim in claims
-        if claim.name in name_of and not claim.deleting and not is_true(claim, names.INITIALIZED_CONDITION)
+        if claim.name in name_of
+        and not claim.deleting
+        and not (is_true(claim, names.INITIALIZED_CONDITION) and determined(claim))
         for key in pods_of(claim)
     }
 
