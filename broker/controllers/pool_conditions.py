@@ -20,18 +20,20 @@ def write_conditions(
     client: Client,
     pools: Cache[NodePool],
     pool: NodePool,
-    *changes: ConditionUpdate,
+    *updates: ConditionUpdate | None,
     now: datetime,
     without: str = "",
 ) -> bool:
-    """Whether the conditions were changed. `without`: the type of one to remove. Raises ApiError.
+    """Whether the conditions were changed. `without`: the type of one to remove if there is no update.
+    Raises ApiError.
 
     After another writer it reads the pool and tries again, three times at most.
     """
+    changes = [update for update in updates if update is not None]
     for last in (False, False, True):
         before = pool.status.conditions
         after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
-        after = remove_condition(after, without)
+        after = after if changes else remove_condition(after, without)
         if after == before:
             return False
         body = {

@@ -453,9 +453,12 @@ def test_a_value_that_cannot_be_read_makes_and_ends_nothing(stack: Stack) -> Non
     stack.until_event("web", "InvalidReplicas", kind="NodePool", text="write all-reserved, or remove it")
     resize(stack, odcr, InstanceCount=3)
     quiet(stack, 60)
-    assert len(own(stack)) == 2
+    assert len(own(stack)) == 2 and stack.condition(NodePool, "web", REPLICAS_MET) is None
     stack.edit(NodePool, "web", {"metadata": {"annotations": FOLLOWS}})
     assert settled(stack, 3) == [odcr] * 3
+    met(stack, "True", "3 of 3 nodes")
+    stack.edit(NodePool, "web", {"metadata": {"annotations": {names.REPLICAS: None}}})
+    stack.until(lambda: stack.condition(NodePool, "web", REPLICAS_MET) is None, "it is static no more")
 
 
 @pytest.mark.covers("FUL-31")

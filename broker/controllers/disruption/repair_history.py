@@ -56,8 +56,7 @@ def write_repairs(
 ) -> None:
     """Writes the recent repairs; without any there is no condition. Raises ApiError."""
     if not repairs:
-        if condition(pool.status.conditions, names.RECENT_REPAIRS) is not None:
-            write_conditions(client, pools, pool, now=now, without=names.RECENT_REPAIRS)
+        write_conditions(client, pools, pool, now=now, without=names.RECENT_REPAIRS)
         return
     listed = ", ".join(f"NodeClaim {name} at {format_time(at)}" for name, at in sorted(repairs.items()))
     message = f"{counted(len(repairs), 'node')} ended by repair, and counts as broken for an hour: {listed}"

@@ -14,7 +14,7 @@ import structlog
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.pools import PoolNotServed, updates
 from broker.kube.cache import Cache
@@ -121,10 +121,7 @@ class PoolReporter:
 
     def other(self, pool: NodePool, update: ConditionUpdate | None) -> None:
         """Writes on a pool of another group the condition that no controller serves it; None once one may."""
-        if update is not None:
-            self._set(pool, update)
-        elif condition(pool.status.conditions, SERVED) is not None:
-            self._set(pool, without=SERVED)
+        self._set(pool, update, without=SERVED)
 
     def offering(self, pools: Iterable[NodePool], empty: Mapping[str, str] | None) -> None:
         """Writes on pools that are served why one offers no machine to any pod.
@@ -132,13 +129,12 @@ class PoolReporter:
         Without a pod that needs a machine nothing is known (None), and an old reason may hold no more.
         """
         for pool in pools:
+            update = None
             if text := (empty or {}).get(pool.name):
                 update = ConditionUpdate(type=OFFERING, status="False", reason=NO_MACHINE, message=text)
-                self._set(pool, update)
-            elif condition(pool.status.conditions, OFFERING) is not None:
-                self._set(pool, without=OFFERING)
+            self._set(pool, update, without=OFFERING)
 
-    def _set(self, pool: NodePool, *changes: ConditionUpdate, without: str = "") -> bool:
+    def _set(self, pool: NodePool, *changes: ConditionUpdate | None, without: str = "") -> bool:
         """Whether the conditions were changed."""
         now = self._clock.now()
         try:

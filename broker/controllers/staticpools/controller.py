@@ -96,7 +96,11 @@ class StaticPoolController:
         """Makes and ends claims. A pool that fails does not stop the others, and is tried again."""
         claims = self._caches.claims.list()
         ending = [claim for claim in claims if claim.deleting and self._caches.owns(claim)]
-        pools = [pool for pool in self._caches.pools.list() if static(pool)]
+        every = self._caches.pools.list()
+        for pool in every:
+            if of_broker(pool) and (not static(pool) or replicas_problem(pool)):
+                self._reporter.report(pool, None)
+        pools = [pool for pool in every if static(pool)]
         if not pools:
             self._successions.decide("static pools", ())
             return None

@@ -49,11 +49,12 @@ class StaticPoolReporter:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._pools = pools
 
-    def report(self, pool: NodePool, progress: Progress) -> None:
-        update = progress.update(number_of_nodes(pool))
-        newest = self._pools.get(pool.name) or pool
+    def report(self, pool: NodePool, progress: Progress | None) -> None:
+        """None removes the condition: the pool has no number of nodes, or one that cannot be read."""
+        update = progress.update(number_of_nodes(pool)) if progress is not None else None
+        newest, now = self._pools.get(pool.name) or pool, self._clock.now()
         try:
-            write_conditions(self._client, self._pools, newest, update, now=self._clock.now())
+            write_conditions(self._client, self._pools, newest, update, now=now, without=REPLICAS_MET)
         except ApiError as error:
             _log.warning("pool not written", nodepool=pool.name, error=str(error))
 
