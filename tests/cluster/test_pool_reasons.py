@@ -13,7 +13,7 @@ from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.reading import read
 from broker.commands.plan import drafts
-from broker.commands.plan.pods import planned_pods
+from broker.commands.plan.pods import PodPlan, planned_pods
 from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Client
 from broker.oncall.pod_reports import NOMINATED
@@ -21,7 +21,7 @@ from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases, objects
 from tests.cluster.account import A, B
-from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT, Json
 from tests.cluster.stack import Stack
 from tests.cluster.test_node_labels import OLD_ZONE, WITH_VOLUME, volume
 from tests.cluster.test_provisioning import capacity, pods, pool, start
@@ -62,11 +62,16 @@ def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_r
     pods(stack, 1)
     made_for = stack.until(lambda: [pods_of(c) for c in stack.all(NodeClaim)], "a machine for the other pod")
     assert made_for == [["default/p-0"]]
-    body = objects.pod("file", resourceClaims=claims_)
+    plan = planned(stack, objects.pod("file", resourceClaims=claims_))
+    assert (len(plan.claims), plan.unserved) == (0, 1), "plan -f promises no machine either"
+
+
+def planned(stack: Stack, body: Json) -> PodPlan:
+    """What `plan -f` has for a pod of a file."""
     documents = [{"apiVersion": "v1", "kind": "Pod", **body}]
     client, _ = drafts.drafted(documents, lambda: Client(stack.tap))
     provider = stack.provider()
-    planned = planned_pods(
+    return planned_pods(
         documents,
         client,
         provider,
@@ -74,7 +79,19 @@ def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_r
         stack.clock,
         dry_run=lambda: DryRun(client, provider, stack.settings, stack.clock),
     )
-    assert (len(planned.claims), planned.unserved) == (0, 1), "plan -f promises no machine either"
+
+
+@pytest.mark.covers("FLT-62", "ONC-09")
+def test_plan_reports_a_reservation_that_the_pod_may_not_draw_from_as_its_event_will(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    body = objects.pod("file")
+    body["metadata"]["annotations"] = {names.DRAWS_FROM: "gpu"}
+    plan = planned(stack, body)
+    pods(stack, 1, annotations={names.DRAWS_FROM: "gpu"})
+    message = stack.until_event("p-0", "ReservationNotFound", kind="Pod").message
+    assert len(plan.claims) == 1 and f"pod default/file: {message}" in plan.notes
 
 
 @pytest.mark.covers("FLT-35")

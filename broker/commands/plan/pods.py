@@ -54,6 +54,7 @@ from broker.controllers.provisioning.pools import (
     served,
 )
 from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.refusals import refusals
 from broker.controllers.provisioning.unused import held_back
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -64,6 +65,7 @@ from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import of_broker, static_pool
+from broker.quota.resolve import UnresolvedName
 from broker.settings import Settings
 from broker.text import abridged
 
@@ -244,7 +246,8 @@ def planned_pods(
     pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims), reads)
     room = reads.occupancy.read(clock.now(), pods.all_)
     others = OtherPools(every, provider.instance_types)
-    draw = drawing_in(dry_run().rights, every)
+    rights = dry_run().rights
+    draw = drawing_in(rights, every)
     pending = _pending(pods, room.infos, draw, client, reads.group_size)
     of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
@@ -300,7 +303,8 @@ def planned_pods(
         ],
     ).decide()
     decision = replace(decision, reasons=with_quota(decision.reasons, too_large))
-    return _reported(decision, documents, pods, of_others)
+    refused = refusals(pending, decision, pools.served, rights)
+    return _reported(decision, documents, pods, of_others, refused)
 
 
 def _reported(
@@ -308,6 +312,7 @@ def _reported(
     documents: Sequence[Json],
     pods: _Pods,
     of_others: Mapping[str, str],
+    refused: Mapping[str, UnresolvedName],
 ) -> PodPlan:
     reasons = decision.reasons
     on_claims = [
@@ -325,13 +330,13 @@ def _reported(
         **{key: f"fits on {node}" for key, node in assigned.taken.items()},
         **reasons,
     }
-    own = {key: fate for key, fate in fates.items() if key in pods.given}
+    fates_and_draws = [*fates.items(), *((key, name.message) for key, name in refused.items())]
     notes = [
         *remarks(documents, pods.cluster),
         *pods.notes,
         *released,
         *on_claims,
-        *(f"pod {key}: {own[key]}" for key in own),
+        *(f"pod {key}: {text}" for key, text in fates_and_draws if key in pods.given),
     ]
     return PodPlan(
         claims=[item.body for item in decision.created],

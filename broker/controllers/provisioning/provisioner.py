@@ -298,8 +298,7 @@ class Provisioner:
         self._pools.offering((pool.pool for pool in pools), decision.empty)
         log_packing(decision.packing, len(decision.assigned.unassigned))
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))
-        packed = [item.packed for item in decision.created]
-        refused = refusals(pending, packed, decision.reasons, pools, snapshot.rights)
+        refused = refusals(pending, decision, pools, snapshot.rights)
         return self._act(decision, refused, pending, objects, {claim.uid for claim in claims})
 
     def _launch_state(

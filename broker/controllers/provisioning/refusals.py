@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from broker.controllers.provisioning.decide import ProvisioningDecision
 from broker.controllers.provisioning.pools import ServedPool
-from broker.placement.packing_model import PackedBin, PendingPod
+from broker.placement.packing_model import PendingPod
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights
 
@@ -18,21 +19,18 @@ MOST_NAMED: Final = 3  # reservations of NodePools, for a pod without a machine
 
 def refusals(
     pending: Iterable[PendingPod],
-    packed: Iterable[PackedBin],
-    without: Mapping[str, str],
+    decision: ProvisioningDecision,
     pools: Sequence[ServedPool],
     rights: DrawRights,
 ) -> Mapping[str, UnresolvedName]:
-    """Explains by pod why it takes no slot of the reservation that is named for it.
-
-    `packed`: the machines to open; `without`: pods (by key) that get none.
-    """
+    """Explains by pod why it takes no slot of the reservation that is named for it."""
     of_pool = {pool.pool.name: pool.pool.draws_from for pool in pools}
+    packed = [item.packed for item in decision.created]
     named_by = {pod.key: of_pool.get(item.option.pool, "") for item in packed for pod in item.pods}
     refused: dict[str, UnresolvedName] = {}
     for pod in pending:
         named = [named_by.get(pod.key, "")]
-        if pod.key in without:
+        if pod.key in decision.reasons:
             named = sorted({*of_pool.values()})
         names = dict.fromkeys(name for text in named if (name := pod.drawing.refused(text)))
         whys = [rights.decide(name, (pod.info.namespace,)) for name in [*names][:MOST_NAMED]]
