@@ -77,7 +77,7 @@ FULL_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a new process reboots again at once",
         f"{_DISRUPTION}.reboots",
-        "elif uid not in self._called and node.node.ready and taken >= FORCED:",
+        "elif node.node.ready and taken >= FORCED:",
         "elif uid not in self._called:",
         about=_FULL,
     ),
@@ -112,8 +112,8 @@ FULL_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "labels do not follow EC2's count",
         "broker.controllers.odcr.instance_labels",
-        "                if wanted is None or not self._differs(claim, wanted):",
-        "                if True:",
+        "if wanted is None or not any(wanted.lacking(item.labels) for item in (claim, *nodes)):",
+        "if True:",
         about=_FULL,
     ),
     Mutant(

@@ -100,7 +100,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "no cap on what is bought",
         "broker.reservations.spending",
-        "        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))",
+        "        return min(room for room, _, _ in self._rooms(reserved, product, 0))",
         "        return 99",
     ),
     Mutant(
@@ -179,8 +179,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "machines that are gone keep their claims",
         "broker.controllers.instances",
-        "ended=tuple(claim for id_, claim in suspects.items() if alive_by_id.get(id_) is False),",
-        "ended=(),",
+        "if id_ in by_id and not by_id[id_].alive\n",
+        "if False\n",
     ),
     Mutant(
         "another cluster's instances may be ended",
