@@ -1,4 +1,4 @@
-"""The deliberate faults of the simulation apply to the code as it is: one that does not is never looked for."""
+"""The deliberate faults of the simulation apply to the code: one that does not is never looked for."""
 
 from __future__ import annotations
 
