@@ -339,6 +339,11 @@ class Pod(Object):
         return self.status.phase in ENDED
 
     @property
+    def waits(self) -> bool:
+        """Whether it still needs a node."""
+        return not self.spec.node_name and not self.deleting and not self.ended
+
+    @property
     def sizes(self) -> object:
         """The parts that its requests follow from: they change when it is resized."""
         status, pending = self.status, condition(self.status.conditions, RESIZE_PENDING)

@@ -47,3 +47,8 @@ def written(resource: str, value: int) -> str:
             if value and value % size == 0:
                 return f"{value // size}{suffix}"
     return str(value)
+
+
+def kept(old: str, resource: str, value: int) -> str:
+    """The amount as it was written before, if it is the same."""
+    return old if old and units(resource, old) == value else written(resource, value)

@@ -50,7 +50,7 @@ def nominate(
     correctness: the pod is placed without it.
     """
     for pod in filter(None, map(pods.find, pods_of(claim))):
-        waits = not (pod.spec.node_name or pod.deleting or pod.ended or pod.status.nominated_node_name)
+        waits = pod.waits and not pod.status.nominated_node_name
         if waits and pod.spec.scheduler_name not in others:
             try_nomination(client, pod, node)
 

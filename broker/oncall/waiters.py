@@ -118,7 +118,7 @@ def created(obj: Object, now: datetime) -> datetime:
 
 def waits(pod: Pod) -> bool:
     """Whether the pod needs a node. A DaemonSet's pod has one."""
-    return not pod.spec.node_name and not pod.deleting and is_workload(pod)
+    return pod.waits and is_workload(pod)
 
 
 def gang_members(pods: Iterable[Pod]) -> Counter[str]:

@@ -104,14 +104,13 @@ def assign(
     node: QuotaNode, request: FlavorRequest, flavors: Mapping[str, Flavor], oracle: Oracle
 ) -> FlavorAssignment:
     """The best flavors for a request in a queue now. `flavors`: those that exist, by name."""
-    groups = node.queue.groups if node.queue is not None else ()
     wanted = dict(request.requests)
-    if any(PODS in group.resources for group in groups):
+    if any(PODS in group.resources for group in node.groups):
         wanted[PODS] = 1
     choices: dict[str, FlavorChoice] = {}
     reasons: list[str] = []
     for resource in sorted(wanted):
-        group = next((group for group in groups if resource in group.resources), None)
+        group = next((group for group in node.groups if resource in group.resources), None)
         # A request of nothing is not counted by a queue that does not know the resource.
         if resource in choices or (group is None and wanted[resource] == 0):
             continue

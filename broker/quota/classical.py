@@ -164,21 +164,15 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
     node, amounts = case.node, case.request.amounts
     own: list[PreemptionTarget] = []
     others: list[PreemptionTarget] = []
-    *other_sources, own_sources = case.classes
     try:
-        walk = _walk(case, own_sources, evicted=False, borrow=False, near=None)
+        walk = _walk(case, case.classes[-1], evicted=False, borrow=False, near=None)
         while not node.covers(amounts):
             if (target := next(walk, None)) is None:
                 return ()
             node.remove(target.workload.usage)
             own.append(target)
         _give_back(case.ledger, own, lambda: node.covers(amounts))
-        walk = (
-            target
-            for sources in other_sources
-            for near in ((True, False) if case.ledger.placed else (None,))
-            for target in _walk(case, sources, evicted=False, borrow=False, near=near)
-        )
+        walk = _of_others(case, evicted=False, borrow=False)
         while not fits(node, amounts, borrow=False):
             if (target := next(walk, None)) is None:
                 return None
@@ -192,12 +186,16 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
 
 
 def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[PreemptionTarget]:
-    """The candidates of one class after another; of other queues, those on the preemptor's machines first."""
-    *others, own = case.classes
-    for sources in others:
+    """The candidates of one class after another."""
+    yield from _of_others(case, evicted=evicted, borrow=borrow)
+    yield from _walk(case, case.classes[-1], evicted=evicted, borrow=borrow, near=None)
+
+
+def _of_others(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[PreemptionTarget]:
+    """The candidates of other queues; in each class, those on the preemptor's machines first."""
+    for sources in case.classes[:-1]:
         for near in (True, False) if case.ledger.placed else (None,):
             yield from _walk(case, sources, evicted=evicted, borrow=borrow, near=near)
-    yield from _walk(case, own, evicted=evicted, borrow=borrow, near=None)
 
 
 def _walk(

@@ -33,6 +33,7 @@ from broker.quota.model import (
     PreemptionTarget,
     Queue,
     Reason,
+    summed,
 )
 from broker.quota.tree import QuotaNode, Tree
 
@@ -234,15 +235,11 @@ class _AdmissionRound:
             if value > has.get(resource, 0)
         }
         own = {key.flavor for key in held.usage}
-        groups = self._groups(request.queue)
+        groups = [group.flavors for group in self._now.queues[request.queue].groups]
         pinned = tuple(flavor for group in groups for flavor in ([f for f in group if f in own] or group))
         pin = Expression(_PIN, "In", pinned)
         terms = request.request.affinity or ((),)
         return replace(request.request, requests=requests, affinity=tuple((*term, pin) for term in terms))
-
-    def _groups(self, queue: str) -> list[tuple[str, ...]]:
-        node = self._now.queues.get(queue)
-        return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
 
     def _never(self, request: Head) -> AdmissionDecision | None:
         """The decision for a request that would not fit an empty tree."""
@@ -276,19 +273,13 @@ class _AdmissionRound:
         total = self._assume(head, usage)
         now = self._now.queues[head.queue]
         if terminating := [target.workload.name for target in targets if target.workload.name in self._held]:
-            names = ", ".join(terminating)
-            why = f"{names} must leave first"
-            self._decisions[head.name] = AdmissionDecision(
-                phase=AdmissionPhase.PREEMPTING, usage=total, why=why
-            )
+            why, phase = f"{', '.join(terminating)} must leave first", AdmissionPhase.PREEMPTING
         elif fits(now, usage, borrow=True):
             now.add(usage)
-            self._decisions[head.name] = AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage=total)
+            why, phase = "", AdmissionPhase.ADMITTED
         else:
-            why = "its quota is held by others that are terminating"
-            self._decisions[head.name] = AdmissionDecision(
-                phase=AdmissionPhase.PREEMPTING, usage=total, why=why
-            )
+            why, phase = "its quota is held by others that are terminating", AdmissionPhase.PREEMPTING
+        self._decisions[head.name] = AdmissionDecision(phase=phase, usage=total, why=why)
 
     def _assume(self, head: Head, usage: Amounts) -> Amounts:
         """Counts the request as held later, with its present usage; returns the total."""
@@ -299,8 +290,7 @@ class _AdmissionRound:
             )
         else:
             self._later.release(head.name)
-        keys = {**held.usage, **usage}
-        total = {key: held.usage.get(key, 0) + usage.get(key, 0) for key in keys}
+        total = summed((held.usage, usage))
         # Quota freed for a nominated request is given to nothing else.
         self._later.admit(
             replace(held, usage=total, non_preemptible=held.non_preemptible or head.name in self._nominated)
@@ -355,13 +345,11 @@ class _AdmissionRound:
 
     def _shortfalls(self, node: QuotaNode, wants: FlavorRequest, request: Head) -> Iterable[Shortfall]:
         held = held_of(self._held[request.name].usage) if request.name in self._held else {}
-        covered = {
-            resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources
-        }
+        covered = {resource for group in node.groups for resource in group.resources}
         for resource, value in wants.requests.items():
             if resource not in covered:
                 yield Shortfall(FlavorResource("", resource), value, 0)
-        for group in node.queue.groups if node.queue else ():
+        for group in node.groups:
             for flavor in self._matching_flavors(wants, group.flavors):
                 for resource in sorted(group.resources & wants.requests.keys()):
                     key = FlavorResource(flavor.name, resource)
@@ -375,7 +363,7 @@ class _AdmissionRound:
         return (flavor for flavor in known if flavor is not None and not misfit(wants, flavor))
 
     def _misfits(self, node: QuotaNode, wants: FlavorRequest) -> Iterable[str]:
-        for group in node.queue.groups if node.queue else ():
+        for group in node.groups:
             if not group.resources & wants.requests.keys():
                 continue
             for name in group.flavors:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from broker.quota.model import Amounts, FlavorResource
+from broker.quota.model import Amounts, FlavorResource, summed
 from broker.quota.usage import ReservationHolder, ReservationKey
 
 
@@ -206,12 +206,7 @@ def taken(
 
 def usage(holders: Iterable[ReservationHolder]) -> dict[FlavorResource, int]:
     """The total usage of all holders."""
-    total: dict[FlavorResource, int] = {}
-    for holder in holders:
-        for key, value in holder.usage.items():
-            if value:
-                total[key] = total.get(key, 0) + value
-    return total
+    return {key: value for key, value in summed(holder.usage for holder in holders).items() if value}
 
 
 def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amounts], ...]:
@@ -223,14 +218,11 @@ def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amoun
     times: dict[str, int] = {}
     for holder in using:
         times[holder.name] = times.get(holder.name, 0) + 1
-    named: dict[str, dict[FlavorResource, int]] = {}
+    named: dict[str, list[ReservationHolder]] = {}
     for holder in using:
         name = holder.name if times[holder.name] == 1 else f"{holder.kind}/{holder.name}"
-        held = named.setdefault(name, {})
-        for key, value in holder.usage.items():
-            if value:
-                held[key] = held.get(key, 0) + value
-    return tuple(sorted(named.items()))
+        named.setdefault(name, []).append(holder)
+    return tuple((name, usage(named[name])) for name in sorted(named))
 
 
 def beyond(amounts: Amounts, bound: Amounts) -> dict[FlavorResource, int]:

@@ -8,7 +8,7 @@ milli); times are seconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Literal, NamedTuple
@@ -32,6 +32,14 @@ class FlavorResource(NamedTuple):
 
 
 Amounts = Mapping[FlavorResource, int]
+
+
+def summed(parts: Iterable[Amounts]) -> dict[FlavorResource, int]:
+    total: dict[FlavorResource, int] = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = total.get(key, 0) + value
+    return total
 
 
 def amount(value: int) -> int:

@@ -76,12 +76,8 @@ class ReservationNames:
 @lru_cache(maxsize=64)
 def _nearest(given: str, known: tuple[str, ...]) -> str:
     """The nearest name, with its namespace, or by the name alone if the namespace differs or is missing."""
-    near = get_close_matches(given, known, n=1, cutoff=NEAR)
-    name = given.rpartition("/")[2]
+    if near := get_close_matches(given, known, n=1, cutoff=NEAR):
+        return near[0]
     named = {known_name.rpartition("/")[2]: known_name for known_name in known}
-    return next(
-        iter(
-            [*near, *(named[known_name] for known_name in get_close_matches(name, named, n=1, cutoff=NEAR))]
-        ),
-        "",
-    )
+    near = get_close_matches(given.rpartition("/")[2], named, n=1, cutoff=NEAR)
+    return named[near[0]] if near else ""

@@ -34,11 +34,11 @@ from broker.quota.model import (
     UNLIMITED,
     AdmittedWorkload,
     Amounts,
-    FlavorResource,
     Queue,
     QuotaCohort,
     QuotaRequest,
     Reason,
+    summed,
 )
 from broker.quota.slot_amounts import limit_key, pool_key, queue_of, slot_amounts
 from broker.quota.slot_model import (
@@ -130,15 +130,11 @@ class SlotTree:
 
     def quota(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots that the owner is entitled to."""
-        node, non_preemptible = (
-            self._tree.queues.get(slot_pool.owner),
-            self._non_preemptible[slot_pool.owner, slot_pool.flavor],
-        )
-        return (
-            0
-            if node is None
-            else max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - non_preemptible)
-        )
+        node = self._tree.queues.get(slot_pool.owner)
+        if node is None:
+            return 0
+        lent = self._non_preemptible[slot_pool.owner, slot_pool.flavor]
+        return max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - lent)
 
     def room(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots available at all. Negative if more is held or pending than exists."""
@@ -199,26 +195,28 @@ class SlotTree:
             if holder.name in self._taken or holder.odcr_id not in request.odcr_ids:
                 continue
             released = self._ledger.release(holder.name)
-            amounts = slot_amounts(self._members[request.queue], slot_pool, holder.odcr_id)
-            if fits(self._tree.queues[request.queue], amounts, borrow=slot_pool.owner != request.queue):
+            if self._fits(request, slot_pool, holder.odcr_id):
                 self._taken.add(holder.name)
                 self._admit(request, slot_pool, holder.odcr_id)
                 return True
             self._ledger.admit(released)
         return False
 
+    def _fits(self, request: SlotRequest, slot_pool: OwnedSlots, odcr_id: str) -> bool:
+        amounts = slot_amounts(self._members[request.queue], slot_pool, odcr_id)
+        return fits(self._tree.queues[request.queue], amounts, borrow=slot_pool.owner != request.queue)
+
+    def _reach(self, request: SlotRequest) -> list[tuple[str, OwnedSlots]]:
+        return [(id_, self._slot_pool_of[id_]) for id_ in request.odcr_ids if id_ in self._slot_pool_of]
+
     def _reclaim(self, request: SlotRequest) -> Victim | None:
         """Gives the request its slot in the tree; returns the new victim, if one is needed."""
         node = self._tree.queues.get(request.queue)
         if node is None:
             return None
-        reach = [(id_, self._slot_pool_of[id_]) for id_ in request.odcr_ids if id_ in self._slot_pool_of]
+        reach = self._reach(request)
         for odcr_id, slot_pool in reach:
-            if fits(
-                node,
-                slot_amounts(self._members[request.queue], slot_pool, odcr_id),
-                borrow=slot_pool.owner != request.queue,
-            ):
+            if self._fits(request, slot_pool, odcr_id):
                 self._admit(request, slot_pool, odcr_id)
                 return None
         best: tuple[VictimRank, AdmittedWorkload, Reason, str, OwnedSlots] | None = None
@@ -266,37 +264,27 @@ class SlotTree:
         """Counts slots of a pool as held, by a claim or by a cluster as a whole."""
         self._holders_by_pool[slot_pool.owner, slot_pool.flavor] += [holder] * count
         amounts = dict.fromkeys(slot_amounts(self._members[holder.queue], slot_pool, holder.odcr_id), count)
-        if holder.non_preemptible and not holder.terminating:
-            self._non_preemptible[slot_pool.owner, slot_pool.flavor] += (
-                count if holder.queue != slot_pool.owner else 0
-            )
-            holder_key = f"{holder.name}/{slot_pool.owner}/{slot_pool.flavor}"
-            if holder_key in self._ledger.workloads:
-                amounts = _sum(amounts, self._ledger.release(holder_key).usage)
-            self._hold(holder_key, holder.queue, amounts, holder)
-            return
-        name = (
-            cluster_holder(holder.cluster)
-            if holder.cluster and holder.odcr_id and not holder.terminating
-            else holder.name
-        )
+        name, stays = holder.name, holder.non_preemptible and not holder.terminating
+        if stays:
+            name = f"{holder.name}/{slot_pool.owner}/{slot_pool.flavor}"
+            if holder.queue != slot_pool.owner:
+                self._non_preemptible[slot_pool.owner, slot_pool.flavor] += count
+        elif holder.cluster and holder.odcr_id and not holder.terminating:
+            name = cluster_holder(holder.cluster)
         if name in self._ledger.workloads:
-            amounts = _sum(amounts, self._ledger.release(name).usage)
-        self._hold(name, holder.queue, amounts, holder)
-        self._holders_of[name].append(holder)
-
-    def _hold(self, name: str, queue: str, usage: Amounts, holder: SlotHolder) -> None:
+            amounts = summed((amounts, self._ledger.release(name).usage))
         self._ledger.admit(
             AdmittedWorkload(
                 name=name,
-                queue=queue,
-                usage=usage,
+                queue=holder.queue,
+                usage=amounts,
                 priority=holder.priority,
                 reserved=holder.since,
                 evicted=holder.terminating,
-                non_preemptible=holder.non_preemptible and not holder.terminating,
+                non_preemptible=stays,
             )
         )
+        self._holders_of[name].append(holder)
 
     @contextmanager
     def _assuming_nominated(self, nominated: Iterable[SlotRequest]) -> Iterator[None]:
@@ -305,17 +293,10 @@ class SlotTree:
         changes: list[tuple[QuotaNode, Amounts, Amounts]] = []
         non_preemptible: Counter[tuple[str, str]] = Counter()
         for request in nominated:
-            node = self._tree.queues.get(request.queue)
-            slot_pool = next(
-                (
-                    self._slot_pool_of[odcr_id]
-                    for odcr_id in request.odcr_ids
-                    if odcr_id in self._slot_pool_of
-                ),
-                None,
-            )
-            if node is None or slot_pool is None:
+            node, reach = self._tree.queues.get(request.queue), self._reach(request)
+            if node is None or not reach:
                 continue
+            _, slot_pool = reach[0]
             changes.append((node, slot_amounts(self._members[request.queue], slot_pool, ""), {}))
             non_preemptible[slot_pool.owner, slot_pool.flavor] += slot_pool.owner != request.queue
             for holder in self._terminating_for.get(f"{CLAIM}{request.name}", ())[:1]:
@@ -405,7 +386,3 @@ class SlotTree:
                 self._count(pending.holder(), slot_pool, 1)
             served += 1
         return served
-
-
-def _sum(amounts: Amounts, more: Amounts) -> dict[FlavorResource, int]:
-    return {key: amounts.get(key, 0) + more.get(key, 0) for key in {**amounts, **more}}

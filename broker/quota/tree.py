@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from broker.quota.model import Amounts, FlavorResource, Preemption, Queue, Quota, QuotaCohort
+from broker.quota.model import Amounts, FlavorGroup, FlavorResource, Preemption, Queue, Quota, QuotaCohort
 
 _NONE = Quota()
 
@@ -54,6 +54,10 @@ class QuotaNode:
 
     def __repr__(self) -> str:
         return f"<{'cohort' if self.queue is None else 'queue'} {self.name}>"
+
+    @property
+    def groups(self) -> tuple[FlavorGroup, ...]:
+        return self.queue.groups if self.queue is not None else ()
 
     @property
     def path_text(self) -> str:

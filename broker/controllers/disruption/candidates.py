@@ -160,6 +160,4 @@ def _admits(node: ManagedNode, pod: Pod, now: datetime) -> bool:
 
 def waits(pod: Pod) -> bool:
     """Whether the pod has no node yet, and may get one."""
-    spec = pod.spec
-    pending = pod.status.phase in ("", "Pending") and not pod.deleting
-    return pending and not spec.node_name and not spec.scheduling_gates
+    return pod.waits and not pod.spec.scheduling_gates

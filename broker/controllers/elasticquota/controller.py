@@ -14,7 +14,7 @@ from typing import Any, Final
 from broker.apis import nos
 from broker.apis.core import Pod
 from broker.apis.meta import ConditionUpdate
-from broker.apis.units import units, written
+from broker.apis.units import kept
 from broker.controllers.elasticquota.reading import (
     ElasticPods,
     Quota,
@@ -97,7 +97,7 @@ class ElasticQuotaController:
         old = quota.status.used
         gone = dict.fromkeys(old.keys() - used.keys())
         status: Json = {
-            "used": {**gone, **{name: _shown(old.get(name, ""), name, used[name]) for name in used}},
+            "used": {**gone, **{name: kept(old.get(name, ""), name, used[name]) for name in used}},
             "conditions": [condition_body(item) for item in conditions],
         }
         if changed(quota.status.wire(), status):
@@ -108,8 +108,3 @@ class ElasticQuotaController:
 
 def by_namespace(pod: Pod) -> list[str]:
     return [pod.namespace]
-
-
-def _shown(old: str, name: str, value: int) -> str:
-    """The amount as it was written before, if it is the same."""
-    return old if old and units(name, old) == value else written(name, value)

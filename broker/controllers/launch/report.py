@@ -14,7 +14,7 @@ from itertools import islice
 import structlog
 
 from broker.apis import names
-from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.attempts import Attempt, Outcome
@@ -26,6 +26,7 @@ from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.provisioning.pending import provisionable
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
@@ -245,8 +246,7 @@ def would_take(claim: NodeClaim, pod: Pod, room: TypeRoom, node_class: NodeClass
 
     `node_class`: None while it cannot launch. Raises ProviderError.
     """
-    scheduled = pod.scheduled
-    if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
+    if not provisionable(pod):
         return False
     try:
         node, info = future_node(claim.spec, claim.labels), pod_info(pod)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
-from broker.apis.units import units, written
+from broker.apis.units import kept
 from broker.controllers.nodereservation.conditions import (
     EXPIRED,
     current_owners,
@@ -125,7 +125,7 @@ class KoordinatorController:
             "currentOwners": current_owners(owners),
             # A merge patch removes an amount without a value.
             "allocated": {
-                name: _amount(status.allocated.get(name, ""), name, used[name]) if name in used else None
+                name: kept(status.allocated.get(name, ""), name, used[name]) if name in used else None
                 for name in status.allocatable
                 if name in used or name in status.allocated
             },
@@ -177,8 +177,3 @@ class KoordinatorController:
         meta = {"uid": reservation.uid, "resourceVersion": reservation.metadata.resource_version}
         body = {"metadata": meta, "status": status}
         self._client.patch(koord.KoordinatorReservation.KIND, reservation.name, body, subresource="status")
-
-
-def _amount(old: str, name: str, value: int) -> str:
-    """The amount as it was written before, if it is the same."""
-    return old if old and units(name, old) == value else written(name, value)

@@ -36,11 +36,9 @@ def provisionable(pod: Pod) -> bool:
     """Whether the pod needs room that kube-scheduler did not find."""
     scheduled = pod.scheduled
     return (
-        scheduled is not None
+        pod.waits
+        and scheduled is not None
         and scheduled.reason == UNSCHEDULABLE
-        and not pod.spec.node_name
-        and not pod.deleting
-        and not pod.ended
         and not any((owner.api_version, owner.kind) in _OWNERS for owner in pod.metadata.owner_references)
     )
 

@@ -25,10 +25,7 @@ _OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 def waits(pod: Pod, names: frozenset[str]) -> bool:
     """Whether the pod needs a node from one of these schedulers, and has no gate."""
-    spec = pod.spec
-    if spec.scheduler_name not in names or spec.node_name or spec.scheduling_gates:
-        return False
-    return not pod.deleting and not pod.ended
+    return pod.waits and pod.spec.scheduler_name in names and not pod.spec.scheduling_gates
 
 
 def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Waiting]:

@@ -377,6 +377,20 @@ def test_a_claim_takes_only_pods_that_its_types_zones_and_images_can_have(
 
 
 @pytest.mark.parametrize(
+    "metadata",
+    [
+        {"deletionTimestamp": "2026-11-21T12:00:00Z"},
+        {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]},
+    ],
+)
+def test_a_claim_is_for_no_pod_that_gets_no_machine(metadata: dict[str, Any]) -> None:
+    """It is deleted, or its DaemonSet made it for a node: an event on it would be about a claim of others."""
+    gone = Pod.decode({**pod().wire(), "metadata": {"name": "p", "namespace": "default", **metadata}})
+    assert would_take(claim(), pod(), ROOM, None)
+    assert not would_take(claim(), gone, ROOM, None)
+
+
+@pytest.mark.parametrize(
     ("toleration", "takes"),
     [
         ({"key": "gpu", "operator": "Exists"}, True),
