@@ -8,7 +8,7 @@ its place. Source: Koordinator, plugin.go (fitsNode, fitsReservation); Gödel, p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from broker.placement.holds import Amounts, Consumption, Hold, HoldState
@@ -20,15 +20,10 @@ NODE_TOO_MANY_PODS: Final = "Too many pods by node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoom:
-    """A node's capacity and the part of it that is taken, each with `pods`.
-
-    `freed` and `freed_in_hold` would be given back by evicting pods outside of the hold and inside of it.
-    """
+    """A node's capacity and the part of it that is taken, each with `pods`."""
 
     capacity: Amounts
     occupied: Amounts
-    freed: Amounts = field(default_factory=dict)
-    freed_in_hold: Amounts = field(default_factory=dict)
 
 
 def lacks(requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool = False) -> tuple[str, ...]:
@@ -39,9 +34,8 @@ def lacks(requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool
     """
     if state.hold.consumption is Consumption.WHOLE:
         return tuple(_node_lacks(requests, _placeholder_room(state), room))
-    available = _available(state, room.freed_in_hold)
-    node = sorted(_node_lacks(requests, available, room))
-    return (*node, *_hold_lacks(requests, state, room.freed_in_hold, detailed))
+    node = sorted(_node_lacks(requests, _available(state), room))
+    return (*node, *_hold_lacks(requests, state, detailed))
 
 
 def exactly(requests: Amounts, hold: Hold, names: tuple[str, ...]) -> bool:
@@ -70,12 +64,11 @@ def _placeholder_room(state: HoldState) -> Amounts:
     return {**state.hold.amount, PODS: max(1, state.hold.amount.get(PODS, 1))}
 
 
-def _available(state: HoldState, freed: Amounts) -> Amounts:
+def _available(state: HoldState) -> Amounts:
     """The idle room of a partial hold that an owner may get."""
     hold, used = state.hold, state.used
     available = {
-        name: max(0, amount - hold.inner.get(name, 0) - max(0, used[name] - freed.get(name, 0)))
-        for name, amount in hold.amount.items()
+        name: max(0, amount - hold.inner.get(name, 0) - used[name]) for name, amount in hold.amount.items()
     }
     available[PODS] = state.places
     return available
@@ -83,8 +76,7 @@ def _available(state: HoldState, freed: Amounts) -> Amounts:
 
 def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[str]:
     def free(name: str) -> int:
-        taken = room.occupied.get(name, 0) - given.get(name, 0) - room.freed.get(name, 0)
-        return room.capacity.get(name, 0) - taken
+        return room.capacity.get(name, 0) - room.occupied.get(name, 0) + given.get(name, 0)
 
     if free(PODS) < 1:
         yield NODE_TOO_MANY_PODS
@@ -93,16 +85,16 @@ def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[s
             yield f"Insufficient {name} by node"
 
 
-def _hold_lacks(requests: Amounts, state: HoldState, freed: Amounts, detailed: bool) -> Iterator[str]:
+def _hold_lacks(requests: Amounts, state: HoldState, detailed: bool) -> Iterator[str]:
     hold, used = state.hold, state.used
     if not hold.restricted:
         return
-    if hold.limits_pods and len(state.owners) - freed.get(PODS, 0) + 1 > hold.amount[PODS]:
+    if hold.limits_pods and len(state.owners) >= hold.amount[PODS]:
         yield TOO_MANY_PODS
     for name in sorted(hold.restricted - {PODS}):
         amount = requests.get(name, 0)
         capacity = hold.amount.get(name, 0) - hold.inner.get(name, 0)
-        taken = max(0, used.get(name, 0) - freed.get(name, 0))
+        taken = used.get(name, 0)
         if amount > 0 and amount > capacity - taken:
             numbers = f", requested: {amount}, used: {taken}, capacity: {capacity}" if detailed else ""
             yield f"Reservation(s) Insufficient {name}{numbers}"

@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from broker.placement.affinity import any_term
 from broker.placement.holds import Hold, HoldOwner, HoldState, placeholder
 from broker.placement.holds_fit import exactly, shares_resource
 from broker.placement.holds_match import (
+    HoldAffinity,
     HoldKey,
     HoldMatcher,
     HoldRequest,
     IndexMatcher,
     NamingPod,
-    affinity_allows,
 )
 from broker.placement.model import PodInfo
+from broker.placement.selectors import matches
+from broker.placement.taints import CORDON, tolerates_all
+from broker.quota.flavors import tolerates
 
 
 class HoldLink(NamedTuple):
@@ -114,10 +118,25 @@ def matches_hold(request: HoldRequest, hold: Hold) -> bool:
         return False
     if isinstance(hold.matcher, IndexMatcher):
         return request.affinity is None
-    if not affinity_allows(
-        request, name=hold.name, labels=hold.labels, taints=hold.taints, unschedulable=hold.unschedulable
-    ):
+    if not _affinity_allows(request.affinity or HoldAffinity(), hold):
         return False
     if request.affinity is None and not shares_resource(request.requests, hold):
         return False
     return exactly(request.requests, hold, request.exact)
+
+
+def _affinity_allows(affinity: HoldAffinity, hold: Hold) -> bool:
+    """Whether a reservation's name, closure, taints and labels allow a pod with this affinity, or none.
+
+    A name in the affinity passes closure, taints and selectors. Otherwise taints reject pods with and
+    without affinity, and only the tolerations of the affinity count.
+    """
+    if affinity.name:
+        return affinity.name == hold.name
+    if hold.unschedulable and not tolerates(affinity.tolerations, CORDON):
+        return False
+    if not tolerates_all(affinity.tolerations, hold.taints):
+        return False
+    if affinity.selector and not matches(affinity.selector, hold.labels):
+        return False
+    return affinity.terms is None or any_term(affinity.terms, hold.labels, hold.name)

@@ -11,15 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker.placement.affinity import any_term
-from broker.placement.model import NodeTaint, NodeTerm, PodInfo, PodToleration
+from broker.placement.model import NodeTerm, PodInfo, PodToleration
 from broker.placement.selectors import IN, Labels, Selector, matches
-from broker.placement.taints import tolerates_all
-from broker.quota.flavors import tolerates
 
 HoldKey = tuple[str, ...]
 EVERY_POD: Final[HoldKey] = ("*",)
-CLOSED: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class PodController(NamedTuple):
@@ -187,28 +183,3 @@ class HoldRequest:
                 yield ("label", key, value)
         if self.index:
             yield ("index", self.pod.namespace, self.index)
-
-
-def affinity_allows(
-    request: HoldRequest,
-    *,
-    name: str,
-    labels: Labels,
-    taints: tuple[NodeTaint, ...],
-    unschedulable: bool,
-) -> bool:
-    """Whether a reservation's name, closure, taints and labels allow the pod.
-
-    A name in the affinity passes closure, taints and selectors. Otherwise taints reject pods with and
-    without affinity, and only the tolerations of the affinity count.
-    """
-    affinity = request.affinity or HoldAffinity()
-    if affinity.name:
-        return affinity.name == name
-    if unschedulable and not tolerates(affinity.tolerations, CLOSED):
-        return False
-    if not tolerates_all(affinity.tolerations, taints):
-        return False
-    if affinity.selector and not matches(affinity.selector, labels):
-        return False
-    return affinity.terms is None or any_term(affinity.terms, labels, name)

@@ -24,13 +24,13 @@ EPHEMERAL: Final = frozenset(
 
 UNSCHEDULABLE: Final = "node(s) were unschedulable"
 UNTOLERATED: Final = "node(s) had untolerated taint(s)"
-_CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _REJECTING: Final = ("NoSchedule", "NoExecute")
 
 
 def node_unschedulable(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
     """Rejects cordoned nodes, unless the pod tolerates the taint that stands for it."""
-    if tolerates(pod.tolerations, _CORDON):
+    if tolerates(pod.tolerations, CORDON):
         return None
     return lambda state: (UNSCHEDULABLE,) if state.node.unschedulable else ()
 

@@ -23,30 +23,34 @@ def amounts(row: Case | None) -> dict[str, int]:
     return {NAMES.get(name, name): value * UNITS.get(name, 1) for name, value in (row or {}).items()}
 
 
-def reservation(row: Case) -> HoldState:
+def less(amounts_: dict[str, int], gone: dict[str, int]) -> dict[str, int]:
+    return {name: max(0, amount - gone.get(name, 0)) for name, amount in amounts_.items()}
+
+
+def reservation(row: Case, gone: dict[str, int]) -> HoldState:
+    """`gone`: what its evicted owners give back."""
     amount = amounts(row["a"])
     kept = hold(
         amount=amount,
         restricted=frozenset(amount) if row["p"] == "Restricted" else frozenset(),
         inner=amounts(row.get("inner")),
     )
-    uids = [f"owner-{number}" for number in range(row.get("npods", 1 if row.get("used") else 0))]
-    used = amounts(row.get("used"))
+    owners = row.get("npods", 1 if row.get("used") else 0) - gone.get("pods", 0)
+    uids = [f"owner-{number}" for number in range(owners)]
+    used = less(amounts(row.get("used")), gone)
     # The table has sums only: the first owner requests all.
     return HoldState(kept, {uid: HoldOwner(uid, used if uid == uids[0] else {}) for uid in uids})
 
 
 def rejections(row: Case) -> list[str]:
-    """The table's `requested` counts the room of owners twice, and `rAlloc` is that room."""
-    requested, counted_twice = amounts(row["requested"]), amounts(row["rAlloc"])
-    room = NodeRoom(
-        capacity=amounts(NODE),
-        occupied={name: amount - counted_twice.get(name, 0) for name, amount in requested.items()},
-        freed=amounts(row.get("preN")),
-        freed_in_hold=amounts(row.get("preR")),
-    )
+    """The table's `requested` counts the room of owners twice, and `rAlloc` is that room. Pods that would be
+    evicted are gone, as in the scheduler's own trial.
+    """
+    requested = less(amounts(row["requested"]), amounts(row["rAlloc"]))
+    room = NodeRoom(capacity=amounts(NODE), occupied=less(requested, amounts(row.get("preN"))))
     (kept,) = row["R"]
-    reasons = lacks(amounts(row["pod"]), reservation(kept), room, detailed=bool(row.get("named")))
+    state = reservation(kept, amounts(row.get("preR")))
+    reasons = lacks(amounts(row["pod"]), state, room, detailed=bool(row.get("named")))
     return [*reasons]
 
 
