@@ -119,30 +119,17 @@ def _add_workload(
     client: Callable[[Settings], Client],
     provider: Callable[..., AwsProvider],
 ) -> None:
-    def explain_workload(
+    def show(
         settings: Settings, name: Workload, namespace: Namespace = DEFAULT, output: Output = Format.TABLE
     ) -> None:
+        from broker.commands.explain.workload import KINDS, explain_workload
+
         namespace, name = _place(namespace, name)
-        explainer = _explainer(settings, namespace, client, provider)
-        _workload(kind, explainer, partial(client, settings), namespace, name, output)
+        explainer, connect = _explainer(settings, namespace, client, provider), partial(client, settings)
+        _print(explain_workload(explainer, connect, KINDS[kind], namespace, name), output)
 
-    explain_workload.__doc__ = (
-        f"Show the pods of a {WORKLOADS[kind].kind} as `explain pod` does, equal ones together."
-    )
-    explain_app.command(kind, cls=Command)(options(*_NEEDS)(explain_workload))
-
-
-def _workload(
-    kind: str,
-    explainer: PodExplainer,
-    connect: Callable[[], Client],
-    namespace: str,
-    name: str,
-    output: Format,
-) -> None:
-    from broker.commands.explain.workload import KINDS, explain_workload
-
-    _print(explain_workload(explainer, connect, KINDS[kind], namespace, name), output)
+    show.__doc__ = f"Show the pods of a {WORKLOADS[kind].kind} as `explain pod` does, equal ones together."
+    explain_app.command(kind, cls=Command)(options(*_NEEDS)(show))
 
 
 def _print(pages: list[Explanation], output: Format) -> None:

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from broker.apis.names import CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
+from broker.apis.names import CAPACITY_TYPE, RESERVATION_ID, SHOWN_LATER
 from broker.capacity.types import node_labels, reservation_labels
 from providers.model import Instance, InstanceType, Odcr
 
-LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 RESERVED: Final = "reserved"
 # InstanceLifecycle of instances that EC2 terminates when their reservation ends.
 ENDS_WITH_IT: Final = frozenset({"capacity-block", "interruptible-capacity-reservation"})
@@ -72,7 +71,7 @@ def instance_labels(instance: Instance, odcr: Odcr | None) -> InstanceLabels | N
     if over and instance.lifecycle in ENDS_WITH_IT:
         return None
     if over:
-        bare: dict[str, str | None] = dict.fromkeys(LABELS)
+        bare: dict[str, str | None] = dict.fromkeys(SHOWN_LATER)
         kind = "spot" if instance.lifecycle == "spot" else "on-demand"
         return InstanceLabels(labels=bare | {CAPACITY_TYPE: kind}, contradicted=bool(instance.reservation_id))
     return InstanceLabels(labels=reservation_labels(odcr)) if odcr is not None else None

@@ -123,19 +123,15 @@ def situation(broker: Broker, now: datetime) -> Situation:
 
 def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
     """The part of the cluster that a pod with a node shows: the node, its claim, slot and pods."""
-    node = pod.spec.node_name
-    on_node = [claim for claim in broker.read.claims.cache.list() if node and claim.status.node_name == node]
+    node, known = pod.spec.node_name, situation(broker, now)
+    on_node = [claim for claim in known.claims if node and claim.status.node_name == node]
     slots = {occupied_odcr(claim) for claim in on_node}
-    return Situation(
-        now=now,
+    return replace(
+        known,
         claims=on_node,
-        pods=[other for other in broker.read.pods.cache.list() if other.spec.node_name == node],
-        pools=broker.read.pools.cache.list(),
-        nodes=[item for item in broker.read.nodes.cache.list() if item.name == node],
-        reservations=[*broker.reads.snapshot().reservations.values()],
-        namespaces=broker.reads.namespaces.cache.list(),
-        mirrors=[mirror for mirror in broker.mirrors.list() if mirror.name in slots],
-        price=broker.node_prices(),
+        pods=[other for other in known.pods if other.spec.node_name == node],
+        nodes=[item for item in known.nodes if item.name == node],
+        mirrors=[mirror for mirror in known.mirrors if mirror.name in slots],
     )
 
 

@@ -88,14 +88,13 @@ class Situation:
     @property
     def waiting(self) -> list[NodeClaim]:
         """The broker's claims without an instance, the oldest first."""
-        claims = [c for c in self.claims if c.waits and is_brokers(c)]
-        return sorted(claims, key=lambda c: (created(c, self.now), c.name))
+        return [claim for claim in self.waiting_claims if is_brokers(claim)]
 
     @property
     def waiting_claims(self) -> list[NodeClaim]:
         """Those of the broker, then those that Karpenter launches; each the oldest first."""
-        others = [c for c in self.claims if c.waits and not is_brokers(c)]
-        return [*self.waiting, *sorted(others, key=lambda c: (created(c, self.now), c.name))]
+        claims = [claim for claim in self.claims if claim.waits]
+        return sorted(claims, key=lambda claim: (not is_brokers(claim), created(claim, self.now), claim.name))
 
     @property
     def all_reservations(self) -> Sequence[Reservation]:

@@ -190,7 +190,7 @@ class PodScheduler:
         lending = (*view.lending.values(), *(item.bound for item in assumed))
         kept = self._kept.reservations()
         self._rooms = (*placed, *kept)
-        holds = node_holds(placed, kept, lending, view.uids, self._rules, self._reads.guard)
+        holds = node_holds(placed, kept, lending, view.by_uid(), self._rules, self._reads.guard)
         ledger = HoldLedger()
         if holds:
             links = [*view.links.values(), *(link for item in assumed if (link := item.link))]

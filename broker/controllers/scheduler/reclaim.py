@@ -35,6 +35,7 @@ from broker.quota.elastic_labels import ElasticPod
 from broker.quota.elastic_reclaim import victims
 
 PROTECTED: Final = 60.0
+NO_USE: Final = ElasticUse()
 # A pod whose grace period ended longer ago may never end: its node may be lost.
 OVERDUE: Final = timedelta(seconds=60)
 
@@ -90,7 +91,7 @@ class ElasticReclaim:
         self._evicted = {uid: at for uid, at in self._evicted.items() if at > past}
         self._protected = {uid: until for uid, until in self._protected.items() if until > past + PROTECTED}
         ending = [pod for pod in bound.values() if self._ends(pod, now)]
-        base = self._after(state, ending, use)
+        base = self.after(state, ending, use)
         trial = try_places(pods, base, self._rules)
         if not trial.rejected:
             return Reclaim(trial.placed)
@@ -105,7 +106,7 @@ class ElasticReclaim:
             reclaim = _VictimSearch(self, variant, base, use, candidates, nodes).best()
             if reclaim is None:
                 continue
-            after = self._after(base, reclaim.victims, use)
+            after = self.after(base, reclaim.victims, use)
             trial = try_places(pods, after, self._rules)  # the question of the bind
             if not trial.rejected:
                 return replace(reclaim, places=trial.placed)
@@ -114,10 +115,6 @@ class ElasticReclaim:
     def protected(self, uid: str) -> bool:
         """Whether the pod could not be evicted a moment ago."""
         return self._protected.get(uid, float("-inf")) > self._clock.monotonic()
-
-    def without(self, free: SchedulerState, gone: Iterable[Pod]) -> SchedulerState:
-        """The state once these pods are gone, without quotas."""
-        return self._after(free, gone, ElasticUse())
 
     def placed(
         self, pods: Sequence[QueuedPod], state: SchedulerState, only: Collection[str] | None = None
@@ -131,11 +128,7 @@ class ElasticReclaim:
 
         Several pods are counted against their budgets together.
         """
-        return (len(pods) > 1 and self._over_budget(pods)) or self._evict(pods, dry_run=True)
-
-    def evict(self, pods: Sequence[Pod]) -> BlockedEvictions | None:
-        """Evicts the pods up to one that cannot be evicted, which it returns. Raises ApiError."""
-        return self._evict(pods, dry_run=False)
+        return (len(pods) > 1 and self._over_budget(pods)) or self.evict(pods, dry_run=True)
 
     def assume_ending(self, uids: Iterable[str]) -> None:
         """These pods leave their room, and the caches may not show it yet."""
@@ -150,7 +143,7 @@ class ElasticReclaim:
         evicted = self._evicted.get(pod.uid)
         return pod.ended or (evicted is not None and self._clock.monotonic() < evicted + PROTECTED)
 
-    def _after(self, state: SchedulerState, gone: Iterable[Pod], use: ElasticUse) -> SchedulerState:
+    def after(self, state: SchedulerState, gone: Iterable[Pod], use: ElasticUse = NO_USE) -> SchedulerState:
         """The state without these pods. Holds take back their room, and Gödel's rules keep it."""
         pods = [*gone]
         kept: list[Hold] = []
@@ -173,7 +166,8 @@ class ElasticReclaim:
             self._protected[pod.uid] = self._clock.monotonic() + PROTECTED
         return BlockedEvictions(tuple(pods), why) if pods else None
 
-    def _evict(self, pods: Sequence[Pod], *, dry_run: bool) -> BlockedEvictions | None:
+    def evict(self, pods: Sequence[Pod], *, dry_run: bool = False) -> BlockedEvictions | None:
+        """Evicts the pods up to one that cannot be evicted, which it returns. Raises ApiError."""
         for pod in pods:
             evict = partial(self._client.evict, pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
             try:
@@ -226,7 +220,7 @@ class _VictimSearch:
         """The nodes on which the pod would have room without all candidates."""
         nodes = {pod.spec.node_name for pod in self._bound.values()}
         nodes = nodes if self._only is None else nodes & {*self._only}
-        without = self._reclaim.without(self._free, self._bound.values())
+        without = self._reclaim.after(self._free, self._bound.values())
         fitting = (node for node in sorted(nodes) if self._reclaim.placed(self._pods, without, (node,)))
         return [*islice(fitting, ENOUGH)]
 
@@ -244,7 +238,7 @@ class _VictimSearch:
     def _places(
         self, removed: Iterable[ElasticPod], node: str | None = None
     ) -> tuple[FoundPlace, ...] | None:
-        without = self._reclaim.without(self._free, [self._bound[pod.uid] for pod in removed])
+        without = self._reclaim.after(self._free, [self._bound[pod.uid] for pod in removed])
         return self._reclaim.placed(self._pods, without, self._only if node is None else (node,))
 
     def _lacks(self, node: str | None) -> Amounts:

@@ -48,7 +48,6 @@ class SchedulerView:
         self.lending: dict[str, Pod] = {}  # of `holding`, those that may be reservations themselves
         self.links: dict[str, HoldLink] = {}
         self._infos: dict[str, PodInfo] = {}
-        self.uids: set[str] = set()  # of `holding`
         self._gone: dict[str, Pod] = {}  # by uid, those that were in `holding`
         self.snapshot = PlacementSnapshot()
         self.freed = 0  # counts the updates after which a pod may fit that did not before
@@ -91,7 +90,8 @@ class SchedulerView:
 
     def ending(self, client: Client) -> set[str]:
         """The uids of pods that take room here, and leave it by what the API server has. Raises ApiError."""
-        return self.uids - {pod.uid for pod in readable(client, Pod) if holds_room(pod) and not pod.deleting}
+        there = {pod.uid for pod in readable(client, Pod) if holds_room(pod) and not pod.deleting}
+        return self.by_uid().keys() - there
 
     def nodes_unchanged(self, client: Client) -> bool:
         """Whether these are the nodes that the API server has. Raises ApiError."""
@@ -118,7 +118,6 @@ class SchedulerView:
         self.unbound, self.holding, self.lending, self.links, self._infos = {}, {}, {}, {}, {}
         for key, pod in self.pods.items():
             self._sort(key, pod)
-        self.uids = {pod.uid for pod in self.holding.values()}
         nodes = self._node_infos(self._cached_nodes.list())
         self.snapshot = PlacementSnapshot.of(nodes, self._infos.values())
         self.freed, self._began = self.freed + 1, now
@@ -161,7 +160,6 @@ class SchedulerView:
     def _forget(self, key: str) -> None:
         old = self.holding.pop(key, None)
         if old is not None:
-            self.uids.discard(old.uid)
             self._gone[old.uid] = old
         self.pods.pop(key, None)
         self.unbound.pop(key, None)
@@ -177,7 +175,6 @@ class SchedulerView:
             elif holds_room(pod):
                 info, link = same or pod_info(pod), hold_link(pod)
                 self.holding[key], self._infos[key] = pod, info
-                self.uids.add(pod.uid)
                 self._gone.pop(pod.uid, None)
                 if koord.OPERATING_MODE in pod.labels:
                     self.lending[key] = pod

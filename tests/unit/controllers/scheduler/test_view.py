@@ -61,7 +61,6 @@ def shown(view: SchedulerView) -> Json:
         "unbound": sorted(view.unbound),
         "holding": sorted(view.holding),
         "links": view.links,
-        "uids": view.uids,
     }
 
 
