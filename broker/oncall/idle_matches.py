@@ -16,12 +16,10 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.units import whole
-from broker.capacity.inventory import Inventory
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
-from broker.oncall.slot_holders import unheld
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
@@ -178,11 +176,11 @@ def idle_slots(
     mirrors: Iterable[OnDemandCapacityReservation],
     owners: Mapping[str, ReservationKey],
     facts: Callable[[str], TypeFacts | None],
-    inventory: Inventory,
+    free: Mapping[str, int],
     classes: Iterable[EC2NodeClass] = (),
 ) -> Iterator[IdleSlots]:
     """The active reservations with slots that are free for any claim. `facts`: those of a type, if it is
-    known; `inventory`: with the slots that are occupied and promised.
+    known; `free`: the number of these slots by id, as the users of slots leave them.
     """
     misfits: dict[str, set[tuple[str, str]]] = {}
     for class_ in classes:
@@ -190,8 +188,7 @@ def idle_slots(
             misfits.setdefault(misfit.id, set()).add((class_.name, misfit.message))
     for mirror in mirrors:
         status = mirror.status
-        free = unheld(mirror, inventory.occupied.get(mirror.name, 0)) - inventory.promised(mirror.name)
-        if free <= 0:
+        if not free.get(mirror.name):
             continue
         known = facts(status.type) or TypeFacts()
         family, _, size = status.type.partition(".")
@@ -212,7 +209,7 @@ def idle_slots(
             id=mirror.name,
             type=status.type,
             zone=status.zone,
-            free=free,
+            free=free[mirror.name],
             node_classes=frozenset(status.node_classes),
             owner=owners.get(mirror.name),
             labels={**known.labels, **of_slot},

@@ -156,11 +156,6 @@ def _by_reservation(claims: Iterable[NodeClaim]) -> defaultdict[str, list[NodeCl
     return by_reservation
 
 
-def unheld(mirror: OnDemandCapacityReservation, held: int) -> int:
-    """The free slots of a reservation. `held`: its claims, of which EC2's last count may lack the newest."""
-    return max(0, min(mirror.status.idle, mirror.status.total - held))
-
-
 def workloads_on(claim: NodeClaim, pods: Iterable[Pod]) -> list[Pod]:
     """The pods of these that are on the claim's node for their own sake; none without a node."""
     node = claim.status.node_name
@@ -182,7 +177,7 @@ def _use(
 ) -> SlotUse:
     status = mirror.status
     held = [*claims]
-    unused = unheld(mirror, len(held))
+    unused = max(0, min(status.idle, status.total - len(held)))  # EC2's count may lack the newest claims
     use = SlotUse(
         id=mirror.name,
         type=status.type,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from broker.capacity.model import Pool
+from broker.capacity.options import pool_of
 from broker.quota.usage import ReservationKey
 from broker.reservations.idle import idle_cost
 from broker.reservations.ownership import named_in
@@ -34,11 +34,7 @@ class OdcrView:
     @property
     def pool(self) -> str:
         """The key of the pool of launches that name it."""
-        odcr = self.odcr
-        pool = Pool(
-            capacity_type="reserved", instance_type=odcr.instance_type, zone=odcr.zone, reservation=odcr.id
-        )
-        return str(pool)
+        return str(pool_of(self.odcr))
 
     @property
     def place(self) -> tuple[str, str, str]:

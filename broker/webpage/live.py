@@ -205,7 +205,7 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         view_of(odcr, types, account=account, owner=owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
-    price, waiting = broker.node_prices(), broker.waiting_pods()
+    price, waiting, slots = broker.node_prices(), broker.waiting_pods(), broker.slot_rows()
     facts = known_facts(claims, types)
     broken = broken_nodes(
         claims,
@@ -230,10 +230,16 @@ def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveSta
         waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
         waiting_pods=waiting,
         idle_slots=[
-            *idle_slots(broker.mirrors.list(), owners, facts, inventory, broker.read.classes.cache.list())
+            *idle_slots(
+                broker.mirrors.list(),
+                owners,
+                facts,
+                {row.id: row.free for row in slots},
+                broker.read.classes.cache.list(),
+            )
         ],
         broken=broken,
-        slots=broker.slot_rows(),
+        slots=slots,
         outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),
     )
 

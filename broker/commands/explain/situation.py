@@ -188,7 +188,7 @@ class Situation:
             whole.mirrors,
             whole.slot_owners,
             known_facts(whole.claims, whole.types),
-            self.inventory,
+            {use.id: use.free for use in whole.slot_uses.values()},
             whole.classes,
         )
         part = None

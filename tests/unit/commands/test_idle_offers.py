@@ -306,3 +306,15 @@ def test_slot_that_is_kept_for_a_node_is_offered_to_no_other(keeper: NodeClaim, 
     assert (
         offers == ["cr-1 (1 free slot, p5.48xlarge in us-east-1a): nothing known stands between"][: free - 1]
     )
+
+
+@pytest.mark.covers("ONC-01", "FLT-54")
+def test_slot_that_a_claim_of_karpenter_has_is_offered_to_no_pod_before_ec2_counts_it() -> None:
+    document = claim("theirs", group=names.KARPENTER_AWS).wire()
+    document["metadata"] |= {"labels": {names.RESERVATION_ID: "cr-1", names.CAPACITY_TYPE: "reserved"}}
+    document["status"] = {"providerID": "aws:///z/i-9"}
+    claims = [NodeClaim.decode(document)]
+    given: dict[str, Any] = {"pods": [pod()], "pools": [pool()], "mirrors": [mirror(free=4)]}
+    situation = Situation(now=NOW, types=TYPES, claims=claims, **given)
+    assert situation.slot_uses["cr-1"].free == 3
+    assert [match.slots.free for match in situation.matches] == [3]

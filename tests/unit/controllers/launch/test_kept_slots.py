@@ -80,7 +80,7 @@ def mirror(supply: LaunchSupply) -> OnDemandCapacityReservation:
 
 
 def by_idle_slots(supply: LaunchSupply, *_: NodeClaim) -> int:
-    slots = idle_slots([mirror(supply)], {}, lambda _: TypeFacts(), supply.inventory)
+    slots = idle_slots([mirror(supply)], {}, lambda _: TypeFacts(), {"cr-1": by_slot_uses(supply)})
     return sum(slot.free for slot in slots)
 
 
