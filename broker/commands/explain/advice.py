@@ -172,7 +172,7 @@ def _elsewhere(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
-    uses = (situation.whole or situation).slot_uses
+    uses = situation.slot_uses
     free = {m.name: uses[m.name].free for m in situation.mirrors if m.name in uses}
     idle = {id_: count for id_, count in free.items() if count}
     if idle:

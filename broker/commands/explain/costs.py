@@ -17,7 +17,7 @@ def costs(situation: Situation) -> Iterator[dict[str, Any]]:
     A slot that a claim has since EC2's last description is used, as in every other part of the page.
     """
     idle: list[dict[str, Any]] = []
-    uses = (situation.whole or situation).slot_uses
+    uses = situation.slot_uses
     for mirror in situation.mirrors:
         status, use = mirror.status, uses.get(mirror.name)
         if count := use.unused if use is not None else 0:

@@ -56,8 +56,8 @@ def situation_pools(situation: Situation) -> list[ShortageRow]:
 
 def full_of(situation: Situation) -> list[FullReservations]:
     """The full reservations of the situation that pods wait for."""
-    whole, ids = situation.whole or situation, {mirror.name for mirror in situation.mirrors}
-    held = [use for use in whole.slot_uses.values() if use.id in ids]
+    uses = situation.slot_uses
+    held = [uses[mirror.name] for mirror in situation.mirrors if mirror.name in uses]
     return full_reservations(situation.waiting_pods, held, situation_pools(situation))
 
 

@@ -142,23 +142,12 @@ class Situation:
 
     @cached_property
     def slot_uses(self) -> dict[str, SlotUse]:
-        """The EC2 reservations with the users of their slots, by id."""
-        rights = draw_rights(self)
-        return slot_uses(
-            self.mirrors,
-            self.slot_owners,
-            self.claims,
-            self.pods,
-            rights.of_claim,
-            self.inventory.promised,
-        )
-
-    @cached_property
-    def inventory(self) -> Inventory:
-        """The occupied and promised slots, also of a part."""
+        """All EC2 reservations with the users of their slots, by id, also of a part."""
         if self.whole is not None:
-            return self.whole.inventory
-        return self.promises or slots_of_claims(self.claims, self.now, owns=is_brokers)
+            return self.whole.slot_uses
+        draws = draw_rights(self).of_claim
+        promises = self.promises or slots_of_claims(self.claims, self.now, owns=is_brokers)
+        return slot_uses(self.mirrors, self.slot_owners, self.claims, self.pods, draws, promises.promised)
 
     @property
     def slot_owners(self) -> dict[str, ReservationKey]:
@@ -188,7 +177,7 @@ class Situation:
             whole.mirrors,
             whole.slot_owners,
             known_facts(whole.claims, whole.types),
-            {use.id: use.free for use in whole.slot_uses.values()},
+            {use.id: use.free for use in self.slot_uses.values()},
             whole.classes,
         )
         part = None

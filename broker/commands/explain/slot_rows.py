@@ -19,15 +19,14 @@ MOST_CLASSES: Final = 3
 def users_of_slots(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
     """The users of a reservation's slots; none for another subject."""
     if isinstance(subject, Reservation | OnDemandCapacityReservation):
-        uses = (situation.whole or situation).slot_uses
         for mirror in situation.mirrors:
-            if mirror.name in uses:
-                yield from slot_rows(uses[mirror.name], situation.now)
+            if (use := situation.slot_uses.get(mirror.name)) is not None:
+                yield from slot_rows(use, situation.now)
 
 
 def slot_state(situation: Situation, mirror: OnDemandCapacityReservation) -> Iterator[dict[str, Any]]:
     """One row about an EC2 reservation."""
-    use = (situation.whole or situation).slot_uses.get(mirror.name)
+    use = situation.slot_uses.get(mirror.name)
     begins = use.begins if use is not None else None
     yield {
         "kind": "EC2 reservation",
