@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -249,3 +250,12 @@ def test_a_full_reservation_is_named_if_it_keeps_a_drifted_node(stack: Stack) ->
     stack.until_event("old", "DisruptionBlocked", text="NodePool web has no machine for its pods now")
     stack.until_event("old", "DisruptionBlocked", text="0 of 1")
     assert replacement(stack, "old") is None
+    odcr = stack.reservation_of("old")
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    cancelled = f"Cannot replace it: .*reservation {odcr} is cancelled"
+
+    def named() -> bool:
+        return any(re.match(cancelled, event.message) for event in stack.events("old"))
+
+    stack.until(named, "the end of the reservation is named", step=STEP)
+    assert not any("holds its pods" in event.message for event in stack.events("old"))

@@ -18,6 +18,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.option_catalog import OptionCatalog, awaited
 from broker.capacity.plan import plan
+from broker.capacity.reasons import OutbidOptions, unplaced
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.static_nodes import usable_for
 from broker.capacity.successors import AWAITS_REPLACED, Succession, owner_waits, succeed
@@ -161,6 +162,8 @@ class MachineFinder:
                 return needed, []
         machines = combinable(fitting, unfit)
         problem = "" if machines else problem_of(pool.name, fitting)
+        if not fitting and not (options := self.catalog.candidates(claim)).options:
+            problem = unplaced(claim, options, OutbidOptions(self.supply.inventory)).message
         return replace(needed, unfit=tuple(unfit), problem=problem), machines
 
     def _vacancy(self, node: ManagedNode, unit: int) -> Vacancy | None:
