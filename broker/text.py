@@ -229,6 +229,7 @@ def bounded(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
+@lru_cache(maxsize=1024)
 def decode_duration(text: str) -> timedelta:
     """`1h30m`, `1.5s`, `-3ms`, `0`: as Go writes a duration (https://pkg.go.dev/time#ParseDuration)."""
     if len(text) > LONGEST_SCALAR or not _DURATION.fullmatch(text):
