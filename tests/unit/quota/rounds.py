@@ -28,7 +28,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.claim_caches import BY_INSTANCE, BY_NODE
+from broker.controllers.claim_caches import BY_INSTANCE, BY_NODE, BY_SIGN, signs
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Ec2Reads
@@ -259,7 +259,7 @@ class World:
         self.clock = FakeClock()
         self.store = Store()
         self.settings = settings or Settings(dedicated_node_class=CLASS)
-        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim, indexes={BY_SIGN: signs})
         self.nodes: Cache[Node] = Cache(Node, indexes={BY_INSTANCE: lambda _: ()})
         self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
         self.reads = Reads(
