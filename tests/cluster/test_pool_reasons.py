@@ -58,7 +58,10 @@ def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_r
     pods(stack, 1, "dra", spec={"resourceClaims": claims_})
     stack.until_event("dra-0", FAILED, kind="Pod", text="spec.resourceClaims asks for devices")
     assert not stack.all(NodeClaim)
-    assert all(waiter.held for waiter in read(stack.client, stack.clock.now()).waiters), "no slot helps it"
+    stack.until(
+        lambda: all(waiter.held for waiter in read(stack.client, stack.clock.now()).waiters),
+        "no slot helps it",
+    )
     pods(stack, 1)
     made_for = stack.until(lambda: [pods_of(c) for c in stack.all(NodeClaim)], "a machine for the other pod")
     assert made_for == [["default/p-0"]]

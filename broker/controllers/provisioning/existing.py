@@ -93,7 +93,8 @@ def existing(
         if claim is not None and node.rebooting and occupied_odcr(claim):
             infos.append(_coming_back(node))
         elif claim is None or node.labels.get(names.INITIALIZED) == "true":
-            infos.append(node_info(node) if claim is None or determined(claim) else _launched(node, claim))
+            labelled = names.CAPACITY_TYPE in node.labels  # after its claim
+            infos.append(node_info(node) if claim is None or labelled else _launched(node, claim))
         else:
             infos.append(future(_joining(node, claim), claim))
         if claim is not None:
