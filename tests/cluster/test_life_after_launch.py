@@ -132,6 +132,28 @@ def test_class_and_pool_of_a_cancelled_reservation_are_available_no_more(stack: 
         stack.until(lambda m=model: shown(m, "True", "Available"), f"{model} available", step=1.0)  # type: ignore[misc]
 
 
+@pytest.mark.covers("KRP-24")
+def test_class_that_requests_no_reservation_any_more_reports_none(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    stack.node_pool()
+    stack.start()
+    stack.claim(pool="gpu")
+    models: tuple[type[EC2NodeClass | NodePool], ...] = (EC2NodeClass, NodePool)
+
+    def reported(model: type[EC2NodeClass | NodePool]) -> bool:
+        return stack.condition(model, "gpu", "CapacityReservation") is not None
+
+    stack.until(lambda: all(map(reported, models)), "both report the launch")
+    spec = {
+        "capacityReservationSpec": {
+            "capacityReservationPreference": "none",
+            "capacityReservationTarget": None,
+        }
+    }
+    stack.edit(EC2NodeClass, "gpu", {"spec": spec})
+    stack.until(lambda: not any(map(reported, models)), "none reports it any more", step=1.0)
+
+
 @pytest.mark.covers("KRP-27")
 def test_instance_of_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr, _ = ending(stack, 30)

@@ -24,6 +24,7 @@ from providers.errors import ProviderError
 from providers.model import Odcr
 
 INVALID_SPEC = "InvalidCapacityReservationSpec"
+NOT_REQUESTED = "NotRequested"
 # Karpenter's condition. If it exists, Karpenter rewrites the class's list of reservations each minute, and
 # launches into that list. Then only the broker's condition reports the broker's result.
 KARPENTERS_LIST = "CapacityReservationsReady"
@@ -109,7 +110,7 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
         for odcr in resolved.pending
     )
     if selection.preference == "none" or selection == Selection():
-        status, reason, text = "True", "NotRequested", "the class requests no reservation"
+        status, reason, text = "True", NOT_REQUESTED, "the class requests no reservation"
     elif resolved.usable:
         free = sum(odcr.available for odcr in resolved.usable)
         total = sum(odcr.total for odcr in resolved.usable)
@@ -129,6 +130,12 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
     misfits = [_misfit_text(misfit) for misfit in resolved.misfits]
     shown = "; ".join([text, *misfits[:8], *([f"and {len(misfits) - 8} more"] if len(misfits) > 8 else [])])
     return ConditionUpdate(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
+
+
+def requests_reservations(node_class: EC2NodeClass) -> bool:
+    """False once the class was resolved without any."""
+    resolved = condition(node_class.status.conditions, names.RESERVATIONS_RESOLVED)
+    return resolved is None or resolved.reason != NOT_REQUESTED
 
 
 def _misfit_text(misfit: Misfit) -> str:
@@ -157,7 +164,8 @@ def status_patch(
     limit = _outdated_limit(before, updates) or limit
     # The message names the latest claim; only a changed status or reason is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
-    if before and before.reason not in OF_LAUNCHES and not limit:
+    unrequested = any(update.reason == NOT_REQUESTED for update in updates)
+    if before and not limit and (unrequested or before.reason not in OF_LAUNCHES):
         conditions = remove_condition(conditions, names.CAPACITY_RESERVATION)
     conditions = set_conditions(
         conditions,

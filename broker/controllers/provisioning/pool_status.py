@@ -22,6 +22,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import OF_LAUNCHES, REGISTRATION_TIMED_OUT
+from broker.controllers.nodeclass.status import requests_reservations
 from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.unused import show, used_again
 from broker.controllers.provisioning.usage import (
@@ -151,7 +152,7 @@ class PoolStatusController:
                 type=of_class.type, status=of_class.status, reason=of_class.reason, message=of_class.message
             )
             write_conditions(self._client, self._caches.pools, pool, update, now=now)
-        elif of_pool.reason not in OF_LAUNCHES:
+        elif of_pool.reason not in OF_LAUNCHES or not requests_reservations(node_class):
             write_conditions(self._client, self._caches.pools, pool, now=now, without=of_pool.type)
         return self._caches.pools.get(pool.name) or pool
 
