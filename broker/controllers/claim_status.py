@@ -85,7 +85,7 @@ def replaced_claims(claim: NodeClaim) -> tuple[tuple[str, str], ...]:
 
 def replaced_uids(claim: NodeClaim) -> tuple[str, ...]:
     """The uids of all claims that this one replaces."""
-    return tuple(uid for _, uid in replaced_claims(claim))
+    return tuple(uid for _, uid in replaced_claims(claim)) if names.REPLACES in claim.annotations else ()
 
 
 def provider_id(instance: Instance) -> str:

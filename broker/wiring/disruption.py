@@ -61,7 +61,10 @@ def add_disruption(
 
 
 def _progress(claim: NodeClaim | None) -> object:
-    """The parts of a claim that decide the next step of a disruption."""
+    """The parts of a claim that decide the next step of a disruption: before its node is ready, only that it
+    replaces others."""
     if claim is None:
         return None
-    return claim.uid, claim.deleting, claim.annotations, is_true(claim, names.INITIALIZED_CONDITION)
+    ready = is_true(claim, names.INITIALIZED_CONDITION)
+    marks = claim.annotations if ready or names.REPLACES in claim.annotations else {}
+    return claim.uid, claim.deleting, marks, ready
