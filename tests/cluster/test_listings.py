@@ -14,7 +14,7 @@ from tests.cluster.watched_reads import WatchedReads
 POLLS, SECONDS = 6, 30.0
 BIG = ("nodeclaims.karpenter.sh", "nodes", "pods")
 # Listings of one kind in a pass, by loop; one that is not here makes two at most.
-MOST: Mapping[str, int] = {"disruption": 3, "launch": 6, "quota": 4}
+MOST: Mapping[str, int] = {"disruption": 2, "launch": 4}
 # Passes a minute, by loop: disruptions have Karpenter's period, the others follow a poll or their timer.
 OFTEN: Mapping[str, float] = {"disruption": 7.0}
 

@@ -72,7 +72,7 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache(seen.namespaces)),
         launcher=SimpleNamespace(shortages=Shortages({s.scope: s for s in seen.shortages})),
         occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
-        owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
+        caches=SimpleNamespace(owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER),
         waiting_pods=lambda: seen.waiting_pods,
         slot_rows=lambda: slots(seen),
         types=dict,
