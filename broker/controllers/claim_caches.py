@@ -57,12 +57,8 @@ class ClaimCaches:
 
     @cached_property
     def launched(self) -> Derived[Mapping[str, NodeClaim]]:
-        """Those with an instance, by its id; without those that are deleted."""
-        return Derived(
-            lambda: {c.instance_id: c for c in self.owned() if c.instance_id and not c.deleting},
-            self.claims,
-            also=self.taken,
-        )
+        """Those with an instance, by its id, the oldest of each; without those that are deleted."""
+        return Derived(lambda: _launched(self.owned()), self.claims, also=self.taken)
 
     @property
     def claimed_ids(self) -> Collection[str]:
@@ -173,6 +169,15 @@ def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
         ),
         None,
     )
+
+
+def _launched(claims: Iterable[NodeClaim]) -> Mapping[str, NodeClaim]:
+    by_id: dict[str, NodeClaim] = {}
+    for claim in claims:
+        id_, lives = claim.instance_id, not claim.deleting
+        if id_ and lives and (id_ not in by_id or _age(claim) < _age(by_id[id_])):
+            by_id[id_] = claim
+    return by_id
 
 
 def _age(claim: NodeClaim) -> tuple[datetime, str]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from broker.apis.core import Node, Pod
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Kind, Object, instance_of
 from broker.kube.client import Client, Items
 from broker.kube.errors import NotFound
 
@@ -83,9 +83,10 @@ def pods_on(client: Client, node: str) -> tuple[Pod, ...]:
     return tuple(map(Pod.decode, listed))
 
 
-def node_names(client: Client, provider_id: str) -> set[str]:
-    """The names of the Nodes with this providerID, readable or not. Raises ApiError."""
+def node_names(client: Client, id_: str) -> set[str]:
+    """The names of the Nodes of this instance, readable or not. Raises ApiError."""
     listed, _ = client.list(Node.KIND)
+    ids = ((body["metadata"]["name"], body.get("spec", {}).get("providerID")) for body in listed)
     return {
-        body["metadata"]["name"] for body in listed if body.get("spec", {}).get("providerID") == provider_id
+        name for name, provider_id in ids if isinstance(provider_id, str) and instance_of(provider_id) == id_
     }

@@ -66,10 +66,8 @@ def preempting(
     nominated = {pod.key: pod.status.nominated_node_name for pod in pods if pod.status.nominated_node_name}
     if not nominated:
         return frozenset()
-    pods_by_instance = {
-        claim.status.provider_id: pods_of(claim) for claim in claims if claim.status.provider_id
-    }
-    pods_by_node = {node.name: pods_by_instance.get(node.spec.provider_id, ()) for node in nodes}
+    pods_by_instance = {claim.instance_id: pods_of(claim) for claim in claims if claim.instance_id}
+    pods_by_node = {node.name: pods_by_instance.get(node.instance_id, ()) for node in nodes}
     ending = [pod.spec.node_name for pod in pods if pod.deleting]
     pods_by_node |= dict.fromkeys((*unread, *ending), ())
     return frozenset(

@@ -52,7 +52,7 @@ class DisruptionController:
         self._caches, self._sources = caches, sources
         self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
         self._reporter = DisruptionReporter(context.recorder)
-        self._expiries = Derived(lambda: _expiries(caches.claims.list()), caches.claims)
+        self._expiries = Derived(lambda: _expiries(caches.owned()), caches.claims, also=caches.taken)
         self._ending = Derived(
             lambda: [claim for claim in caches.claims.list() if claim.deleting], caches.claims
         )
@@ -123,18 +123,18 @@ class DisruptionController:
         The other claims of a gang that expire later end with the first one: its pods cannot go on alone.
         Those made after that time are for its next pods.
         """
-        expiries, owns = self._expiries(), self._caches.owns
+        expiries = self._expiries()
         past = bisect_right(expiries, now, key=lambda expiry: expiry[0])
         due, later = expiries[:past], expiries[past:]
         # Before the first one ends: its mark counts.
-        claims = [*filter(owns, self._caches.claims.list())] if due else []
-        ending = {c.uid: at for at, c in due if owns(c) and (c.deleting or self._end_expired(c))}
+        claims = self._caches.owned()
+        ending = {c.uid: at for at, c in due if c.deleting or self._end_expired(c)}
         dependents = self._dependents(ending, claims, now) if ending else {}
         for _, claim in later if dependents else ():
             created, ends = claim.metadata.creation_timestamp, dependents.get(claim.uid)
             if ends is not None and created is not None and created < ends and not claim.deleting:
                 self._end_expired(claim)
-        return next((at for at, claim in later if owns(claim) and not claim.deleting), None)
+        return next((at for at, claim in later if not claim.deleting), None)
 
     def _dependents(
         self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime

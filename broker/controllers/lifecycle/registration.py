@@ -136,7 +136,7 @@ class Registration:
         remaining = REGISTRATION_TIMEOUT.total_seconds() - waited
         if remaining > 0:
             return Result(requeue_after=remaining)
-        if node_names(self._client, claim.status.provider_id) != {node.name for node in nodes}:
+        if node_names(self._client, claim.instance_id) != {node.name for node in nodes}:
             return Result(requeue_after=RECHECK)  # the watch of Nodes is late
         message = (
             f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"

@@ -207,7 +207,7 @@ class Termination:
         ended = seen.instance is not None and not seen.instance.alive
         if nodes or ended or seen.requested or self._late(claim):
             return False
-        return bool(node_names(self._client, claim.status.provider_id))
+        return bool(node_names(self._client, claim.instance_id))
 
     def _ending(self, claim: NodeClaim, id_: str, *, alive: bool, began: datetime) -> None:
         """Frees the slot of an ended instance before EC2's next count."""

@@ -81,12 +81,12 @@ def existing(
             room[name] = room.get(name, 0) - amount
         return replace(info, allocatable={**room, **learned.room(sort, info.allocatable, reserved)})
 
-    by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
+    by_id = {claim.instance_id: claim for claim in claims if claim.instance_id}
     infos: list[NodeInfo] = []
     draining: list[tuple[Node, str]] = []  # with the uid of the claim
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
     for node in occupancy.nodes:
-        claim = by_id.get(node.spec.provider_id)
+        claim = by_id.get(node.instance_id)
         if node.deleting or (claim is not None and claim.deleting):
             draining.append((node, claim.uid if claim is not None else ""))
             continue
@@ -146,12 +146,8 @@ def _arriving(
 
     `successors`: the node of each replacement, by the uids of the claims that it replaces.
     """
-    by_id = {
-        claim.status.provider_id: claim
-        for claim in claims
-        if claim.uid in successors and claim.status.provider_id
-    }
-    old = {node.name: claim for node in occupancy.nodes if (claim := by_id.get(node.spec.provider_id))}
+    by_id = {claim.instance_id: claim for claim in claims if claim.uid in successors and claim.instance_id}
+    old = {node.name: claim for node in occupancy.nodes if (claim := by_id.get(node.instance_id))}
     for pod in occupancy.pods if old else ():
         claim = old.get(pod.spec.node_name)
         if claim is not None and reschedulable(pod):

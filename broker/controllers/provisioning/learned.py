@@ -114,10 +114,10 @@ class RoomLearner:
         """Learns from the initialized nodes of NodePools. `daemons`: as of `fingerprint`; `classes`: the
         present hash of each EC2NodeClass that can be read, by name.
         """
-        by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
+        by_id = {claim.instance_id: claim for claim in claims if claim.instance_id}
         newest: dict[MachineSort, tuple[Node, NodeClaim]] = {}
         for node in sorted(nodes, key=_age):
-            claim = by_id.get(node.spec.provider_id)
+            claim = by_id.get(node.instance_id)
             if claim is None or node.deleting or node.labels.get(names.INITIALIZED) != "true":
                 continue
             pool = claim.labels.get(names.NODEPOOL, "")

@@ -23,11 +23,11 @@ def undeclared_taints(
     pods: Iterable[PodInfo], claims: Sequence[NodeClaim], nodes: Iterable[Node]
 ) -> Mapping[str, str]:
     """Lists by pod: its node, the taint that keeps it off, and the field that is to declare it."""
-    by_id = {node.spec.provider_id: node for node in nodes}
+    by_id = {node.instance_id: node for node in nodes}
     by_key = {f"{pod.namespace}/{pod.name}": pod for pod in pods}
     reasons: dict[str, str] = {}
     for claim in claims:
-        node = by_id.get(claim.status.provider_id) if claim.status.provider_id else None
+        node = by_id.get(claim.instance_id) if claim.instance_id else None
         waiting = [key for key in pods_of(claim) if key in by_key]
         if node is None or claim.deleting or not waiting:
             continue

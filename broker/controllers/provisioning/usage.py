@@ -208,9 +208,9 @@ def _by_claim(
     claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest
 ) -> dict[str, Counter[str]]:
     """The usage of each claim, by uid."""
-    by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
+    by_id = {node.instance_id: node for node in nodes if node.instance_id}
     return {
-        claim.uid: claim_usage(claim, by_id.get(id_) if (id_ := claim.status.provider_id) else None, largest)
+        claim.uid: claim_usage(claim, by_id.get(id_) if (id_ := claim.instance_id) else None, largest)
         for claim in claims
     }
 

@@ -94,8 +94,7 @@ class StaticPoolController:
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Makes and ends claims. A pool that fails does not stop the others, and is tried again."""
-        claims = self._caches.claims.list()
-        ending = [claim for claim in claims if claim.deleting and self._caches.owns(claim)]
+        ending = [claim for claim in self._caches.owned() if claim.deleting]
         every = self._caches.pools.list()
         for pool in every:
             if of_broker(pool) and (not static(pool) or replicas_problem(pool)):
