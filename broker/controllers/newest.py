@@ -13,9 +13,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from broker.apis.core import Node, Pod
-from broker.apis.meta import Kind, Object, instance_of
+from broker.apis.meta import Kind, Object
 from broker.kube.client import Client, Items
 from broker.kube.errors import NotFound
+from broker.kube.partial import PartialObject
 
 T = TypeVar("T", bound=Object)
 
@@ -86,7 +87,5 @@ def pods_on(client: Client, node: str) -> tuple[Pod, ...]:
 def node_names(client: Client, id_: str) -> set[str]:
     """The names of the Nodes of this instance, readable or not. Raises ApiError."""
     listed, _ = client.list(Node.KIND)
-    ids = ((body["metadata"]["name"], body.get("spec", {}).get("providerID")) for body in listed)
-    return {
-        name for name, provider_id in ids if isinstance(provider_id, str) and instance_of(provider_id) == id_
-    }
+    nodes = (PartialObject.of_raw(Node.KIND, body, "") for body in listed)
+    return {node.name for node in nodes if node.instance_id == id_}
