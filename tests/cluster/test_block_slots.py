@@ -47,6 +47,7 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
         placed: dict[str, Any] = page(stack, key)["placed"][0]
         return placed
 
+    stack.until(lambda: page(stack, key)["placed"], "its claim has the node")
     stack.until(lambda: row()["reservation"] == block and row()["until"], "its slot is known", step=1.0)
     assert (row()["until"], row()["why_until"]) == (
         drain,
