@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from broker.apis.core import Pod
 from broker.placement.affinity import any_term
 from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.reading import volumes
 from broker.placement.selectors import Labels
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 from broker.placement.storage import Storage, StoredClaim, VolumeClass
@@ -142,6 +144,14 @@ def volume_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None
         return () if all(inside) else (OTHER_ZONE,)
 
     return check
+
+
+def tied(pod: Pod, storage: Storage) -> bool:
+    """Whether a persistent volume of the pod is for some nodes alone, or is not known."""
+    kept = (item.claim for item in volumes(pod) if not item.ephemeral)
+    claims = (storage.claims.get((pod.namespace, name)) for name in kept)
+    bound = (storage.volumes.get(claim.volume) if claim is not None else None for claim in claims)
+    return any(item is None or item.terms is not None or any(_zones(item.labels)) for item in bound)
 
 
 def _zones(labels: Labels) -> Iterator[tuple[str, frozenset[str]]]:

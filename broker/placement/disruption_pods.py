@@ -23,6 +23,7 @@ from broker.text import InvalidText, decode_duration
 NO_SCHEDULE: Final = "NoSchedule"
 STATIC_POD: Final = "kubernetes.io/config.mirror"
 READY: Final = "Ready"
+DEVICES: Final = "Pod asks for devices in spec.resourceClaims, which no other node is known to have"
 ALWAYS_ALLOW: Final = "AlwaysAllow"
 _DRAIN: Final = NodeTaint(names.DISRUPTED_TAINT, "", NO_SCHEDULE)
 
@@ -81,7 +82,10 @@ def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> 
 
 
 def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: datetime) -> str:
-    """Why the pods keep their node from disruption, in Karpenter's words; empty if they do not."""
+    """Why the pods keep their node from disruption, in Karpenter's words; empty if they do not.
+
+    Where a pod's devices would be is not known, so that its node is as unconsolidatable as in Karpenter.
+    """
     limits = _limits(budgets)
     for pod in pods:
         if not active(pod):
@@ -90,6 +94,8 @@ def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: da
             return f'Pod has "{names.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
         if static(pod) or tolerates_drain(pod):
             continue  # never evicted
+        if pod.spec.resource_claims and reschedulable(pod):
+            return f"{DEVICES} (Pod={pod.key})"
         covering = _covering(pod, limits)
         if len(covering) > 1 or any(budget.status.disruptions_allowed <= 0 for budget in covering):
             keys = sorted(budget.key for budget in covering)

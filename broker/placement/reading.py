@@ -137,15 +137,12 @@ def pod_info(pod: core.Pod) -> PodInfo:
     )
 
 
-def has_volume(pod: core.Pod) -> bool:
-    """Whether the pod has a persistent volume."""
-    return any(volume.persistent_volume_claim for volume in pod.spec.volumes)
-
-
 def moved(pod: core.Pod, zone: str) -> PodInfo:
-    """The pod as its successor: without a node, and in this zone instead of with its volumes."""
+    """The pod as its successor: without a node, and without its volumes, which keep it in `zone` if one is
+    given.
+    """
     info = pod_info(pod)
-    kept = (SelectorRequirement(ZONE, IN, frozenset((zone,))),) if zone and has_volume(pod) else ()
+    kept = (SelectorRequirement(ZONE, IN, frozenset((zone,))),) if zone else ()
     return replace(
         info, node_name="", terminating=False, volumes=(), node_selector=(*info.node_selector, *kept)
     )

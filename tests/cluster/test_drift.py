@@ -11,12 +11,14 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Namespace
+from broker.apis.storage import PersistentVolume
 from broker.apis.workloads import DaemonSet
 from tests.cluster.account import A, B
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import STEP, change, gone, hashed, later, node, pool, replacement, run
 from tests.cluster.test_late_watches import PODS
+from tests.cluster.test_node_labels import storage_claim, volume
 from tests.cluster.test_provisioning import half_memory
 
 
@@ -164,7 +166,8 @@ def test_replacement_keeps_out_of_a_reservation_where_daemon_sets_leave_no_room(
     assert stack.reservation_of(new.name) == second
 
 
-def test_pod_with_a_volume_stays_in_its_zone(stack: Stack) -> None:
+def beside_another_zone(stack: Stack) -> None:
+    """An old node that drifts, with a pod that has a volume, and a node with room in another zone."""
     pool(stack)
     stack.node_class("far", preference="none", zones=(B,))
     stack.node_pool("other", node_class="far")
@@ -174,8 +177,26 @@ def test_pod_with_a_volume_stays_in_its_zone(stack: Stack) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     run(stack, "app", node(stack, "old"), volumes=volumes)
     drift(stack, "old")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_pod_with_a_volume_stays_in_its_zone(stack: Stack, known: bool) -> None:
+    if known:
+        volume(stack, names.ZONE, A)
+    beside_another_zone(stack)
     assert listed(replaced(stack), names.ZONE) == {A}
     gone(stack, "old")
+
+
+def test_pod_with_a_volume_of_every_zone_may_leave_its_zone(stack: Stack) -> None:
+    """Such as one of EFS."""
+    storage_claim(stack, volumeName="pv", storageClassName="")
+    shared = {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "csi": shared}
+    stack.client.create(PersistentVolume.KIND, {"metadata": {"name": "pv"}, "spec": spec})
+    beside_another_zone(stack)
+    gone(stack, "old")
+    assert [claim.name for claim in stack.all(NodeClaim)] == ["spare"]
 
 
 def test_replacement_has_room_for_the_pods_of_daemon_sets(stack: Stack) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import HOSTNAME
@@ -41,8 +40,7 @@ def moving_pods(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
 
 def leaving(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
     """The same as kube-scheduler will see them, once the node is gone."""
-    zone = node.claim.labels.get(names.ZONE, "")
-    return [moved(pod, zone) for pod in pods]
+    return [moved(pod, node.zone if pod.key in node.tied else "") for pod in pods]
 
 
 def after_endings(snapshot: DisruptionSnapshot, usable: Sequence[str]) -> PlacementSnapshot:

@@ -50,7 +50,9 @@ class DisruptionController:
     def __init__(self, context: ControllerContext, caches: ClaimCaches, sources: DisruptionSources) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
-        self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
+        self._reader = DisruptionSnapshotBuilder(
+            caches, sources.budgets, storage=sources.reads.storage, disrupts=sources.disrupts
+        )
         self._reporter = DisruptionReporter(context.recorder)
         self._expiries = Derived(lambda: _expiries(caches.owned()), caches.claims, also=caches.taken)
         self._ending = Derived(

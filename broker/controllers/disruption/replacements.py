@@ -2,7 +2,8 @@
 
 Invariant: a replacement is made from the pool's present template, for the pods that are on the node now. It
 names the types and zones where all of them fit together by kube-scheduler's filters, on the nodes that
-provisioning would make. A pod with a persistent volume stays in its zone; its volume is not checked further.
+provisioning would make. A pod stays in its zone if its volume is for some nodes alone; that is not checked
+further.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from broker.placement.claims import priority_of
 from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption
-from broker.placement.reading import has_volume, node_taints
+from broker.placement.reading import node_taints
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights, namespaces_of
 
@@ -77,11 +78,10 @@ Pair = tuple[Demand, list[MachineOption]]
 
 def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = ()) -> Demand:
     """The demand of these pods of the node, and of those that are assumed on it."""
-    zone = node.claim.labels.get(names.ZONE, "")
     return Demand(
         node=node,
         pods=(*moving_pods(node, pods), *assumed),
-        zone=zone if any(map(has_volume, pods)) else "",
+        zone=node.zone if any(pod.key in node.tied for pod in pods) else "",
     )
 
 

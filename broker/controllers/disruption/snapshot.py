@@ -21,9 +21,12 @@ from broker.controllers.claim_caches import BY_NODE, ClaimCaches, replacements
 from broker.controllers.claim_status import replaced_uids, replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
+from broker.placement.binding import tied
 from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
+from broker.placement.reading import volumes
+from broker.placement.storage import Storage
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 
@@ -35,7 +38,8 @@ class ManagedNode:
     """A claim of a NodePool, with its Node once it has joined, and the pods on that.
 
     `unreadable`: a Node of it is left out of the cache. `replacement`: the claim that is to replace it.
-    `holds`: the names of the reservations that keep room on the Node for pods to come.
+    `holds`: the names of the reservations that keep room on the Node for pods to come. `tied`: the keys of
+    the pods whose volumes keep them in its zone.
     """
 
     claim: NodeClaim
@@ -43,6 +47,7 @@ class ManagedNode:
     node: Node | None = None
     pods: tuple[Pod, ...] = ()
     holds: tuple[str, ...] = ()
+    tied: frozenset[str] = frozenset()
     unreadable: bool = False
     replacement: NodeClaim | None = None
 
@@ -50,6 +55,10 @@ class ManagedNode:
     def name(self) -> str:
         """The Node's name; empty before it has joined."""
         return self.node.name if self.node is not None else ""
+
+    @property
+    def zone(self) -> str:
+        return self.claim.labels.get(names.ZONE, "")
 
     def drawn(self, rights: DrawRights) -> ReservationKey | None:
         """The owner of slots that the claim draws from. A refused name has no effect."""
@@ -142,11 +151,13 @@ class DisruptionSnapshotBuilder:
         caches: ClaimCaches,
         budgets: Cache[PodDisruptionBudget],
         *,
+        storage: Callable[[], Storage],
         disrupts: Callable[[NodePool], bool],
     ) -> None:
         """`disrupts`: the broker launches the pool's claims, and so disrupts them."""
         self._caches = caches
         self._budgets = budgets
+        self._storage = storage
         self._disrupts = disrupts
         self._last = DisruptionSnapshot(now=datetime.min.replace(tzinfo=UTC))
 
@@ -191,10 +202,14 @@ class DisruptionSnapshotBuilder:
         if left_out is not None or len(nodes) != 1:
             return ManagedNode(**known, unreadable=left_out is not None)
         name = nodes[0].name
+        pods = self._caches.pods.by(BY_NODE, name)
+        with_volumes = [pod for pod in pods if any(volumes(pod))]
+        storage = self._storage() if with_volumes else Storage()
         return ManagedNode(
             **known,
             node=nodes[0],
-            pods=tuple(self._caches.pods.by(BY_NODE, name)),
+            pods=tuple(pods),
+            tied=frozenset(pod.key for pod in with_volumes if tied(pod, storage)),
             holds=(*occupancy.held.get(name, ()), *_unplaced(claim, occupancy)),
         )
 

@@ -25,6 +25,7 @@ from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pending import incomplete
 from broker.controllers.provisioning.usage import LargestMachines
 from broker.placement.affinity import node_affinity
+from broker.placement.binding import tied
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.disruption_pods import NO_SCHEDULE, reschedulable
 from broker.placement.filters import FILTERS, Filter, prepare
@@ -117,7 +118,7 @@ def existing(
     staying = {pod.node_name for pod in pods}
     infos += (replace(node_info(kept[name]), allocatable={}) for name in kept if name in staying)
     snapshot = PlacementSnapshot.of(infos, pods, namespaces=occupancy.namespaces, storage=storage)
-    for name, pod in _arriving(occupancy, claims, successors):
+    for name, pod in _arriving(occupancy, claims, successors, storage):
         snapshot = snapshot.with_pod(pod, name)
     return ExistingNodes(
         snapshot=snapshot,
@@ -140,7 +141,7 @@ def read_in_flight(claim: NodeClaim) -> None:
 
 
 def _arriving(
-    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], successors: Mapping[str, str]
+    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], successors: Mapping[str, str], storage: Storage
 ) -> Iterator[tuple[str, PodInfo]]:
     """The pods that move to a replacement, each with its node: they need that room while they still run.
 
@@ -151,7 +152,8 @@ def _arriving(
     for pod in occupancy.pods if old else ():
         claim = old.get(pod.spec.node_name)
         if claim is not None and reschedulable(pod):
-            yield successors[claim.uid], moved(pod, claim.labels.get(names.ZONE, ""))
+            zone = claim.labels.get(names.ZONE, "") if tied(pod, storage) else ""
+            yield successors[claim.uid], moved(pod, zone)
 
 
 def _launched(node: Node, claim: NodeClaim) -> NodeInfo:

@@ -18,6 +18,8 @@ SET = {"metadata": {"ownerReferences": [{"kind": "StatefulSet", "name": "s", "ui
 GOING = {"metadata": {"deletionTimestamp": "2026-11-22T11:00:00Z"}}
 STATIC = {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}
 ENDED = {"status": {"phase": "Succeeded"}}
+DEVICES = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}}
+DEVICE_WORDS = "in spec.resourceClaims, which no other node is known to have"
 DRAIN_TOLERANT = {"spec": {"tolerations": [{"key": names.DISRUPTED_TAINT, "operator": "Exists"}]}}
 
 
@@ -91,6 +93,9 @@ def test_pods_that_need_another_node(given: Pod, expected: bool) -> None:
         (pod(note="10m"), [], ""),
         (pod(note="false"), [], ""),
         (pod(ENDED, note="true"), [], ""),
+        (pod(DEVICES), [], f"Pod asks for devices {DEVICE_WORDS} (Pod=default/p)"),
+        (pod(DEVICES, DAEMON), [], ""),
+        (pod(DEVICES, ENDED), [], ""),
     ],
 )
 def test_pods_that_keep_their_node(given: Pod, budgets: list[PodDisruptionBudget], expected: str) -> None:

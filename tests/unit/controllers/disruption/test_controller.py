@@ -17,6 +17,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
+from broker.placement.storage import Storage
 from local.in_process import InProcessTransport
 from local.kube import Cluster
 from tests.support.clock import FakeClock
@@ -34,6 +35,7 @@ def test_a_claim_that_fails_is_left_out_and_the_others_are_written(monkeypatch: 
     sources = SimpleNamespace(
         budgets=Cache(NodePool),
         disrupts=lambda _: True,
+        reads=SimpleNamespace(storage=Storage),
         instances=dict,
         slots=SimpleNamespace(snapshot=lambda: Snapshot(version=1, reservations={})),
         launch_class=lambda _: None,
