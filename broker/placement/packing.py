@@ -24,7 +24,7 @@ from broker.apis.names import HOSTNAME
 from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_reasons import packing_reasons
-from broker.placement.packing_state import OpenBin, PackingState, Supply
+from broker.placement.packing_state import BrokenGang, OpenBin, PackingState, Supply
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
 from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
@@ -238,7 +238,8 @@ def _attempt(
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]
         opened = {item.name for item in state.bins}
-        if place(members):
+        if without := place(members):
+            state.broken.setdefault(gang, []).append(BrokenGang(state.supply.copy(), without))
             state.close([b for b in state.bins if b.name not in opened])
             state.leave(pod.key for pod in members)
         else:

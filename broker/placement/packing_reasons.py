@@ -22,6 +22,8 @@ from broker.placement.shapes import PodShape, shapes_of, term_counts
 from broker.placement.type_reasons import OVER_LIMIT, PoolReason
 from broker.text import abridged
 
+WholeLimits = Mapping[str, Mapping[str, int]]
+
 NEW: Final = "new"  # the name of a machine that is only tried
 NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
 SPREAD: Final = "more machines would not help: its rules about other pods hold on none of them"
@@ -29,14 +31,17 @@ POSTPONED: Final = (
     "a machine in its zone would leave pods placed before with an uneven topology spread; "
     "it is planned after they run"
 )
-GANG: Final = "the gang {gang} needs machines for all its pods at once, and {count} of them have none"
+GANG: Final = (
+    "the gang {gang} needs machines for all its pods at once, and there are none for {count} of them"
+)
+FEW_LEFT: Final = "too few free slots are left for all of them: "
 
 
 def packing_reasons(
     pods: Sequence[PendingPod],
     options: Sequence[MachineOption],
     state: PackingState,
-    whole_limits: Mapping[str, Mapping[str, int]],
+    whole_limits: WholeLimits,
     by_pool: dict[str, Mapping[str, PoolReason]],
     held: set[str],
 ) -> dict[str, str]:
@@ -44,7 +49,7 @@ def packing_reasons(
     with a reason of their own.
     """
     reasons: dict[str, str] = {}
-    without_machine: dict[str, int] = {}
+    without_machine: dict[str, int] = {}  # pods with a reason of their own, by gang
     shapes = shapes_of(pods, state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     for shape in shapes:
@@ -73,14 +78,32 @@ def packing_reasons(
                 by_pool[pod.key] = details
             if pod.gang:
                 without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
+    of_gangs = {
+        gang: _gang_reason(gang, without, options, state, whole_limits)
+        for gang, without in without_machine.items()
+    }
     for pod in pods:
         if not reasons[pod.key]:
-            reasons[pod.key] = (
-                GANG.format(gang=pod.gang, count=without_machine.get(pod.gang) or "some")
-                if pod.gang
-                else NO_ROOM
-            )
+            reasons[pod.key] = of_gangs[pod.gang] if pod.gang else NO_ROOM
     return reasons
+
+
+def _gang_reason(
+    gang: str, without: int, options: Sequence[MachineOption], state: PackingState, whole_limits: WholeLimits
+) -> str:
+    """Why a gang gets no machine: how many of its pods have none, and what is short beside the others'.
+    `without`: its pods with a reason of their own, which say the rest.
+    """
+    attempts = state.broken.get(gang, ())
+    count = without or min((len(attempt.unplaced) for attempt in attempts), default=0)
+    details: dict[str, PoolReason] = {}
+    for attempt in () if without else attempts:
+        shapes = shapes_of(attempt.unplaced[:1], state.snapshot)
+        fitting = places_of(MachineTable(options, shapes, state.snapshot.storage).fits(shapes[0]))
+        lacking = [option for option in map(options.__getitem__, fitting) if not attempt.supply.has(option)]
+        details |= _without_supply(lacking, attempt.supply, whole_limits, state.supply)
+    texts = (f"NodePool {pool}: {why.text}" for pool, why in details.items())
+    return "; ".join([GANG.format(gang=gang, count=count or "some"), *texts])
 
 
 def _holding(
@@ -132,33 +155,45 @@ def _unmet_rules(
 
 
 def _without_supply(
-    options: Sequence[MachineOption], supply: Supply, whole_limits: Mapping[str, Mapping[str, int]]
+    options: Sequence[MachineOption], supply: Supply, whole_limits: WholeLimits, free: Supply | None = None
 ) -> dict[str, PoolReason]:
-    """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations."""
+    """Why the machines of each pool, which fit, cannot be opened: its limits, or full reservations. `free`:
+    the supply before a part of it went to other pods of the gang, as people see it.
+    """
     by_pool: dict[str, list[MachineOption]] = {}
     for option in options:
         by_pool.setdefault(option.pool, []).append(option)
     return {
-        pool: PoolReason("; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}))))
+        pool: PoolReason(
+            "; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}), free or supply))
+        )
         for pool, pool_options in by_pool.items()
     }
 
 
-def _shortages(options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int]) -> Iterator[str]:
+def _shortages(
+    options: Sequence[MachineOption], supply: Supply, limits: Mapping[str, int], free: Supply
+) -> Iterator[str]:
     """The limits that the smallest machine exceeds, and the reservations of the machines within them: the
     full ones, and those without launches now.
     """
     within = [option for option in options if supply.within_limits(option)]
-    if full := {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}:
+    taken = {item.source: f"{item.instance_type}, {item.zone}" for item in within if not item.closed}
+    if full := {id_: place for id_, place in taken.items() if free.room.get(id_, 0) <= 0}:
         yield none_left(full)
+    if few := [
+        f"{free.room[id_]} in {id_} ({place})" for id_, place in sorted(taken.items()) if id_ not in full
+    ]:
+        yield f"{FEW_LEFT}{abridged(few, MOST_NAMED)}"
     if closed := sorted({item.closed for item in within if item.closed}):
         yield abridged(closed, MOST_NAMED)
     if over := [option for option in options if not supply.within_limits(option)]:
         remaining = sorted(supply.limits[over[0].pool].items())
         sizes = [*(name for name, _ in remaining), CPU]
         smallest = min(over, key=lambda o: ([o.capacity.get(name, 0) for name in sizes], o.instance_type))
-        for name, left in remaining:
-            if (adds := smallest.capacity.get(name, 0)) > left:
+        for name, rest in remaining:
+            if (adds := smallest.capacity.get(name, 0)) > rest:
+                left = free.limits[over[0].pool][name]
                 limit = limits.get(name, left)
                 yield (
                     f"{OVER_LIMIT}{name} is {written(name, limit)}, its nodes and claims use "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.apis.names import HOSTNAME
 from broker.placement.model import NodeInfo, PodInfo
@@ -31,6 +31,12 @@ class Supply:
 
     room: dict[str, int]
     limits: dict[str, dict[str, int]]
+
+    def copy(self) -> Supply:
+        """A supply that changes by itself."""
+        return Supply(
+            room=dict(self.room), limits={pool: dict(amounts) for pool, amounts in self.limits.items()}
+        )
 
     def has(self, option: MachineOption) -> bool:
         if option.source and self.room.get(option.source, 0) <= 0:
@@ -62,6 +68,13 @@ class Supply:
                 remaining[name] -= by * option.capacity.get(name, 0)
 
 
+class BrokenGang(NamedTuple):
+    """What a gang left when some of its pods got no machine: the supply beside its other pods."""
+
+    supply: Supply
+    unplaced: list[PendingPod]
+
+
 @dataclass(slots=True, kw_only=True)
 class PackingState:
     """The machines opened so far, as nodes of the snapshot."""
@@ -74,22 +87,20 @@ class PackingState:
     postponed: set[str] = field(default_factory=set)  # pods whose machine would block pods placed before
     taken: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)  # pods on existing nodes
     apart: dict[str, str] = field(default_factory=dict)  # why no domain has machines for a unit's pods
+    broken: dict[str, list[BrokenGang]] = field(default_factory=dict)  # each attempt that failed, by gang
     unsolved: str = ""  # why the solver had no answer
 
     def copy(self) -> PackingState:
         """A state that changes by itself."""
-        supply = Supply(
-            room=dict(self.supply.room),
-            limits={pool: dict(amounts) for pool, amounts in self.supply.limits.items()},
-        )
         bins = [replace(item, pods=[*item.pods]) for item in self.bins]
         return replace(
             self,
-            supply=supply,
+            supply=self.supply.copy(),
             bins=bins,
             postponed={*self.postponed},
             taken={**self.taken},
             apart={**self.apart},
+            broken={gang: [*attempts] for gang, attempts in self.broken.items()},
         )
 
     @property

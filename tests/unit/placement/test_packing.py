@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.apis.core import Taint
 from broker.placement import patterns
 from broker.placement.packing_model import Drawing, Packing
-from broker.placement.packing_reasons import GANG, NO_ROOM, POSTPONED, SPREAD
+from broker.placement.packing_reasons import FEW_LEFT, GANG, NO_ROOM, POSTPONED, SPREAD
 from broker.placement.sequential import place_on_existing
 from tests.support.examples import examples
 from tests.unit.placement import builders
@@ -277,7 +277,9 @@ def test_a_gang_gets_machines_for_all_its_pods_or_none() -> None:
     gang, single = many(3, "g", cpu="2", gang="g"), pending("s", cpu="2")
     short = packed([*gang, single], [slot], room={"cr-1": 2})
     assert [pod.key for item in short.bins for pod in item.pods] == ["default/s"]
-    assert short.reasons["default/g-0"] == GANG.format(gang="g", count="some")
+    reason = GANG.format(gang="g", count=2)
+    few = f"NodePool default: {FEW_LEFT}1 in cr-1 (m5.large, us-east-1a)"
+    assert short.reasons["default/g-0"] == f"{reason}; {few}"
     enough = packed([*gang, single], [slot], room={"cr-1": 4})
     assert enough.reasons == {} and len(enough.bins) == 4
 

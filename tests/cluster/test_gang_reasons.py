@@ -1,0 +1,52 @@
+"""A gang that some of its pods keep from machines: its pods name what is short, and the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.controllers.provisioning.report import FAILED
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.test_mixed_pools import required
+from tests.cluster.test_provisioning import pods, pool, start
+from tests.cluster.test_waiting_pods import explained
+
+TRAIN = {names.GANG: "train", names.GANG_SIZE: "3"}
+NEEDS = "the gang default/train needs machines for all its pods at once, and there are none for 1 of them"
+
+
+@pytest.mark.covers("FLT-35", "ONC-01")
+def test_gang_that_passes_a_limit_names_pool_resource_and_numbers(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
+    types = required(["m5.large"], [RESERVED, ON_DEMAND])
+    pool(stack, template={"requirements": types}, limits={"cpu": "5"})
+    start(stack)
+    pods(stack, 3, cpu="1500m", annotations=TRAIN)
+    limit = "NodePool team: its limit of cpu is 5, its nodes and claims use 0"
+    for name in ("p-0", "p-1", "p-2"):
+        event = stack.until_event(name, FAILED, kind="Pod", text=f"{NEEDS}; {limit}")
+        assert "(m5.large) has 2" in event.message
+    (advice,) = explained(stack, "p-0")["do"]
+    assert advice["command"] == "kubectl edit nodepool team"
+
+
+@pytest.mark.covers("FLT-35", "CUR-04")
+@pytest.mark.parametrize("how", ["id", "group"])
+def test_gang_that_needs_more_slots_than_are_free_names_them(stack: Stack, how: str) -> None:
+    large, c5 = stack.aws.odcr("m5.large"), stack.aws.odcr("c5.large")
+    full = stack.aws.odcr("m5.large")
+    stack.aws.rival(full)
+    if how == "group":
+        stack.node_class(group=stack.aws.group(large, c5, full))
+    else:
+        stack.node_class(id_=large)
+    pool(stack, template={"requirements": required(["m5.large", "c5.large"], [RESERVED])})
+    start(stack)
+    pods(stack, 3, cpu="1500m", annotations=TRAIN)
+    event = stack.until_event("p-0", FAILED, kind="Pod", text="too few free slots are left for all of them")
+    assert f"1 in {large} (m5.large, us-east-1a)" in event.message
+    if how == "group":
+        assert f"1 in {c5} (c5.large, us-east-1a)" in event.message
+        assert f"no free slot is left for it in {full} (m5.large, us-east-1a)" in event.message
+    assert not stack.calls("CreateFleet")
