@@ -119,6 +119,12 @@ class AssumptionTable(Generic[V]):
             assumption = self._live.get(key)
             return None if assumption is None else assumption.at
 
+    def get(self, key: str) -> V | None:
+        """The assumed value."""
+        with self._store.lock:
+            assumption = self._live.get(key)
+            return None if assumption is None else assumption.value
+
     def values(self) -> dict[str, V]:
         """The assumed values by key, in the order in which they were assumed."""
         with self._store.lock:

@@ -8,13 +8,17 @@ Karpenter's (pkg/controllers/provisioning/batcher.go, pkg/batcher).
 from __future__ import annotations
 
 import threading
-from typing import Generic
+from typing import Final, Generic
 
 from prometheus_client import Histogram
 
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY
 from broker.kube.queue import K
+
+# Seconds: until what belongs together has come, and until a pass sees several steps of its objects.
+IDLE: Final = 0.035
+SETTLED: Final = 0.1
 
 SIZE = Histogram(
     "capacity_broker_kube_batch_size",
@@ -29,7 +33,7 @@ class Batcher(Generic[K]):
     """`add` from any thread; one thread calls `take`."""
 
     def __init__(
-        self, name: str, *, clock: Clock, idle: float = 0.035, longest: float = 1.0, most: int = 1000
+        self, name: str, *, clock: Clock, idle: float = IDLE, longest: float = 1.0, most: int = 1000
     ) -> None:
         self.name = name
         self._clock = clock

@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import Counter
 
 from broker.apis.meta import Object
-from broker.kube.batch import Batcher
+from broker.kube.batch import IDLE, Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Controller, Result
 from broker.kube.errors import ApiError, Errors
@@ -108,15 +108,18 @@ class ControllerManager:
         *,
         every: float | None = None,
         batcher: Batcher[K] | None = None,
+        idle: float = IDLE,
         longest: float = 1.0,
         synced: Synced | None = None,
     ) -> Singleton[K]:
         """A loop that takes all keys at once, and runs every so many seconds without any. A change starts a
-        run within `longest` seconds, however many changes follow."""
+        run once none has followed for `idle` seconds, and within `longest`, however many follow."""
         loop: Singleton[K] = Singleton(
             name,
             run,
-            batcher=Batcher[K](name, clock=self._clock, longest=longest) if batcher is None else batcher,
+            batcher=Batcher[K](name, clock=self._clock, idle=idle, longest=longest)
+            if batcher is None
+            else batcher,
             clock=self._clock,
             synced=synced or self._synced,
             every=every,

@@ -98,7 +98,7 @@ class HttpTransport:
         with _answering():
             server = _parsed(api.configuration.host)
             status, headers, body = exchange(
-                api.rest_client.pool_manager.connection_from_url(api.configuration.host),
+                _pool(api.rest_client.pool_manager, api.configuration.host),
                 method=request.method,
                 target=(server.path or "").rstrip("/") + _target(request),
                 headers={
@@ -134,6 +134,11 @@ class HttpTransport:
 
 
 _parsed = lru_cache(maxsize=8)(parse_url)
+
+
+@lru_cache(maxsize=8)
+def _pool(manager: urllib3.PoolManager, host: str) -> urllib3.HTTPConnectionPool:
+    return manager.connection_from_url(host)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.launch.launcher import Launcher
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.controller import PreemptionController
+from broker.kube.batch import SETTLED
 from broker.kube.informer import Informer
 from broker.wiring.predicates import differ, spec
 from broker.wiring.term import Term
@@ -50,6 +51,7 @@ def add_disruption(
             "disruption",
             disruption.run,
             every=EVERY,
+            idle=SETTLED,
             synced=complete,
         )
         .watches(read.claims, predicate=differ(_progress))

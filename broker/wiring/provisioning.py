@@ -23,7 +23,7 @@ from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.controller import PreemptionController
-from broker.kube.batch import Batcher
+from broker.kube.batch import SETTLED, Batcher
 from broker.oncall.metrics import forget_object
 from broker.oncall.pod_reports import PodReport
 from broker.reservations.drawing import namespaces_of
@@ -128,7 +128,7 @@ def _add_pool_status(term: Term, slots: PreemptionController) -> None:
     )
     read.pools.on_change(lambda old, new: forget_object("nodepool", old.name) if old and not new else None)
     (
-        manager.singleton("nodepool", status.run, every=EVERY)
+        manager.singleton("nodepool", status.run, every=EVERY, idle=SETTLED)
         .watches(reads.reservations, predicate=differ(serves))
         .watches(reads.cluster_reservations, predicate=differ(serves))
         .watches(read.claims, predicate=differ(_counted))

@@ -407,6 +407,7 @@ def test_explain_and_the_page_have_the_same_values_from_the_first_minute(stack: 
     sign(stack, "r-0", GPU, reason=XID48, age=30)
     stack.passes()
     assert stack.broker is not None and stack.current is not None
+    stack.until(lambda: read(stack.client, stack.clock.now()).broken, "the node counts as broken")
     now = stack.clock.now()
     situation = read(stack.client, now)
     (row,) = situation.broken

@@ -268,7 +268,7 @@ class Binder:
     ) -> dict[str, str | None]:
         """The annotation with the ODCR whose slot an instance without a description is taken to have."""
         named = attempts[-1].odcr_ids if attempts else ()
-        taken = self._inventory.assumed.debits.values().get(instance.id)
+        taken = self._inventory.assumed.debits.get(instance.id)
         if not instance.described and (into := taken or next(iter(named), "")):
             return {names.LAUNCHED_INTO: into}
         return {names.LAUNCHED_INTO: None} if names.LAUNCHED_INTO in claim.annotations else {}
