@@ -23,7 +23,7 @@ from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.absorption import Place, absorbing_places
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import begins_by, ends_at, launchable
+from broker.capacity.matching import begins_by, ends_at, state_misfit
 from broker.capacity.model import NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
@@ -310,8 +310,10 @@ def _live(
 ) -> LiveReservation:
     problem: tuple[str, str] | None = None
     candidate = candidates.get(odcr.instance_type)
-    if not launchable(odcr, now):
-        problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end")
+    if misfit := state_misfit(odcr, now):
+        problem = ("ReservationNotActive", misfit.message)
+    elif odcr.begins:
+        problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state}, not active")
     elif candidate and image_for(node_class, candidate.type, odcr) is None:
         needed = f"{odcr.instance_type} on platform {odcr.platform}"
         problem = ("PlatformMismatch", f"the class has no image for {needed}")

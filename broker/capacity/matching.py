@@ -95,7 +95,7 @@ def resolve(
     pending: list[Odcr] = []
     misfits: list[Misfit] = list(gone)
     for odcr in sorted(named, key=lambda odcr: odcr.id):
-        misfit = _state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
+        misfit = state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
         if misfit:
             misfits.append(replace(misfit, instance_type=odcr.instance_type, zone=odcr.zone))
         elif odcr.begins:
@@ -185,7 +185,7 @@ def with_group_errors(resolved: Resolved, errors: Mapping[str, ProviderError]) -
 
 def launchable(odcr: Odcr, now: datetime) -> bool:
     """Whether EC2 would launch into it now, apart from match and room."""
-    return _state_misfit(odcr, now) is None and not odcr.begins
+    return state_misfit(odcr, now) is None and not odcr.begins
 
 
 def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
@@ -272,7 +272,8 @@ def _over(odcr: Odcr) -> bool:
     return odcr.over or odcr.phase == "unavailable"
 
 
-def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
+def state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
+    """Why EC2 launches nothing into it, apart from match, room and a begin that is to come."""
     if reason := odcr.state_misfit:
         message = f"reservation {odcr.id} is {odcr.state}, not active"
         return Misfit(id=odcr.id, reason=reason, message=message, code=WRONG_STATE)

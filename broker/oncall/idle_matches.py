@@ -21,6 +21,7 @@ from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
+from broker.oncall.wording import untargeted
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -60,7 +61,9 @@ class TypeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSlots:
-    """The free slots of one EC2 reservation. `misfits`: why classes select it in vain, by their names."""
+    """The free slots of one EC2 reservation. `misfits`: why classes select it in vain, by their names;
+    `unselected`: what classes request instead, if that is no target.
+    """
 
     id: str
     type: str
@@ -71,6 +74,7 @@ class IdleSlots:
     labels: Mapping[str, str]
     facts: TypeFacts = TypeFacts()
     misfits: frozenset[tuple[str, str]] = frozenset()
+    unselected: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +187,8 @@ def idle_slots(
     known; `free`: the number of these slots by id, as the users of slots leave them.
     """
     misfits: dict[str, set[tuple[str, str]]] = {}
+    classes = [*classes]
+    requests = frozenset((class_.name, request) for class_ in classes if (request := untargeted(class_)))
     for class_ in classes:
         for misfit in class_.status.capacity_reservation_misfits:
             misfits.setdefault(misfit.id, set()).add((class_.name, misfit.message))
@@ -215,6 +221,7 @@ def idle_slots(
             labels={**known.labels, **of_slot},
             facts=known,
             misfits=frozenset(misfits.get(mirror.name, ())),
+            unselected=requests,
         )
 
 
@@ -273,7 +280,8 @@ def _kinds(every: Iterable[Sequence[Waiter]]) -> Callable[[IdleSlots], object]:
 
     def kind(slot: IdleSlots) -> object:
         labels = frozenset(item for item in slot.labels.items() if by_id or item[0] != names.RESERVATION_ID)
-        return slot.type, slot.owner, slot.node_classes, slot.misfits, labels, min(slot.free, gangs)
+        of_classes = slot.node_classes, slot.misfits, slot.unselected
+        return slot.type, slot.owner, *of_classes, labels, min(slot.free, gangs)
 
     return kind
 
@@ -366,20 +374,17 @@ def _closed(alternative: Alternative, shown: Shown) -> _Obstacle:
 
 
 def _target(alternative: Alternative, slot: IdleSlots, shown: Shown) -> Iterator[_Obstacle]:
-    """The target of the class. Other NodePools of the class change with it."""
+    """The reservations that the class requests. Other NodePools of the class change with it."""
     name, shared = alternative.node_class, alternative.shared
     if name and name not in slot.node_classes:
         if misfit := dict(slot.misfits).get(name):
             yield _Obstacle(misfit)
             return
-        if not shown.cluster:
-            yield _Obstacle("the target of its class is another reservation")
-            return
         use = f" (also used by NodePool{'s' * (len(shared) > 1)} {abridged(shared, MOST_NAMED)})"
-        yield _Obstacle(
-            f"the target of its class {name}{use if shared else ''} is another reservation",
-            f"kubectl edit ec2nodeclass {name}",
-        )
+        class_ = f"its class {name}{use if shared else ''}" if shown.cluster else "its class"
+        request = dict(slot.unselected).get(name)
+        text = f"{class_} {request}" if request else f"the target of {class_} is another reservation"
+        yield _Obstacle(text, f"kubectl edit ec2nodeclass {name}" if shown.cluster else "")
     elif not name and not slot.node_classes:
         yield _Obstacle("it is the target of no EC2NodeClass")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.text import group_name, plain
 from providers.errors import CLASSES, EXPLAIN
 
@@ -33,3 +34,14 @@ def limit_name(key: str) -> str:
     """What a vCPU limit of the account counts: `on-demand G vCPUs`."""
     market, _, families = key.partition(":")
     return f"{market} {families.upper()} vCPUs"
+
+
+def untargeted(class_: EC2NodeClass) -> str:
+    """What a class without a target requests, after its name; empty if it has a target."""
+    spec = class_.reservation_settings.spec
+    if spec is None:
+        return "" if class_.spec.capacity_reservation_selector_terms else "requests no reservation"
+    preference = spec.preference
+    if preference == "none":
+        return "requests no reservation"
+    return "takes open reservations only, and this one is targeted" if preference else ""

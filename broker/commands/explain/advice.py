@@ -311,6 +311,17 @@ def _buys(situation: Situation, pool: str) -> bool:
         return False
 
 
+def _reserved_only(situation: Situation) -> Iterator[tuple[str, str]]:
+    """Classes that forbid the fallback which their NodePools allow."""
+    for node_class in situation.classes:
+        spec = node_class.reservation_settings.spec
+        if spec is not None and spec.preference == "capacity-reservations-only":
+            yield (
+                f"kubectl edit ec2nodeclass {node_class.name}",
+                f"its capacityReservationPreference is {spec.preference}: with open the pod falls back",
+            )
+
+
 def _insists(situation: Situation, pod: WaitingPod) -> bool:
     """Whether the pod's own selector or affinity takes reservations only."""
     return not any(
@@ -343,6 +354,8 @@ def _by_options(
                 pod.edit,
                 f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
+        else:
+            yield from _reserved_only(situation)
     elif pod.node_pool and _all_refused(situation, rows):
         more = "more instance types or zones in its requirements give the pod more of them"
         yield f"kubectl edit nodepool {pod.node_pool}", f"EC2 refuses each option now: {more}"

@@ -35,6 +35,7 @@ from broker.oncall.waiting_reasons import GATED, advised_uses, report_on
 from broker.oncall.wording import scope_name
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
 from broker.placement.reading import pod_info
+from broker.placement.type_reasons import over_limits
 from broker.text import counted, format_time
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
@@ -90,7 +91,8 @@ class PodExplainer:
         options = self._options(pod, claim, chosen) if not room else None
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        reported = report.message and any(row["verdict"] == "next" for row in rows)
+        limited = chosen is not None and chosen.pool.name in dict(over_limits(report.message))
+        reported = report.message and (limited or any(row["verdict"] == "next" for row in rows))
         held = bool(row.obstacles.held) and row.reason != GATED
         unfit = (claim is None and bool(reported)) or (held and (chosen is None or of_broker(chosen.pool)))
         unfit = unfit and not room

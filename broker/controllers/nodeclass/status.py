@@ -123,9 +123,10 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
     elif resolved.misfits:
         reason, text = resolved.misfits[0].reason, "nothing usable"
     else:
+        opened = "open " if selection.preference else ""
         reason, text = (
             "ReservationsNotFound",
-            f"{shown_selection(selection)} finds no reservation in this region",
+            f"{shown_selection(selection)} finds no {opened}reservation in this region",
         )
     misfits = [_misfit_text(misfit) for misfit in resolved.misfits]
     shown = "; ".join([text, *misfits[:8], *([f"and {len(misfits) - 8} more"] if len(misfits) > 8 else [])])

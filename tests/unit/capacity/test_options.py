@@ -342,6 +342,17 @@ def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> 
     assert [skip.reason for skip in skipped] == ["ReservationNotActive"]
 
 
+@pytest.mark.covers("FLT-35")
+def test_a_block_that_drains_since_the_class_was_resolved_names_the_end_of_launches() -> None:
+    block = odcr("cr-1", reservation_type="capacity-block", end=NOW + minutes(60))
+    nodeclass = node_class(Selection(reservation_id="cr-1"), inventory(block))
+    later = NOW + minutes(21)
+    usable, skipped = options(claim(kinds=["reserved"]), nodeclass, TYPES, inventory(block), later)
+    assert usable == ()
+    (message,) = [skip.message for skip in skipped]
+    assert message.startswith("capacity block cr-1 ends at") and "nothing is launched into it" in message
+
+
 def test_type_without_a_description_is_reported() -> None:
     skip = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "x9.large")))["cr-1"]
     assert skip[0] == "InstanceTypeMismatch"

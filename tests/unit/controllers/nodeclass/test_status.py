@@ -190,19 +190,27 @@ def test_the_list_is_kept_while_aws_is_unavailable() -> None:
 
 @pytest.mark.covers("KRP-09")
 @pytest.mark.parametrize(
-    ("chosen", "described"),
+    ("chosen", "described", "kind"),
     [
-        (Selection(preference="open"), "preference open"),
-        (Selection(group_arn="arn:aws:resource-groups:us-east-1:123456789012:group/gpus"), "group gpus"),
-        (Selection(terms=(ReservationTerm(tags={"a": "b"}),)), "capacityReservationSelectorTerms"),
+        (Selection(preference="open"), "preference open", "open reservation"),
+        (
+            Selection(group_arn="arn:aws:resource-groups:us-east-1:123456789012:group/gpus"),
+            "group gpus",
+            "reservation",
+        ),
+        (
+            Selection(terms=(ReservationTerm(tags={"a": "b"}),)),
+            "capacityReservationSelectorTerms",
+            "reservation",
+        ),
     ],
 )
-def test_a_selection_without_a_result_is_named(chosen: Selection, described: str) -> None:
+def test_a_selection_without_a_result_is_named(chosen: Selection, described: str, kind: str) -> None:
     status = patch(node_class(), resolved(node_class(), Resolved(), chosen))
     assert condition(status, names.RESERVATIONS_RESOLVED) == (
         "False",
         "ReservationsNotFound",
-        f"{described} finds no reservation in this region",
+        f"{described} finds no {kind} in this region",
     )
 
 
