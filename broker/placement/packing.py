@@ -2,7 +2,7 @@
 
 Objectives, in this order: pods of higher priority have a machine; NodePools of more weight serve first; the
 least cost, in which a reserved slot costs next to nothing, so that on-demand machines are few. A gang gets
-all its machines or none.
+all its machines, as many as it needs at least, or none.
 
 Invariant: no machine exceeds its allocatable, every pod passes kube-scheduler's filters on its machine, and
 neither a reservation's free slots nor a NodePool's limits are exceeded. Two exceptions: beyond
@@ -43,6 +43,7 @@ def pack(
     refused: Iterable[MachineOption] = (),
     limits: Mapping[str, Mapping[str, int]] | None = None,
     whole_limits: Mapping[str, Mapping[str, int]] | None = None,
+    needed: Mapping[str, int] | None = None,
     snapshot: PlacementSnapshot | None = None,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
@@ -50,7 +51,8 @@ def pack(
     """The machines to open for the pods, and why the others get none.
 
     `room`: free slots by source. `refused`: machines that cannot be opened now, for reasons alone. `limits`:
-    the amounts that each NodePool may still add, and `whole_limits` those that reasons name. `snapshot`:
+    the amounts that each NodePool may still add, and `whole_limits` those that reasons name. `needed`: how
+    many of these pods a gang needs at least, if not all. `snapshot`:
     existing nodes with their pods, which rules between pods count. `timer` returns seconds since some moment;
     the program takes about `seconds`.
     """
@@ -59,6 +61,7 @@ def pack(
         supply=Supply(
             room=dict(room), limits={pool: dict(remaining) for pool, remaining in (limits or {}).items()}
         ),
+        needed=needed or {},
     )
     offered = [*options]
     originals = {pod.key: pod for pod in pods}
@@ -219,13 +222,13 @@ def _attempt(
     timer: Callable[[], float],
     whole: bool,
 ) -> list[PendingPod]:
-    """Packs pods without splitting a gang: gangs that do not fit whole give their machines back."""
+    """Packs pods without splitting a gang: one with fewer machines than it needs gives them back."""
     place = partial(
         _placed, options=options, upto=upto, state=state, whole=whole, seconds=seconds, timer=timer
     )
     before = {item.name for item in state.bins}
     unplaced = place(pods)
-    broken = {pod.gang for pod in unplaced if pod.gang}
+    broken = {gang for gang in {pod.gang for pod in unplaced} - {""} if state.splits(gang)}
     if not broken:
         return unplaced
     state.close([b for b in state.bins if b.name not in before and b.pods and b.pods[0].gang in broken])
@@ -233,17 +236,15 @@ def _attempt(
     single = [pod for pod in unplaced if not pod.gang]
     if single:  # the machines that a broken gang gave back may serve others
         place(single)
-    kept = state.placed
     # Broken gangs are tried again by themselves, in order: two may have blocked one another.
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]
         opened = {item.name for item in state.bins}
-        if without := place(members):
+        if (without := place(members)) and state.splits(gang):
             state.broken.setdefault(gang, []).append(BrokenGang(state.supply.copy(), without))
             state.close([b for b in state.bins if b.name not in opened])
             state.leave(pod.key for pod in members)
-        else:
-            kept |= {pod.key for pod in members}
+    kept = state.placed
     return [pod for pod in pods if pod.key not in kept]
 
 

@@ -33,8 +33,8 @@ NO_DRAWING: Final = Drawing()
 class PendingPod:
     """A pod that needs a node. Higher `priority` first.
 
-    The pods of a `gang` get machines all together or not at all, and share none with others; the gang waits
-    until `gang_size` of them exist.
+    The pods of a `gang` get machines all together or not at all, and share none with others; `gang_size` of
+    them must exist, and are enough if there are no machines for more.
     """
 
     info: PodInfo

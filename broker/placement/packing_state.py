@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
@@ -77,10 +77,14 @@ class BrokenGang(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PackingState:
-    """The machines opened so far, as nodes of the snapshot."""
+    """The machines opened so far, as nodes of the snapshot.
+
+    `needed`: how many pods of a gang must get a machine, for gangs that need less than all.
+    """
 
     snapshot: PlacementSnapshot
     supply: Supply
+    needed: Mapping[str, int] = field(default_factory=dict)
     bins: list[OpenBin] = field(default_factory=list)
     opened: int = 0
     bound: float = 0.0
@@ -107,6 +111,11 @@ class PackingState:
     def placed(self) -> set[str]:
         """The pods on machines and existing nodes, by key."""
         return {pod.key for item in self.bins for pod in item.pods} | self.taken.keys()
+
+    def splits(self, gang: str) -> bool:
+        """Whether the gang has too few machines to start, if some of its pods have none."""
+        placed = sum(pod.gang == gang for item in self.bins for pod in item.pods)
+        return gang not in self.needed or placed < self.needed[gang]
 
     def adopt(self, other: PackingState) -> None:
         """Goes on from a copy."""

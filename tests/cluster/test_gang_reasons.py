@@ -9,7 +9,7 @@ from broker.controllers.provisioning.report import FAILED
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
-from tests.cluster.test_provisioning import pods, pool, start
+from tests.cluster.test_provisioning import bound, claims, pods, pool, start
 from tests.cluster.test_waiting_pods import explained
 
 TRAIN = {names.GANG: "train", names.GANG_SIZE: "3"}
@@ -50,3 +50,22 @@ def test_gang_that_needs_more_slots_than_are_free_names_them(stack: Stack, how: 
         assert f"1 in {c5} (c5.large, us-east-1a)" in event.message
         assert f"no free slot is left for it in {full} (m5.large, us-east-1a)" in event.message
     assert not stack.calls("CreateFleet")
+
+
+@pytest.mark.covers("CUR-04", "KRP-35")
+def test_gang_of_more_pods_than_it_needs_starts_and_grows_with_its_reservation(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=3)
+    stack.node_class(id_=odcr)
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
+    waiting = pods(stack, 5, cpu="1500m", annotations=TRAIN)
+    start(stack)
+
+    def running() -> int:
+        return sum(bound(stack, [name]) for name in waiting)
+
+    stack.until(lambda: running() == 3, "as many as it needs run", step=0.2)
+    left = next(name for name in waiting if not bound(stack, [name]))
+    stack.until_event(left, FAILED, kind="Pod", text=odcr)
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=4)
+    stack.until(lambda: running() == 4, "one more runs", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [odcr] * 4

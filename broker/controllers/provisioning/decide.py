@@ -24,6 +24,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
+from broker.controllers.provisioning.elastic_sizes import needed_of, started
 from broker.controllers.provisioning.existing import PodAssignment, assign, existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast
@@ -195,6 +196,7 @@ class ProvisioningPlanner:
                 [pool.pool for pool in self.pools], claims, cluster.occupancy.nodes, self._state.largest
             ),
             whole_limits={pool.pool.name: limit_amounts(pool.pool.spec.limits) for pool in self.pools},
+            needed=self._needed(assigned),
             snapshot=assigned.snapshot,
             seconds=self.seconds,
             timer=self.timer,
@@ -207,6 +209,16 @@ class ProvisioningPlanner:
             packing=packing,
             empty=offered.empty_pools,
         )
+
+    def _needed(self, assigned: PodAssignment) -> dict[str, int]:
+        """How many pods of each gang without a node must get a machine, where that is less than all."""
+        waiting = {pod.gang: pod for pod in assigned.unassigned if pod.gang_size}
+        counts = Counter(pod.gang for pod in assigned.unassigned)
+        without = {pod.key for pod in assigned.unassigned} | assigned.reasons.keys()
+        before = started(waiting, self.cluster.occupancy.pods, self.cluster.group_size)
+        before += Counter(pod.gang for pod in self.pending if pod.key not in without)
+        needed = {gang: needed_of(pod, counts[gang], before) for gang, pod in waiting.items()}
+        return {gang: least for gang, least in needed.items() if least < counts[gang]}
 
     def _explained(self, packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
         every = [pool.pool for pool in self.pools]

@@ -284,6 +284,23 @@ def test_a_gang_gets_machines_for_all_its_pods_or_none() -> None:
     assert enough.reasons == {} and len(enough.bins) == 4
 
 
+@pytest.mark.covers("KRP-35", "CUR-04")
+@pytest.mark.parametrize(("slots", "machines"), [(1, 0), (2, 2), (4, 4), (6, 5)])
+@pytest.mark.parametrize("short", ["slots", "limit"])
+def test_a_gang_gets_as_many_machines_as_there_are_once_these_are_enough(
+    short: str, slots: int, machines: int
+) -> None:
+    gang = many(5, "g", cpu="2", gang="g")
+    if short == "slots":
+        result = packed(gang, [option(source="cr-1")], room={"cr-1": slots}, needed={"g": 2})
+    else:
+        limits = {"default": {"cpu": 2000 * slots}}
+        result = packed(gang, [LARGE], room={}, limits=limits, needed={"g": 2})
+    assert len(result.bins) == machines and len(result.reasons) == 5 - machines
+    lack = {"slots": NO_ROOM, "limit": NO_ROOM} if machines else {}
+    assert not lack or {*result.reasons.values()} <= {lack[short]}
+
+
 @pytest.mark.covers("KRP-35")
 def test_gangs_and_others_share_no_machine() -> None:
     result = packed([*many(2, "g", gang="g"), *many(2, "s")], [XLARGE], room={})
