@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.figures import Figure, run
-from broker.capacity.forecast import WINDOW, PoolOutcomes, forecasts, prior
+from broker.capacity.forecast import WINDOW, PoolOutcomes, forecasts
 from broker.capacity.shortages import FIRST, LAST_RESORT
 from broker.history.tables import SLOT
 
@@ -97,10 +97,11 @@ def replayed(tries: Sequence[Try]) -> Iterator[Scored]:
         now = BEGIN + timedelta(seconds=attempt.at)
         at = int(now.timestamp())
         rows = [row for row in outcomes.values() if row.slot >= at - WINDOW.total_seconds()]
-        pool_forecast = forecasts(rows, now).get(attempt.pool)
+        known = forecasts(rows, now)
+        pool_forecast, usual = known.get(attempt.pool), next((item.prior for item in known.values()), 0.5)
         yield Scored(
             launched=attempt.launched,
-            chance=pool_forecast.chance if pool_forecast else prior(rows, now),
+            chance=pool_forecast.chance if pool_forecast else usual,
             wait=pool_forecast.wait.total_seconds() if pool_forecast else FIRST.total_seconds(),
             before=before.get(attempt.pool),
         )

@@ -207,7 +207,6 @@ class OdcrRequest:
     match_criteria: MatchCriteria = "targeted"
     end: datetime | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    ebs_optimized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,11 +70,6 @@ def forecasts(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, Pool
     }
 
 
-def prior(outcomes: Iterable[PoolOutcomes], now: datetime) -> float:
-    """The chance of a pool without an observation: the mean of all pools; 0.5 without any."""
-    return _prior(_by_pool(outcomes, now))
-
-
 def odds(forecasts: Mapping[str, PoolForecast]) -> dict[str, int]:
     """The pools that rank after (1, 2) or before (-1, -2) equal ones without an observation.
 
@@ -95,6 +90,7 @@ def _by_pool(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, list[
 
 
 def _prior(by_pool: Mapping[str, Sequence[PoolOutcomes]]) -> float:
+    """The chance of a pool without an observation: the mean of all pools."""
     shares = [row.share for rows in by_pool.values() for row in rows]
     return (1 + math.fsum(shares)) / (2 + len(shares))  # exact: the order of the rows does not matter
 

@@ -50,11 +50,9 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The slot-hours of a replay, and its cost in dollars."""
+    """The slot-hours idle and short of a replay, and its cost in dollars."""
 
-    reserved: Fraction
     idle: Fraction
-    on_demand: Fraction
     short: Fraction
     cost: Fraction
 
@@ -76,13 +74,7 @@ def replay(spans: Iterable[DemandSpan], rate: Rates, count: int | None = None) -
         on_demand += given * span.seconds
         short += (beyond - given) * span.seconds
     cost = reserved * rate.reserved + on_demand * rate.on_demand + short * rate.short
-    return Replay(
-        Fraction(reserved, HOUR),
-        Fraction(idle, HOUR),
-        Fraction(on_demand, HOUR),
-        Fraction(short, HOUR),
-        cost / HOUR,
-    )
+    return Replay(Fraction(idle, HOUR), Fraction(short, HOUR), cost / HOUR)
 
 
 def cheapest(spans: Sequence[DemandSpan], rate: Rates) -> int:

@@ -12,22 +12,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.capacity.hindsight import DAY, DemandSpan, Rates, cheapest, days, rates, replay, split
-from broker.history.demand import HOLDS, DemandCurve, UseLevel, curves
+from broker.history.demand import HOLDS, DemandCurve, curves
 from broker.history.store import HistoryStore
 
 LEAST_DAYS: Final = 2
 DAYS: Final = 14.0
 # An hour short costs this many hours of a slot, so a slot pays if it idles less than nine hours for each.
 SHORT_PRICES: Final = 10
-
-
-class DemandReads(Protocol):
-    """A history, or the part that a person may read."""
-
-    def levels(self, *, since: int) -> list[UseLevel]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +74,12 @@ class AdviceRow:
         return values | {"demand": [{"at": at, "demand": demand, "slots": n} for at, demand, n in changed]}
 
 
-def advise(history: DemandReads, query: AdviceQuery, now: datetime) -> list[AdviceRow]:
+def advise(history: HistoryStore, query: AdviceQuery, now: datetime) -> list[AdviceRow]:
     """One row a reservation, and one a pool without one that was short."""
     return [_row(curve, query) for curve in _curves(history, query.days, int(now.timestamp()))]
 
 
-def _curves(history: DemandReads, days_: float, until: int) -> list[DemandCurve]:
+def _curves(history: HistoryStore, days_: float, until: int) -> list[DemandCurve]:
     since = until - int(days_ * DAY)
     return curves(history.levels(since=since - HOLDS), since=since, now=until)
 

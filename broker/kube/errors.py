@@ -51,12 +51,7 @@ class Expired(ApiError):
 
 
 class Invalid(ApiError):
-    """The object breaks its schema or a rule of its kind; `causes` names the fields."""
-
-    @property
-    def causes(self) -> tuple[tuple[str, str], ...]:
-        """(field, message) of each mistake."""
-        return tuple((c.get("field", ""), c.get("message", "")) for c in self.details.get("causes", ()))
+    """The object breaks its schema or a rule of its kind."""
 
 
 class Forbidden(ApiError):

@@ -36,8 +36,6 @@ class SlotUser:
     """
 
     claim: str
-    node: str
-    node_pool: str
     pods: tuple[str, ...]
     owner: str
     since: datetime | None
@@ -213,8 +211,6 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws, use: SlotUse | N
         until, why = last, ended
     return SlotUser(
         claim=claim.name,
-        node=claim.status.node_name,
-        node_pool=claim.labels.get(names.NODEPOOL, ""),
         pods=tuple(sorted(pod.key for pod in pods)),
         owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
         since=(launched and launched.last_transition_time) or claim.metadata.creation_timestamp,

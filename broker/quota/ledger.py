@@ -29,15 +29,13 @@ _Index = dict[FlavorResource, list[Entry]]
 class QuotaLedger:
     """A tree and the workloads that hold quota in it."""
 
-    def __init__(self, tree: Tree, workloads: Iterable[AdmittedWorkload] = ()) -> None:
+    def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.workloads: dict[str, AdmittedWorkload] = {}
         self.evicted = 0  # how many of them are evicted
         self.placed = 0  # how many of them have known machines
         self._indexes: dict[tuple[str, bool], _Index] = {}
         self._cache: dict[_Key, MergedWorkloads] | None = None
-        for workload in workloads:
-            self.admit(workload)
 
     def admit(self, workload: AdmittedWorkload) -> None:
         """Counts a workload against its queue; one that is already admitted must be released first."""

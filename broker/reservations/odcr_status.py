@@ -46,18 +46,6 @@ class OdcrStatus:
     group_arn: str = ""
     problems: tuple[ReservationProblem, ...] = ()
 
-    @property
-    def wanted(self) -> int:
-        return sum(count.wanted for count in self.flavors.values())
-
-    @property
-    def obtained(self) -> int:
-        return sum(count.obtained for count in self.flavors.values())
-
-    @property
-    def pending(self) -> int:
-        return sum(count.pending for count in self.flavors.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrSnapshot:

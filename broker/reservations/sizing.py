@@ -129,7 +129,6 @@ class SizedQuota:
     instance_type: str
     counts: Mapping[str, int] = field(default_factory=dict)
     by: str = ""
-    missing: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     message: str = ""
 
@@ -217,7 +216,6 @@ def size(
         instance_type=first.name,
         counts=counts,
         by=by,
-        missing=missing,
         reason="ResourceRatioUnsatisfiable" if missing else "",
         message=_shortfall(flavor, first, count, by, wanted, supplied, missing) if missing else "",
     )

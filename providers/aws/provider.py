@@ -13,7 +13,6 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from providers.aws import instance_types, userdata
-from providers.aws.block_extensions import BlockExtensions
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.clock import AwsClock, AwsSystemClock
@@ -28,7 +27,7 @@ from providers.aws.network import Network
 from providers.aws.pricing import Prices
 from providers.aws.queue import Queues
 from providers.aws.reservation_changes import AwsReservationChanges
-from providers.aws.reservations import AwsReservations
+from providers.aws.reservations import AwsReservations, BlockExtensions
 from providers.aws.tags import Owner
 from providers.aws.trial import Trials
 from providers.aws.type_store import TypeStore
@@ -84,7 +83,6 @@ class AwsProvider(
         registry: CollectorRegistry | None = None,
         catalog: CatalogSources = CatalogSources(),
     ) -> None:
-        self.cluster = cluster
         clock = clock or AwsSystemClock()
         aws = Aws(region=region, clock=clock, endpoint_url=endpoint_url, profile=profile, registry=registry)
         super().__init__(aws, Owner(cluster))

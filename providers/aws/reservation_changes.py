@@ -43,7 +43,6 @@ class AwsReservationChanges(AwsAccount):
             "InstanceCount": request.count,
             "InstanceMatchCriteria": request.match_criteria,
             "Tenancy": request.tenancy,
-            "EbsOptimized": request.ebs_optimized,
             "EndDateType": "limited" if request.end else "unlimited",
             "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
         }

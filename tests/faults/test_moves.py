@@ -20,6 +20,7 @@ from tests.faults import walk
 from tests.faults.test_odcr_life import LOOPS, RESERVED, Team
 from tests.faults.test_purchases import patched, problems, purchase_calls
 from tests.faults.walk import Process, account, share_clients
+from tests.support.odcr_counts import counts
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def annotate(team: Team, key: str, value: str | None) -> None:
 
 
 def obtained(process: Process) -> int:
-    return process.broker.reads.snapshot().odcrs.status(RESERVED).obtained
+    return counts(process.broker.reads.snapshot().odcrs.status(RESERVED)).obtained
 
 
 def other(team: Team, count: int = 2, kind: str = P5, zone: str = A, **more: Any) -> str:

@@ -35,6 +35,7 @@ from tests.cluster.ome.reserved import KIND
 from tests.faults import walk
 from tests.faults.walk import Gate, Killed, Point, World, account, reads, share_clients
 from tests.kueue.definitions import definitions
+from tests.support.odcr_counts import counts
 
 Json = dict[str, Any]
 ZONES = (A, B, C)
@@ -118,7 +119,7 @@ class Team(World):
     def quiet(self, held: dict[str, int]) -> bool:
         """Whether the broker holds it for done, and EC2 has just this."""
         assert self.process is not None
-        state = self.process.broker.reads.snapshot().odcrs.status(RESERVED)
+        state = counts(self.process.broker.reads.snapshot().odcrs.status(RESERVED))
         done = state.obtained == state.wanted == sum(held.values()) and not state.pending
         return (done if held else self.object() is None) and self.held() == held
 
@@ -363,7 +364,7 @@ def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
     team.control.pool(instance_type=P5, zone=B, size=4)
     process.until(lambda: team.held() == {B: 4}, "half is had", seconds=3600.0)
     process.run(60.0)
-    state = process.broker.reads.snapshot().odcrs.status(RESERVED)
+    state = counts(process.broker.reads.snapshot().odcrs.status(RESERVED))
     assert (state.wanted, state.obtained) == (8, 4)
     detail = team.status().lifecycle_detail
     assert "InsufficientInstanceCapacity" in detail and "4 of 8" in detail, detail
@@ -550,7 +551,7 @@ def test_members_of_an_unreadable_group_are_not_bought_again(fresh: LocalAws, re
     process.run(900.0)
     state = process.broker.reads.snapshot().odcrs.status(RESERVED)
     messages = {problem.reason: problem.message for problem in state.problems}
-    assert (team.purchases(), state.obtained) == ([], int(read_before))
+    assert (team.purchases(), counts(state).obtained) == ([], int(read_before))
     # Its own group cannot be read either.
     assert messages.keys() == ({"GroupUnreadable"} if read_before else {"GroupUnreadable", "PurchaseSkipped"})
     assert "AccessDenied" in messages["GroupUnreadable"]

@@ -23,6 +23,7 @@ from tests.cluster.ome.reserved import KIND
 from tests.faults import walk
 from tests.faults.test_odcr_life import LOOPS, RESERVED, Team
 from tests.faults.walk import Process, account, share_clients
+from tests.support.odcr_counts import counts
 
 HOUR = 55.04  # of a p5.48xlarge
 PART = MANAGE | {names.MINIMUM: "1"}  # as much as the caps allow
@@ -35,6 +36,10 @@ def team(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]
     account(local_aws, fresh=True)
     yield Team(local_aws, 0)
     local_aws.control.reset()
+
+
+def obtained(process: Process) -> int:
+    return counts(process.broker.reads.snapshot().odcrs.status(RESERVED)).obtained
 
 
 def problems(process: Process, name: str = "training") -> dict[str, str]:
@@ -127,7 +132,7 @@ def test_purchases_count_and_are_given_back_by_the_cluster_uid_whatever_its_name
     team.client.create(KIND, bought.reservation_body(2, name="serving"))
     process.run(120.0)
     assert "SpendingCapReached" in problems(process, "serving")
-    assert purchase_calls(team) == 1 and process.broker.reads.snapshot().odcrs.status(RESERVED).obtained == 2
+    assert purchase_calls(team) == 1 and obtained(process) == 2
     team.end()
     process.until(
         lambda: purchase_calls(team) == 2, "the capacity that is given back leaves room for the other"
@@ -177,7 +182,7 @@ def test_reservation_that_is_no_longer_described_counts_and_is_not_bought_again(
     assert status.capacity_reservation_lifecycle_state != "Active"
     # EC2 shows it again: all is as it was.
     hides.id = ""
-    process.until(lambda: process.broker.reads.snapshot().odcrs.status(RESERVED).obtained == 2, "it is there")
+    process.until(lambda: obtained(process) == 2, "it is there")
     assert "PurchaseSkipped" not in problems(process)
     # Or it is gone for good, and the operator confirms it.
     hides.id = odcr_id

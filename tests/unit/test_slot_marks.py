@@ -15,7 +15,7 @@ AT = datetime(2026, 11, 27, tzinfo=UTC)
 
 
 def user(claim: str, owner: str = "", ends: str = "") -> SlotUser:
-    return SlotUser(claim=claim, node="", node_pool="", pods=(), owner=owner, since=AT, ends=ends)
+    return SlotUser(claim=claim, pods=(), owner=owner, since=AT, ends=ends)
 
 
 def use(

@@ -60,7 +60,7 @@ def test_listed_instances_are_those_that_the_sdk_decodes(world: World) -> None:
             {
                 "ResourceType": "instance",
                 "Tags": [
-                    {"Key": "capacity-broker.io/cluster", "Value": world.aws.cluster},
+                    {"Key": "capacity-broker.io/cluster", "Value": "blue"},
                     {"Key": "odd <item>", "Value": "</reservationSet>"},
                 ],
             }

@@ -28,6 +28,7 @@ from tests.cluster.ome.bought import (
 )
 from tests.cluster.ome.reserved import flavors_alone, reservation_status
 from tests.cluster.stack import Stack
+from tests.support.odcr_counts import counts
 
 SPEND: dict[str, Any] = {"buy_dollars": 1000.0, "cost_labels": "team"}
 
@@ -116,7 +117,9 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_allow_it(stack: St
     for name, reasons in expected.items():
         state = ReservationKey("default", name)
         stack.until(
-            lambda s=state, r=reasons: (o := reads.snapshot().odcrs.status(s)).wanted and _reasons(o) == r,  # type: ignore[misc]
+            lambda s=state, r=reasons: (  # type: ignore[misc]
+                counts(o := reads.snapshot().odcrs.status(s)).wanted and _reasons(o) == r
+            ),
             f"{name} has the problems {reasons}",
         )
     until_status_has(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted for 165.12 dollars")
@@ -172,7 +175,7 @@ def test_existing_reservations_are_adopted_grouped_and_never_changed(stack: Stac
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
     reads, training = broker.reads, ReservationKey("default", "training")
     stack.until(
-        lambda: reads.snapshot().odcrs.status(training).obtained == 8, "all that is active is counted"
+        lambda: counts(reads.snapshot().odcrs.status(training)).obtained == 8, "all that is active is counted"
     )
     odcrs = reads.snapshot().odcrs
     (count,) = odcrs.status(training).flavors.values()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.forecast import HALF_LIFE, WINDOW, PoolForecast, PoolOutcomes, forecasts, odds, prior
+from broker.capacity.forecast import HALF_LIFE, WINDOW, PoolForecast, PoolOutcomes, forecasts, odds
 from broker.capacity.shortages import FIRST
 
 from .builders import NOW, minutes
@@ -44,10 +44,10 @@ def test_the_last_requests_decide_the_chance(rows: Sequence[PoolOutcomes], perce
 
 
 def test_pool_without_requests_has_the_chance_of_all_pools() -> None:
-    assert prior([], NOW) == 0.5
-    assert prior([outcomes(5, 1), outcomes(5, 1, 0, B), outcomes(10, 0, 1, B)], NOW) == 3 / 5
+    rows = [outcomes(5, 1), outcomes(5, 1, 0, B), outcomes(10, 0, 1, B)]
     old = outcomes(WINDOW / timedelta(minutes=1) + 5, 0, 9)
-    assert prior([old], NOW) == 0.5 and forecasts([old], NOW) == {}
+    assert forecast(*rows).prior == forecast(*rows, old).prior == 3 / 5
+    assert forecasts([old], NOW) == {}
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ SLOTS = st.lists(
 
 @given(SLOTS)
 def test_a_chance_is_a_share_and_a_wait_is_positive(rows: list[PoolOutcomes]) -> None:
-    assert 0 < prior(rows, NOW) < 1
     for pool_forecast in forecasts(rows, NOW).values():
+        assert 0 < pool_forecast.prior < 1
         assert 0 <= pool_forecast.chance <= 1
         assert timedelta() < pool_forecast.wait <= WINDOW + FIRST
 
@@ -100,8 +100,8 @@ def test_a_launch_instead_of_a_refusal_never_lowers_the_chance(
 def test_a_chance_approaches_the_prior_with_time(rows: list[PoolOutcomes], hours: int) -> None:
     later = NOW + timedelta(hours=hours)
     young = [row for row in rows if row.slot >= (later - WINDOW).timestamp()]
-    usual = prior(young, NOW)
     for pool, pool_forecast in forecasts(young, NOW).items():
+        usual = pool_forecast.prior
         left = abs(forecasts(young, later)[pool].chance - usual)
         assert left == pytest.approx(
             abs(pool_forecast.chance - usual) * 0.5 ** (timedelta(hours=hours) / HALF_LIFE)

@@ -70,7 +70,7 @@ def test_record_with_its_own_slots_has_its_own_hours() -> None:
     rate = rates(Fraction(2), discount=Fraction(0), short=Fraction(20))
     spans = [DemandSpan(0, HOUR, 4, 3), DemandSpan(HOUR, 3 * HOUR, 4, 4, outside=1, waiting=2)]
     was = replay(spans, rate)
-    assert [was.idle, was.on_demand, was.short] == [1, 2, 4]
+    assert [was.idle, was.short] == [1, 4]
     assert was.cost == 2 * 12 + 2 * 2 + 20 * 4
 
 

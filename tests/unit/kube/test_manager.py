@@ -79,10 +79,10 @@ def test_stop_ends_every_part_before_it_closes_shared_resources(manager: Control
 
     manager.run(Reader())
     loop: Singleton[str] = manager.singleton("joint", lambda _: None)
-    manager.on_stop(lambda: order.append(f"close, loop closed: {loop.batcher.closed}"))
+    manager.on_stop(lambda: order.append(f"close, left to the loop: {loop.batcher.take(0)}"))
     manager.start()
     manager.stop()
-    assert order == ["start", "stop", "close, loop closed: True"]
+    assert order == ["start", "stop", "close, left to the loop: []"]
 
 
 def test_singleton_takes_the_keys_of_a_batcher_made_elsewhere(manager: ControllerManager) -> None:

@@ -16,7 +16,7 @@ from broker.oncall.waiting_pods import WaitingPod
 from broker.webpage.live import LiveState
 from tests.unit.webpage.world import NOW, get, page, state
 
-HOLDER = SlotUser(claim="train-1", node="n", node_pool="gpu", pods=("ml/old",), owner="", since=NOW)
+HOLDER = SlotUser(claim="train-1", pods=("ml/old",), owner="", since=NOW)
 
 
 def use(id_: str, *, free: int = 0) -> SlotUse:

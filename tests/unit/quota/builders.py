@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.quota.cycle import Head
@@ -46,9 +46,16 @@ def head(name: str, queue: str, gpus: int, **rest: Any) -> Head:
     return Head(name=name, queue=queue, request=FlavorRequest(requests={"gpu": gpus}), **rest)
 
 
+def ledger_of(tree: Tree, workloads: Iterable[AdmittedWorkload]) -> QuotaLedger:
+    result = QuotaLedger(tree)
+    for workload in workloads:
+        result.admit(workload)
+    return result
+
+
 def ledger(*given: Queue | QuotaCohort | AdmittedWorkload) -> QuotaLedger:
     tree = Tree(
         [item for item in given if isinstance(item, Queue)],
         [item for item in given if isinstance(item, QuotaCohort)],
     )
-    return QuotaLedger(tree, [item for item in given if isinstance(item, AdmittedWorkload)])
+    return ledger_of(tree, (item for item in given if isinstance(item, AdmittedWorkload)))

@@ -29,6 +29,7 @@ from broker.quota.model import (
     amount,
 )
 from broker.quota.tree import Tree
+from tests.unit.quota.builders import ledger_of
 
 Row = dict[str, Any]
 
@@ -210,7 +211,7 @@ def tree(row: Row) -> Tree:
 
 
 def ledger(row: Row) -> QuotaLedger:
-    return QuotaLedger(
+    return ledger_of(
         tree(row),
         [
             AdmittedWorkload(

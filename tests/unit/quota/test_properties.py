@@ -34,6 +34,7 @@ from broker.quota.model import (
 from broker.quota.tree import Tree
 from tests.support.examples import examples
 from tests.unit.quota import naive, naive_assign
+from tests.unit.quota.builders import ledger_of
 
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
 FLAVORS = {"a": Flavor(name="a"), "b": Flavor(name="b")}
@@ -61,7 +62,7 @@ class Case:
     needed: frozenset[FlavorResource]
 
     def ledger(self) -> QuotaLedger:
-        return QuotaLedger(Tree(self.queues, self.cohorts), self.workloads)
+        return ledger_of(Tree(self.queues, self.cohorts), self.workloads)
 
     def world(self) -> naive.World:
         cohorts = {cohort.name: cohort for cohort in self.cohorts}
