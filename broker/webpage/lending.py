@@ -13,7 +13,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.slots.builder import draw_requests, drawn
 from broker.controllers.snapshot import Snapshot
 from broker.reservations.claims import occupied_odcr
-from broker.webpage.render import reservation_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +24,7 @@ class LoanRow:
     """
 
     owner: str
-    owner_url: str
     borrower: str
-    borrower_url: str
     flavor: str
     slots: int
     claims: Sequence[str]
@@ -51,9 +48,7 @@ def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
         if queue != owner.queue:
             yield LoanRow(
                 owner=str(owner),
-                owner_url=reservation_url(owner),
-                borrower=str(borrower) if (borrower := by_queue.get(queue)) else "",
-                borrower_url=reservation_url(borrower) if borrower else "",
+                borrower=str(by_queue.get(queue, "")),
                 flavor=flavor,
                 slots=len(lent),
                 claims=sorted(claim.name for claim, _ in lent),

@@ -38,7 +38,6 @@ from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
-from broker.webpage.render import reservation_url
 from broker.webpage.rooms import RoomRow, rooms
 from providers.base import AccountFacts
 from providers.errors import ProviderError
@@ -66,17 +65,14 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRow:
-    """One CapacityReservation; the counts are accelerators. `problems`: of its ODCRs, by reason."""
+    """One CapacityReservation. `problems`: of its ODCRs, by reason."""
 
     namespace: str
     name: str
     state: str
     detail: str
     cohort: str
-    total: int
-    allocated: int
-    borrowed: int
-    allocatable: int
+    summary: ReservationSummary
     odcrs: tuple[str, ...]
     conditions: tuple[Condition, ...]
     problems: tuple[tuple[str, str], ...] = ()
@@ -84,20 +80,6 @@ class ReservationRow:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-    @property
-    def url(self) -> str:
-        return reservation_url(ReservationKey(self.namespace, self.name))
-
-    @property
-    def accelerators(self) -> str:
-        """The counts as `explain` shows them."""
-        return ReservationSummary(
-            gpu_total=self.total,
-            gpu_allocated=self.allocated,
-            gpu_borrowed=self.borrowed,
-            gpu_allocatable=self.allocatable,
-        ).text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,17 +275,13 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
         held[owner].append(odcr)
     for reserved in sorted(snapshot.reservations):
         reservation = snapshot.reservations[reserved]
-        summary = reservation.status.summary
         yield ReservationRow(
             namespace=reservation.namespace,
             name=reservation.name,
             state=str(reservation.status.capacity_reservation_lifecycle_state or ""),
             detail=reservation.status.lifecycle_detail,
             cohort=reservation.spec.cohort,
-            total=summary.gpu_total if summary else 0,
-            allocated=summary.gpu_allocated if summary else 0,
-            borrowed=summary.gpu_borrowed if summary else 0,
-            allocatable=summary.gpu_allocatable if summary else 0,
+            summary=reservation.status.summary or ReservationSummary(),
             odcrs=tuple(held[reserved]),
             conditions=tuple(reservation.status.conditions),
             problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),

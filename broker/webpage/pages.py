@@ -15,9 +15,9 @@ from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import IdleMatch, idle_matches
-from broker.oncall.severity import SEVERITIES
 from broker.oncall.slot_marks import USES, Group, by_group
 from broker.oncall.waiting_pods import WaitingPod, grouped
+from broker.oncall.wording import SEVERITIES
 from broker.placement.node_prices import Cost, total
 from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
@@ -98,7 +98,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     groups = by_group(drawn, group)
     used = {use for held in groups.values() for row in held for use, _ in row.counts}
     hours = request.store.hours(request.now)
-    shown, are_told = last_problems(request.store.find, request.state.shortages, most=MOST_PROBLEMS)
+    shown, are_told = last_problems(request.store, request.state.shortages, most=MOST_PROBLEMS)
     return {
         "title": "Overview",
         "group": group,

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from broker.history.entries import Entry
 from broker.history.tables import EntryFilter
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.short_pools import ShortageRow, told
+from broker.webpage.scope import VisibleHistory
 
 READ: Final = 100  # entries
 MOST_READS: Final = 5
 
 
-class Find(Protocol):
-    """A search of the record, the newest first."""
-
-    def __call__(
-        self, entry_filter: EntryFilter, *, before: tuple[int, str] | None, limit: int
-    ) -> list[Entry]: ...
-
-
 def last_problems(
-    find: Find, shortages: Iterable[ShortageRow], *, most: int
+    store: VisibleHistory, shortages: Iterable[ShortageRow], *, most: int
 ) -> tuple[list[EqualRows[Entry]], bool]:
     """The newest groups, and whether refusals are left out that a short pool stands for.
 
@@ -32,7 +25,7 @@ def last_problems(
     is_told = told(shortages)
     shown, left_out, before = list[Entry](), False, None
     for _ in range(MOST_READS):
-        entries = find(EntryFilter(warning=True), before=before, limit=READ)
+        entries = store.find(EntryFilter(warning=True), before=before, limit=READ)
         kept = [entry for entry in entries if not (entry.code and is_told(entry.pool, entry.code))]
         shown, left_out = shown + kept, left_out or len(kept) < len(entries)
         groups = equal_rows(shown, cause=_cause, zone=lambda entry: entry.zone)

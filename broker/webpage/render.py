@@ -139,13 +139,12 @@ def object_url(kind: str, name: str, namespace: str = "") -> str:
     return f"{_PAGES[kind]}/{quote(name, safe='')}" if kind in _PAGES else ""
 
 
-def reservation_url(reserved: ReservationKey) -> str:
-    return object_url("CapacityReservation", reserved.name, reserved.namespace)
-
-
 def owner_url(owner: str) -> str:
     """The page of a reservation by its key; empty for one that the reader may not see."""
-    return "" if owner in ("", ELSEWHERE) else reservation_url(ReservationKey.parse(owner))
+    if owner in ("", ELSEWHERE):
+        return ""
+    reserved = ReservationKey.parse(owner)
+    return object_url("CapacityReservation", reserved.name, reserved.namespace)
 
 
 def pod_url(key: str) -> str:

@@ -114,9 +114,9 @@ def _without_claim(pod: Waiter) -> Waiter:
 def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:
     """The loan; a reservation outside of the scope has no name, nor have claims without `claims`."""
     if loan.owner not in shown:
-        loan = replace(loan, owner=ELSEWHERE, owner_url="")
+        loan = replace(loan, owner=ELSEWHERE)
     if loan.borrower and loan.borrower not in shown:
-        loan = replace(loan, borrower=ELSEWHERE, borrower_url="")
+        loan = replace(loan, borrower=ELSEWHERE)
     return loan if claims else replace(loan, claims=())
 
 

@@ -21,13 +21,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from broker.history.recorder import HistoryRecorder
 from broker.kube.clock import Clock
 from broker.web import WebServer
+from broker.webpage import pages
 from broker.webpage.access import AccessDenied, PageAccess, Person
 from broker.webpage.details import NO_DETAILS, Details, visible_details
 from broker.webpage.documentation import document, picture
 from broker.webpage.live import Live, LiveState
 from broker.webpage.pages import PageNotFound, PageRequest
 from broker.webpage.render import environment
-from broker.webpage.routes import PAGES, no_page
 from broker.webpage.scope import NOTHING, VisibleHistory, visible
 
 STATIC: Final[Mapping[str, str]] = {
@@ -54,6 +54,25 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _log = structlog.get_logger("web")
 _Build = Callable[[PageRequest], Mapping[str, Any]]
+# By path: the template, and the function of its values.
+PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]]] = {
+    "/": ("overview.html", pages.overview),
+    "/record": ("record.html", pages.record),
+    "/shortages": ("shortages.html", pages.shortages),
+    "/reservations": ("reservations.html", pages.reservations),
+    "/reservations/{namespace}/{name}": ("reservation.html", pages.reservation),
+    "/cohorts": ("cohorts.html", pages.cohorts),
+    "/rooms": ("rooms.html", pages.rooms),
+    "/waiting": ("waiting.html", pages.waiting),
+    "/advice": ("advice.html", pages.advice),
+    "/claims/{name}": ("claim.html", pages.claim),
+    "/classes/{name}": ("owner.html", pages.node_class),
+    "/pools/{name}": ("owner.html", pages.node_pool),
+    "/odcrs/{name}": ("odcr.html", pages.odcr),
+    "/nodes": ("nodes.html", pages.nodes),
+    "/pods/{namespace}/{name}": ("pod.html", pages.pod),
+    "/namespaces/{name}": ("namespace.html", pages.namespace),
+}
 
 
 class WebPage:
@@ -231,3 +250,8 @@ def _denied(error: AccessDenied) -> web.Response:
     _log.info("page refused", status=error.status, why=error.text)
     more = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
     return web.Response(text=f"{error.text}\n", status=error.status, headers={**HEADERS, **more})
+
+
+def no_page(request: PageRequest) -> Mapping[str, Any]:
+    """Raises PageNotFound for a path without a page."""
+    raise PageNotFound(f"This server has no page {request.path}.")

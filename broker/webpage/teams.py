@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.placement.node_prices import Cost, total
@@ -14,20 +13,11 @@ MOST_PODS: Final = 200
 MOST_CLAIMS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamCost:
-    """Dollars an hour, and the number of pods or slots without a known price. `idle`: None if it may not be
-    seen."""
-
-    pods: Cost
-    idle: Cost | None = None
-
-
 def team(
     pods: Sequence[PodRow], live: LiveState, reservations: Iterable[str], *, idle: Cost | None
 ) -> dict[str, Any]:
     """The values of a team. `reservations`: those with the team's loans. Its claims are those that draw from
-    them, and those of its pods.
+    them, and those of its pods. `idle`: the cost of its idle slots; None if it may not be seen.
     """
     names, keys = {*reservations}, {pod.key for pod in pods}
     of_pods = {pod.claim for pod in pods} | {pod.claim for pod in live.waiting_pods if pod.key in keys}
@@ -39,8 +29,5 @@ def team(
         "team_pods": pods[:MOST_PODS],
         "pod_count": len(pods),
         "team_loans": [loan for loan in live.loans if loan.owner in names or loan.borrower in names],
-        "cost": TeamCost(
-            pods=total(pod.usd_hour for pod in pods),
-            idle=idle,
-        ),
+        "cost": {"pods": total(pod.usd_hour for pod in pods), "idle": idle},
     }

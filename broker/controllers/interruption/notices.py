@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Histogram
@@ -53,12 +52,6 @@ _AGE = Histogram(
     buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
 )
 _log = structlog.get_logger("interruption")
-
-
-class Announce(Protocol):
-    """Records that EC2 has no more capacity in a scope, as after a refusal."""
-
-    def __call__(self, scope: Scope, *, code: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +99,12 @@ class NoticeResponder:
         caches: ClaimCaches,
         nodeclasses: NodeClassController,
         *,
-        short: Announce,
+        short: Callable[[Scope, str, str], None],
         describe: Callable[[], None],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
-        self._short = short  # called with each exhausted pool
+        self._short = short  # called with each exhausted pool, EC2's code and its message
         self._nodeclasses = nodeclasses
         self._describe = describe  # requests a new description of the reservations
         self._unused = UnusedNodes(context, caches)
@@ -137,7 +130,7 @@ class NoticeResponder:
     def _respond(self, claim: NodeClaim, notice: Notice, response: NoticeResponse) -> None:
         odcr = occupied_odcr(claim)
         if scope := self._scope(claim, notice):
-            self._short(scope, code=response.reason, message=notice.type)
+            self._short(scope, response.reason, notice.type)
         text = response.text.format(id=claim.instance_id, odcr=odcr or "(unknown)", code=notice.code)
         if response.drains:
             self._unused.record(claim, self._clock.now(), loss=text)

@@ -104,7 +104,7 @@ class Launcher:
         """
         return self._creation
 
-    def announced(self, scope: Scope, *, code: str, message: str) -> None:
+    def announced(self, scope: Scope, code: str, message: str) -> None:
         """Counts EC2's announcement that a pool is exhausted as a refusal. For any thread."""
         self._announced.append((scope, code, message))
 

@@ -180,7 +180,7 @@ def test_flavor_renamed_under_a_workload_admits_nothing_more_until_it_fits(
         "the page says which is which",
         step=10.0,
     )
-    assert shown().accelerators == "quota: 8 of 16 accelerators used, 0 borrowed; machines: 16 usable now"
+    assert shown().summary.text == "quota: 8 of 16 accelerators used, 0 borrowed; machines: 16 usable now"
     assert "quota that its users hold" in false_message(stack, "ResourcesSufficient", "QuotaExceeded")
     world.job("two")
     assert not admitted(world, "two")

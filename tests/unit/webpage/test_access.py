@@ -9,6 +9,7 @@ from ipaddress import ip_network
 import pytest
 import urllib3
 
+from broker.apis.ome import ReservationSummary
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.kube.events import Reference
@@ -53,7 +54,8 @@ def history() -> HistoryStore:
 def two_namespaces() -> LiveState:
     """The reservation of `team`, and one of a namespace with a name that must not leak."""
     shown = state()
-    hidden = replace(shown.reservations[0], namespace=SECRET, name="hush", borrowed=131313)
+    summary = ReservationSummary(gpu_borrowed=131313)
+    hidden = replace(shown.reservations[0], namespace=SECRET, name="hush", summary=summary)
     owned = replace(odcr("cr-2"), owner=f"{SECRET}/hush")
     return replace(
         shown, reservations=[*shown.reservations, hidden], odcrs=[*shown.odcrs, owned], unreadable="down"

@@ -9,6 +9,7 @@ from typing import Any
 
 import urllib3
 
+from broker.apis.ome import ReservationSummary
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.oncall.short_pools import ShortageRow
@@ -62,10 +63,7 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
                 state="ACTIVE",
                 detail="",
                 cohort="all",
-                total=64,
-                allocated=40,
-                borrowed=8,
-                allocatable=0,
+                summary=ReservationSummary(gpu_total=64, gpu_allocated=40, gpu_borrowed=8),
                 odcrs=("cr-1",),
                 conditions=(),
             )
@@ -122,9 +120,7 @@ def slots(odcrs: int) -> list[SlotRow]:
 
 def holder(claim: str, owner: str = "team/gpus", *, ends: str = "") -> SlotUser:
     pods = (f"team/worker-of-{claim}", f"secret/helper-of-{claim}")
-    return SlotUser(
-        claim=claim, node=f"ip-{claim}", node_pool="gpu", pods=pods, owner=owner, since=AT, ends=ends
-    )
+    return SlotUser(claim=claim, pods=pods, owner=owner, since=AT, ends=ends)
 
 
 def room(namespace: str, name: str) -> RoomRow:
@@ -143,9 +139,7 @@ def room(namespace: str, name: str) -> RoomRow:
 def loan(owner: str, borrower: str, claims: tuple[str, ...], *, ending: int = 0) -> LoanRow:
     return LoanRow(
         owner=owner,
-        owner_url=f"/reservations/{owner}",
         borrower=borrower,
-        borrower_url=f"/reservations/{borrower}" if borrower else "",
         flavor="h100",
         slots=len(claims),
         claims=claims,
