@@ -74,11 +74,17 @@ def abridged(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def nearest(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:
-    """The most similar known word, as the end of a message; empty if none has difflib's ratio."""
+def similar(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:
+    """The most similar known word; empty if none has difflib's ratio."""
     folded = {name.casefold(): name for name in sorted(known)}
     near = get_close_matches(word.casefold(), folded, n=1, cutoff=ratio)
-    return f"; the nearest name is {folded[near[0]]}" if near else ""
+    return folded[near[0]] if near else ""
+
+
+def nearest(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:
+    """The most similar known word, as the end of a message; empty if none has difflib's ratio."""
+    near = similar(word, known, ratio=ratio)
+    return f"; the nearest name is {near}" if near else ""
 
 
 def group_name(arn: str) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from broker.apis import names
+from broker.text import similar
 
 PREFIX: Final = f"{names.BROKER}/"
 REASON: Final = "UnknownAnnotation"
@@ -49,16 +49,10 @@ def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, 
     return (*_beside_the_template(own), *map(_for_the_pool, sorted(misplaced)), *misspelt("NodePool", rest))
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """The most similar name; empty if none is similar."""
-    words = {name.removeprefix(PREFIX): name for name in known}
-    near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=NEAR)
-    return words[near[0]] if near else ""
-
-
 def _misspelt(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
     writable = [name for name in known if name not in names.WRITTEN_BY_BROKER.get(kind, ())]
-    meant = _nearest(key, writable)
+    words = {name.removeprefix(PREFIX): name for name in writable}
+    meant = words.get(similar(key.removeprefix(PREFIX), words, ratio=NEAR), "")
     elsewhere = [name for name, keys in names.ANNOTATIONS.items() if key in keys]
     if elsewhere:
         way = f"it is read on {' and '.join(elsewhere)}"

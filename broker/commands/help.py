@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -19,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from broker.oncall.workload_kinds import WORKLOADS
 from broker.option_rules import wrong
 from broker.options import BadOptions
+from broker.text import similar
 
 
 class Command(TyperCommand):
@@ -121,6 +121,6 @@ class KindGroup(Group):
         return super().resolve_command(ctx, args)
 
     def _unknown(self, written: str, kind: str) -> str:
-        near = get_close_matches(kind, sorted({*KINDS, *self.commands}), n=1)
-        meant = f"; the nearest is {KINDS.get(near[0], near[0])}" if near else ""
+        near = similar(kind, {*KINDS, *self.commands})
+        meant = f"; the nearest is {KINDS.get(near, near)}" if near else ""
         return f"No such command {written!r}: explain knows {', '.join(sorted(self.commands))}{meant}"

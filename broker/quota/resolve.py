@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
 from broker.quota.usage import ReservationKey
+from broker.text import similar
 
 NEAR: Final = 0.75  # of difflib's ratio; `gpu` is so near to `gpus`, and to `cpu` it is not
 
@@ -76,8 +76,6 @@ class ReservationNames:
 @lru_cache(maxsize=64)
 def _nearest(given: str, known: tuple[str, ...]) -> str:
     """The nearest name, with its namespace, or by the name alone if the namespace differs or is missing."""
-    if near := get_close_matches(given, known, n=1, cutoff=NEAR):
-        return near[0]
     named = {known_name.rpartition("/")[2]: known_name for known_name in known}
-    near = get_close_matches(given.rpartition("/")[2], named, n=1, cutoff=NEAR)
-    return named[near[0]] if near else ""
+    near = similar(given.rpartition("/")[2], named, ratio=NEAR)
+    return similar(given, known, ratio=NEAR) or named.get(near, "")

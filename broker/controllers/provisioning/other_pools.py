@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from broker.apis import names
@@ -24,6 +23,7 @@ from broker.placement.future_nodes import FutureNode
 from broker.placement.model import PodInfo
 from broker.placement.pool_choice import SERVED, by_weight, not_serving, of_broker, pool_node
 from broker.placement.pool_room import TypeRoom
+from broker.text import similar
 from providers.model import InstanceType
 
 KARPENTER_NOT_RUNNING: Final = "KarpenterNotRunning"
@@ -41,7 +41,7 @@ def without_controller(pool: NodePool, *, karpenter_alive: bool) -> ConditionUpd
         if karpenter_alive:
             return None
     else:
-        near = [known for known, ratio in _MEANT if get_close_matches(group, (known,), cutoff=ratio)]
+        near = [known for known, ratio in _MEANT if similar(group, (known,), ratio=ratio)]
         if not near or any(item.type != SERVED for item in pool.status.conditions):
             return None  # a controller that writes conditions exists
         reason, problem = GROUP_UNKNOWN, f"no controller is known for it; the nearest known one is {near[0]}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 from broker.apis import names
@@ -27,7 +26,7 @@ from broker.controllers.claim_status import replaced_uids
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts
 from broker.placement.reading import requirements_of
 from broker.reservations.sizing import SOLD
-from broker.text import InvalidText, quantities
+from broker.text import InvalidText, quantities, similar
 from providers.model import InstanceType
 
 NODES: Final = "nodes"
@@ -172,11 +171,10 @@ def misspelt(limits: Mapping[str, str], used: Mapping[str, int]) -> str:
     A device plugin may give nodes a resource that EC2 does not know, so such a limit stops nothing.
     """
     known = {*_SHOWN, *SOLD, *used}
-    near = ((name, get_close_matches(name, known, n=1, cutoff=NEAR)) for name in sorted({*limits} - known))
     return "; ".join(
-        f"no node of the pool has {name}, so its limit has no effect: write {matches[0]} if that is meant"
-        for name, matches in near
-        if matches
+        f"no node of the pool has {name}, so its limit has no effect: write {meant} if that is meant"
+        for name in sorted({*limits} - known)
+        if (meant := similar(name, known, ratio=NEAR))
     )
 
 
