@@ -8,33 +8,28 @@ changed. A pass takes one, and reads none of this beside it.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
-from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import ClusterQueue, Cohort, Namespace, ResourceFlavor, Workload
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
+from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
+from broker.apis.ome import CapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import JudgedSpec
 from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumedSlots
 from broker.kube.cache import Guard
-from broker.kube.informer import Informer
 from broker.quota.hardware import usage
 from broker.quota.model import QuotaCohort
 from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations import queues
 from broker.reservations.claim_holders import claim_holders
-from broker.reservations.cluster_admission import held
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 from broker.reservations.drawing import DrawRights
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
@@ -42,7 +37,7 @@ from broker.reservations.kueue_objects import owner_of, owning_cluster, queue_na
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.slots import why_barred
-from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
+from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.reservations.workloads import WorkloadHolders
 from providers.model import InstanceType
 
@@ -216,165 +211,3 @@ class Snapshot:
             for workload in self.workloads
             if (admission := workload.status.admission) is not None
         ]
-
-
-class SnapshotSources(Protocol):
-    """The informers of the kinds that a snapshot contains."""
-
-    @property
-    def reservations(self) -> Informer[CapacityReservation]: ...
-
-    @property
-    def cluster_reservations(self) -> Informer[ClusterCapacityReservation]: ...
-
-    @property
-    def flavors(self) -> Informer[ResourceFlavor]: ...
-
-    @property
-    def quotas(self) -> Informer[ResourceQuota]: ...
-
-    @property
-    def clusters(self) -> Informer[DedicatedAICluster]: ...
-
-    @property
-    def cluster_queues(self) -> Informer[ClusterQueue]: ...
-
-    @property
-    def workloads(self) -> Informer[Workload]: ...
-
-    @property
-    def namespaces(self) -> Informer[Namespace]: ...
-
-    @property
-    def cohorts(self) -> Informer[Cohort]: ...
-
-
-class SnapshotBuilder:
-    """Builds snapshots from the informers' caches. Safe to call from any loop."""
-
-    def __init__(self, sources: SnapshotSources, specs: JudgedSpecs, ec2: Ec2Reads) -> None:
-        self._sources = sources
-        self._specs = specs
-        self._ec2 = ec2
-        self._holders = WorkloadHolders()
-        self._lock = threading.Lock()
-        # Each informer's thread draws its own number, so that no two states have the same one.
-        self._numbers = count(1)
-        self._changes = 0
-        self._flavor_changes = 0
-        self._built: tuple[int, bool, Snapshot] | None = None
-        self._catalog: tuple[int, bool, FlavorCatalog] | None = None
-        self._odcrs = NO_ODCRS
-        self._problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = {}
-        self._readers: list[Callable[[], None]] = []
-        self._problem_readers: list[Callable[[ReservationKey], None]] = []
-        for informer in (
-            sources.reservations,
-            sources.cluster_reservations,
-            sources.quotas,
-            sources.clusters,
-            sources.cluster_queues,
-            sources.workloads,
-            sources.cohorts,
-        ):
-            informer.on_change(self._changed)
-        sources.flavors.on_change(self._flavor_changed)
-        sources.namespaces.on_change(self._namespace_changed)
-
-    def take(self) -> Snapshot:
-        """The snapshot of the present content of the caches, with the assumptions that they may not show."""
-        with self._lock:
-            # First, since an assumption is dropped once the caches show its result.
-            assumed, inventory = self._ec2.assumed(), self._ec2.inventory()
-            changes, missing = self._changes, self._sources.flavors.missing
-            if self._built is not None and self._built[:2] == (changes, missing):
-                built = self._built[2]
-                if (built.assumed, built.inventory) != (assumed, inventory):
-                    built = replace(built, version=built.version + 1, assumed=assumed, inventory=inventory)
-                    self._built = changes, missing, built
-                return built
-            listed: tuple[Reservation, ...] = (
-                *self._sources.reservations.cache.readable(self._specs.of),
-                *self._sources.cluster_reservations.cache.readable(self._specs.of),
-            )
-            snapshot = Snapshot(
-                version=self._built[2].version + 1 if self._built is not None else 1,
-                reservations={reserved_of(reservation): reservation for reservation in listed},
-                flavors=self._flavor_catalog(missing=missing),
-                quotas=self._sources.quotas.cache.list(),
-                odcrs=self._odcrs,
-                clusters=self._sources.clusters.cache.readable(held),
-                queues={queue.name: queue for queue in self._sources.cluster_queues.cache.list()},
-                workloads=self._sources.workloads.cache.list(),
-                queue_problems=self._problems,
-                namespaces=self._sources.namespaces.cache.list(),
-                cohorts=[
-                    QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
-                    for cohort in self._sources.cohorts.cache.list()
-                ],
-                inventory=inventory,
-                assumed=assumed,
-                _types=self._ec2.types,
-                _judged=self._specs,
-                _holders=self._holders,
-                _guard=self._sources.workloads.cache.guard,
-            )
-            self._built = changes, missing, snapshot
-            return snapshot
-
-    def publish(self, odcrs: OdcrSnapshot) -> None:
-        """Replaces the ownership and fulfilment of ODCRs."""
-        with self._lock:
-            if odcrs == self._odcrs:
-                return
-            self._odcrs = odcrs
-            self._changed()
-        for reader in self._readers:
-            reader()
-
-    def on_odcrs(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each change by `publish`."""
-        self._readers.append(reader)
-
-    def report(self, reserved: ReservationKey, problems: Iterable[ReservationProblem]) -> bool:
-        """Replaces the problems of a reservation's queues; returns whether they have changed."""
-        reported = tuple(problems)
-        with self._lock:
-            if self._problems.get(reserved, ()) == reported:
-                return False
-            others = {key: known for key, known in self._problems.items() if key != reserved}
-            self._problems = {**others, reserved: reported} if reported else others
-            self._changed()
-        for reader in self._problem_readers:
-            reader(reserved)
-        return True
-
-    def on_queue_problems(self, reader: Callable[[ReservationKey], None]) -> None:
-        """Calls `reader` when the problems of a reservation's queues have changed."""
-        self._problem_readers.append(reader)
-
-    def _flavor_catalog(self, *, missing: bool) -> FlavorCatalog:
-        """The same object until a flavor changes."""
-        changes = self._flavor_changes
-        if self._catalog is None or self._catalog[:2] != (changes, missing):
-            listed = (
-                None if missing else {flavor.name: flavor for flavor in self._sources.flavors.cache.list()}
-            )
-            self._catalog = changes, missing, FlavorCatalog(listed)
-        return self._catalog[2]
-
-    def _changed(self, *_: object) -> None:
-        self._changes = next(self._numbers)
-
-    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Pods, quotas and controllers change Namespaces often, and draws-from seldom."""
-        if old is None or new is None or drawn_by_default(old) != drawn_by_default(new):
-            self._changed()
-
-    def _flavor_changed(self, *_: object) -> None:
-        self._flavor_changes = self._changes = next(self._numbers)
-
-
-def drawn_by_default(namespace: Namespace | None) -> str | None:
-    """The reservation that the namespace's pods draw from, unless they name another."""
-    return None if namespace is None else namespace.annotations.get(names.DRAWS_FROM)

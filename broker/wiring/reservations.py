@@ -21,7 +21,7 @@ from broker.controllers.capacityreservation.facts import JointFactsBuilder
 from broker.controllers.capacityreservation.related_objects import status_inputs
 from broker.controllers.capacityreservation.unattributed import UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
-from broker.controllers.snapshot import drawn_by_default
+from broker.controllers.reservation_reads import drawn_by_default
 from broker.kube.cache import Cache
 from broker.kube.singleton import Singleton
 from broker.reservations.machines import visible_state

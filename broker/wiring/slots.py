@@ -10,9 +10,8 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
-from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.reservation_reads import ReservationReads, drawn_by_default
 from broker.controllers.slots.controller import PreemptionController
-from broker.controllers.snapshot import drawn_by_default
 from broker.kube.singleton import Singleton
 from broker.kube.watches import Watches
 from broker.wiring.predicates import differ, spec, without_status

@@ -15,7 +15,8 @@ from broker.apis.kueue import ClusterQueue, Cohort, Namespace, ResourceFlavor, W
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.snapshot import Snapshot, SnapshotBuilder
+from broker.controllers.reservation_reads import SnapshotBuilder
+from broker.controllers.snapshot import Snapshot
 from broker.kube import controller, singleton
 from broker.kube.cache import Cache
 from broker.kube.informer import Informer

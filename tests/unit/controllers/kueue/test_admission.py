@@ -27,8 +27,8 @@ from broker.apis.kueue import (
 from broker.apis.meta import Kind
 from broker.controllers.kueue import answers, supply
 from broker.controllers.kueue.admission import AdmissionCheckController
-from broker.controllers.reservation_reads import ReservationReads
-from broker.controllers.snapshot import Ec2Reads, SnapshotBuilder
+from broker.controllers.reservation_reads import ReservationReads, SnapshotBuilder
+from broker.controllers.snapshot import Ec2Reads
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.errors import NotFound
