@@ -10,7 +10,6 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
-from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_status import replaced_claims, since
 from broker.controllers.disruption.conditions import backing_off
@@ -36,7 +35,6 @@ _OF_ONE_NODE: Final = (*_OF_ROOM, node_unschedulable, taint_toleration, node_aff
 
 def ready_to_go(node: ManagedNode, now: datetime) -> bool:
     """Whether the node is initialized, known, and in no other disruption."""
-    listed = condition(node.claim.status.conditions, names.INSTANCE_LISTED)
     return (
         node.initialized
         and node.node is not None
@@ -44,7 +42,7 @@ def ready_to_go(node: ManagedNode, now: datetime) -> bool:
         and not node.claim.deleting
         and not node.node.deleting
         and node.replacement is None
-        and not (listed is not None and listed.status == "False")
+        and since(node.claim, names.INSTANCE_LISTED, "False") is None
         and not backing_off(node.claim, now)
     )
 

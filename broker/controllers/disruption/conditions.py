@@ -108,8 +108,7 @@ def changes(
         updates.append(_true(names.CONSOLIDATABLE, names.CONSOLIDATABLE))
     else:
         clear.append(names.CONSOLIDATABLE)
-    failed = since(node.claim, names.DISRUPTION_REASON, "False")
-    if failed is not None and now - failed >= RETRY:
+    if since(node.claim, names.DISRUPTION_REASON, "False") and not backing_off(node.claim, now):
         clear.append(names.DISRUPTION_REASON)
     present = {item.type for item in node.claim.status.conditions}
     return updates, [type_ for type_ in clear if type_ in present]

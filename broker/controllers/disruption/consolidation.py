@@ -33,7 +33,7 @@ from broker.controllers.disruption.replacements import Demand, Pair, demand, pla
 from broker.controllers.disruption.replacing import Replacer
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import consolidates, returns
-from broker.controllers.disruption.snapshot import Changes, ManagedNode
+from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
@@ -82,7 +82,7 @@ class Consolidator:
         self._timer = timer
         self._found: dict[tuple[object, ...], datetime] = {}  # steps by key: since when each pass finds them
         self._tried: dict[str, float] = {}  # claims by uid: when a replacement was looked for last
-        self._settled: tuple[Changes, datetime] | None = None  # the cluster in which nothing was found
+        self._settled: tuple[Sequence[ManagedNode], datetime] | None = None  # nodes of which none can end
 
     def run(
         self,
@@ -99,8 +99,8 @@ class Consolidator:
         `free`: the nodes that are in no disruption. `usable`: the nodes that may get pods, reserved ones in
         front. `promised`: claims (by uid) of which the room is for pods that are not made anew yet.
         """
-        now, changes = finder.snapshot.now, finder.snapshot.changes
-        if self._settled and self._settled[0] == changes and now - self._settled[1] < REVIEWED_AFTER:
+        now, cached = finder.snapshot.now, finder.snapshot.cached
+        if self._settled and self._settled[0] is cached and now - self._settled[1] < REVIEWED_AFTER:
             return set()
         steps: list[Step] = []
         whole = True
@@ -112,7 +112,7 @@ class Consolidator:
             steps = [*search.deletions(candidates, budgets, may)]
             if not steps:
                 steps, whole = self._replacements(search, candidates, budgets, may)
-        self._settled = (changes, now) if not steps and whole else None
+        self._settled = (cached, now) if not steps and whole else None
         self._found = {step.key: self._found.get(step.key, now) for step in steps}
         taken: set[str] = set()
         for step in steps:
@@ -357,9 +357,4 @@ def _offer(item: Fitting) -> MachineOffer:
 
 
 def _shown(nodes: Sequence[ManagedNode]) -> str:
-    keys = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE)
-    texts = (
-        f"NodeClaim {node.claim.name} ({', '.join(node.claim.labels.get(key, '?') for key in keys)})"
-        for node in nodes
-    )
-    return ", ".join(texts)
+    return ", ".join(f"NodeClaim {node.claim.name} ({node.place})" for node in nodes)

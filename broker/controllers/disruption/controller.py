@@ -7,7 +7,7 @@ starts no more than the budgets allow.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -17,11 +17,10 @@ import structlog
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
 from broker.controllers.claim_caches import ClaimCaches, replacements
-from broker.controllers.claim_status import patch, write
+from broker.controllers.claim_status import patch, replaces, write
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.gangs import running_gangs
-from broker.controllers.disruption.holds import settle_holds
 from broker.controllers.disruption.methods import DisruptionMethods
 from broker.controllers.disruption.moves import MoveController
 from broker.controllers.disruption.report import DisruptionReporter
@@ -29,12 +28,16 @@ from broker.controllers.disruption.rollouts import STOPPED_ROLLOUTS, halted, rol
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources, types_of
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.pool_conditions import try_conditions
+from broker.controllers.successions import bind_successors
+from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.derived import Derived
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.removal import remove
+from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.reservations.instance_labels import instance_facts
 from providers.model import Instance
 
@@ -105,11 +108,7 @@ class DisruptionController:
             update = rollout_condition(pool, problems.get(name), claims, snapshot.now)
             if update is None:
                 continue
-            try:
-                changed = write_conditions(self._client, self._caches.pools, pool, update, now=snapshot.now)
-            except ApiError as error:  # the next pass tries again
-                _log.warning("rollout not reported", nodepool=name, error=str(error))
-                continue
+            changed = try_conditions(self._client, self._caches.pools, pool, update, now=snapshot.now)
             if changed and update.status == "False":
                 self._reporter.stopped(pool, update.message)
 
@@ -232,3 +231,44 @@ def _looked_at(claim: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
     """
     node = snapshot.by_uid(claim.uid)
     return node is None or (node.claim.deleting and not node.static)
+
+
+def settle_holds(
+    client: Client,
+    claims: Cache[NodeClaim],
+    reporter: DisruptionReporter,
+    now: datetime,
+    free: Callable[[str], int],
+) -> None:
+    """Binds the successors of claims that are gone, and ends those whose slot others took, a gang whole.
+
+    Pods do not wait for a claim without a slot: they get machines as any others do. A claim with a slot
+    that EC2 refuses to launch into stays, and with it the rollout. `free`: the free slots by ODCR id.
+    """
+    units = successor_units(replacements(claims))
+    uids = {claim.uid for claim in claims.list()} if units else set()
+    for unit in units:
+        try:
+            for claim in unit:
+                old = replaces(claim)[1]
+                if old is not None and old not in uids and taken_over(claim)[1] is None:
+                    bind_successors(client, claims, old, now)
+            if lost := _lost(unit, now, free):
+                _give_up(unit, lost, client, reporter)
+        except (Conflict, NotFound):
+            continue  # the next pass reads the newer object
+        except ApiError as error:
+            reporter.failed(unit[0], "Ended", f"the API server refused a step: {error}")
+
+
+def _lost(unit: Sequence[NodeClaim], now: datetime, free: Callable[[str], int]) -> str:
+    """The reservation whose slot others took, once all holds of the unit are over; empty if none was."""
+    if not hold_over(unit, now):
+        return ""
+    return next((slot for slot, _ in map(taken_over, unit) if not free(slot)), "")
+
+
+def _give_up(unit: Sequence[NodeClaim], slot: str, client: Client, reporter: DisruptionReporter) -> None:
+    for claim in unit:
+        if remove(client, NodeClaim.KIND, claim, unchanged=True):
+            reporter.failed(claim, "Ended", f"others took a slot of {slot}: its pods get other machines")

@@ -22,46 +22,34 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from broker.apis import names
-from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_caches import ClaimCaches, replacements
 from broker.controllers.claim_status import observe_response, since, write
-from broker.controllers.disruption.beside import in_slots
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.confirmation import Confirmation
-from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.move_model import Move, MoveLabel, moves_of
-from broker.controllers.disruption.repair_history import record_repair, stopped_repair
+from broker.controllers.disruption.repair_history import bound_drain, record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
+from broker.controllers.disruption.rollouts import in_slots
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.lifecycle.evictions import close, reopen
 from broker.controllers.newest import pods_on
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, WebhookFailed
 from broker.kube.refusals import ask_first
 from broker.kube.removal import remove
 from broker.placement.claims import taken_over
-from broker.placement.disruption_pods import NO_SCHEDULE, reschedulable
+from broker.placement.disruption_pods import reschedulable
 
 # From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
 TIMEOUT: Final = timedelta(minutes=10)
 # A slot that is not had by then was taken by another claim.
 SLOT_TIMEOUT: Final = timedelta(minutes=2)
-# Of each cause: the reason in the condition, which budgets name.
-REASON_OF: Final[Mapping[Cause, str]] = {
-    "Empty": "Empty",
-    "Drifted": "Drifted",
-    "Unhealthy": "Unhealthy",
-    "Expired": "Expired",
-    "Ended": "Ended",
-    "ReturnToReservation": "Underutilized",
-    "Underutilized": "Underutilized",
-}
 # The causes of replacements that may be given up.
 _OF_A_MOVE: Final = (names.MOVE, names.REPLACES, names.REPLACES_ALSO, names.JOINS_SLOT)
-_UNDONE: Final[tuple[Cause, ...]] = ("ReturnToReservation", "Unhealthy")
 
 
 class MoveController:
@@ -254,7 +242,7 @@ class MoveController:
         disruption = condition(node.claim.status.conditions, names.DISRUPTION_REASON)
         if disruption is None:
             return
-        if disruption.reason == REASON_OF["Empty"]:
+        if disruption.reason == "Empty":
             self._release(node)  # a stop came between the taint and the deletion
             return
         if disruption.status == "True":
@@ -268,7 +256,7 @@ class MoveController:
         self._reporter.failed(node.claim, cause, f"NodeClaim {node.claim.name} stays: {message}")
 
     def _mark(self, node: ManagedNode, cause: Cause, message: str) -> None:
-        self._set(node.claim, "True", REASON_OF[cause], message)
+        self._set(node.claim, "True", _reason(cause), message)
         self._taint(node)
 
     def _set(self, claim: NodeClaim, status: Any, reason: str, message: str) -> None:
@@ -315,38 +303,34 @@ class MoveController:
             self._reporter.terminating(node.claim, node.node, cause)
 
     def _taint(self, node: ManagedNode) -> None:
-        if node.node is None or node.node.disrupted:
-            return
-        other_taints = [taint.wire() for taint in node.node.spec.taints if taint.key != names.DISRUPTED_TAINT]
-        self._write_taints(node.node, [*other_taints, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}])
+        if node.node is not None and not node.node.disrupted:
+            close(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
     def _untaint(self, node: ManagedNode) -> None:
         if node.node is None:
             return
         newest = self._nodes.get(node.node.name) or node.node
         if newest.disrupted:
-            kept = [taint.wire() for taint in newest.spec.taints if taint.key != names.DISRUPTED_TAINT]
-            self._write_taints(newest, kept)
-
-    def _write_taints(self, node: Node, taints: list[dict[str, Any]]) -> None:
-        body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}
-        self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+            reopen(self._client, self._nodes, newest, names.DISRUPTED_TAINT)
 
 
 def _may_follow(replacement: NodeClaim) -> bool:
     """Whether the old node may end: its successor is ready, or is launched into its slot."""
-    return bool(taken_over(replacement)[0]) or _initialized(replacement)
-
-
-def _initialized(claim: NodeClaim) -> bool:
-    return is_true(claim, names.INITIALIZED_CONDITION)
+    return bool(taken_over(replacement)[0]) or is_true(replacement, names.INITIALIZED_CONDITION)
 
 
 def _late(move: Move) -> str:
     """Why the move took too long."""
-    late = next((replacement.name for replacement, _ in move.pairs if not _initialized(replacement)), "")
+    ready = names.INITIALIZED_CONDITION
+    late = next((replacement.name for replacement, _ in move.pairs if not is_true(replacement, ready)), "")
     return f"replacement {late} was not ready within {TIMEOUT}" if late else f"it was held up for {TIMEOUT}"
 
 
+def _reason(cause: Cause) -> str:
+    """The reason in the condition, which budgets name."""
+    return "Underutilized" if cause == "ReturnToReservation" else cause
+
+
 def _cause(reason: str) -> Cause:
-    return next((cause for cause in _UNDONE if REASON_OF[cause] == reason), "Drifted")
+    causes: dict[str, Cause] = {"Underutilized": "ReturnToReservation", "Unhealthy": "Unhealthy"}
+    return causes.get(reason, "Drifted")

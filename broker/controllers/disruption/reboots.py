@@ -18,17 +18,16 @@ import structlog
 from prometheus_client import Counter
 
 from broker.apis import names
-from broker.apis.core import Node, Pod
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import patch
 from broker.controllers.disruption.confirmation import Confirmation
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.lifecycle import drain
-from broker.controllers.lifecycle.evictions import evict, remaining_pods
+from broker.controllers.lifecycle.evictions import close, evict, remaining_pods, reopen
 from broker.kube.context import ControllerContext
 from broker.oncall.metrics import REGISTRY
-from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.placement.reboots import OBSERVED, Reboot, Reboots, reboots_of
 from broker.placement.repair import Diagnosis
 from providers.base import HealthCalls
@@ -222,14 +221,8 @@ class RebootController:
 
     def _taint(self, node: ManagedNode) -> None:
         if node.node is not None and not node.node.rebooting:
-            taint = {"key": names.REBOOTING_TAINT, "effect": NO_SCHEDULE}
-            self._write_taints(node.node, [*(item.wire() for item in node.node.spec.taints), taint])
+            close(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
 
     def _untaint(self, node: ManagedNode) -> None:
         if node.node is not None and node.node.rebooting:
-            kept = [item.wire() for item in node.node.spec.taints if item.key != names.REBOOTING_TAINT]
-            self._write_taints(node.node, kept)
-
-    def _write_taints(self, node: Node, taints: list[dict[str, Any]]) -> None:
-        body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}
-        self._caches.nodes.observe(self._client.patch(Node.KIND, node.name, body))
+            reopen(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)

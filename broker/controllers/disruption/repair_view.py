@@ -167,9 +167,8 @@ class RepairReader:
         else:
             self._recorder.ended(pool, STOPPED)
         if stops or condition(pool.status.conditions, names.REPAIR_ALLOWED) is not None:
-            current = self._pools.get(pool.name) or pool
             with _logged(pool):
-                write_conditions(self._client, self._pools, current, update, now=now)
+                write_conditions(self._client, self._pools, pool, update, now=now)
         return stops
 
     def _most(self, pool: NodePool, nodes: int) -> int:

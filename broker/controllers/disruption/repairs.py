@@ -11,12 +11,12 @@ from datetime import datetime
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.controllers.claim_status import since
 from broker.controllers.disruption.conditions import backing_off
-from broker.controllers.disruption.drain_bounds import bound_drain
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.reboots import RebootController
+from broker.controllers.disruption.repair_history import bound_drain
 from broker.controllers.disruption.repair_view import RepairReader, RepairView
 from broker.controllers.disruption.replacing import Replacer
 from broker.controllers.disruption.report import DisruptionReporter
@@ -86,8 +86,7 @@ class Repairs:
 
     def _may(self, node: ManagedNode, view: RepairView, now: datetime) -> bool:
         """Whether the node may be repaired at all."""
-        listed = condition(node.claim.status.conditions, names.INSTANCE_LISTED)
-        doubted = listed is not None and listed.status == "False"  # its end is not certain
+        doubted = since(node.claim, names.INSTANCE_LISTED, "False") is not None  # its end is not certain
         if doubted or node.replacement is not None or backing_off(node.claim, now):
             return False
         if node.node is None or node.pool.name in view.stopped:

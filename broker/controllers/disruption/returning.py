@@ -70,13 +70,10 @@ class ReturnMove:
 
     @property
     def message(self) -> str:
-        claim, pool = self.demand.node.claim, self.option.pool
-        before = ", ".join(
-            claim.labels.get(key, "?") for key in (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE)
-        )
+        node, pool = self.demand.node, self.option.pool
         slot = ", ".join(self.option.odcr_ids)
         return (
-            f"NodeClaim {claim.name} ({before}) moves into an idle slot of {slot} "
+            f"NodeClaim {node.claim.name} ({node.place}) moves into an idle slot of {slot} "
             f"({pool.instance_type}, {pool.zone}): saves ${self.saving:.4f} an hour"
         )
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
-from broker.controllers.claim_status import replaces, since
-from broker.controllers.disruption.beside import joins, refused
+from broker.capacity.shortages import BACKING_OFF
+from broker.controllers.claim_status import patch, replaces, since
 from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.move_model import move_label
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT
 from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.oncall.metrics import GaugeTable
 from broker.placement.claims import taken_over
 from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText, decode_whole, shortened
+from providers.errors import ErrorClass
 
 ReplaceWay = Literal["auto", "launch-first", "terminate-first"]
 _WAYS: Final[tuple[ReplaceWay, ...]] = ("auto", "launch-first", "terminate-first")
@@ -37,6 +39,8 @@ STOPPED_ROLLOUTS = GaugeTable(
     "1 for each NodePool with a rollout that stopped: a replacement has no node, and gets none by itself.",
     ["nodepool"],
 )
+Pairs = tuple[tuple[NodeClaim, ManagedNode | None], ...]
+_SHORT: Final = frozenset({BACKING_OFF, ErrorClass.CAPACITY.policy.reason, ErrorClass.QUOTA.policy.reason})
 
 
 def replace_way(pool: NodePool) -> ReplaceWay:
@@ -160,3 +164,36 @@ def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now
         f"NodeClaim {away[0].name} replaces a node of {', '.join(sorted(odcrs))}, and its node has no pods "
         f"yet{detail}; {names.REPLACE_AT_ONCE} of NodePool {pool.name} lets {at_once(pool)} go on at once"
     )
+
+
+def joins(claim: NodeClaim) -> str:
+    """The ODCR in which EC2 counts the claim's instance once the claim that it replaces has ended."""
+    return claim.annotations.get(names.JOINS_SLOT, "") if names.REPLACES in claim.annotations else ""
+
+
+def in_slots(client: Client, claims: Cache[NodeClaim], pairs: Pairs) -> Pairs:
+    """The successors of one move with their nodes; once EC2 refused one, all of them in the slots.
+
+    So a refusal costs one call.
+
+    Raises ApiError.
+    """
+    short = any(refused(successor) for successor, node in pairs if node is not None and _may_end_first(node))
+    if not short or not all(joins(successor) and successor.waits for successor, _ in pairs):
+        return pairs
+    return tuple((patch(client, claims, successor, _in_slot), node) for successor, node in pairs)
+
+
+def refused(successor: NodeClaim) -> bool:
+    """Whether EC2 has no capacity for a successor beside its slot now."""
+    launched = condition(successor.status.conditions, names.LAUNCHED)
+    return bool(joins(successor)) and launched is not None and launched.reason in _SHORT
+
+
+def _may_end_first(node: ManagedNode) -> bool:
+    return node.pool.annotations.get(names.REPLACE, "auto") == "auto"
+
+
+def _in_slot(successor: NodeClaim) -> Mapping[str, Any]:
+    slot = joins(successor)
+    return {"annotations": {names.TAKES_SLOT: slot, names.JOINS_SLOT: None}} if slot else {}

@@ -6,9 +6,9 @@ clusters and claims without a pool are never disrupted here, except when they ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from broker.apis import names
@@ -21,6 +21,7 @@ from broker.controllers.claim_caches import BY_NODE, ClaimCaches, replacements
 from broker.controllers.claim_status import replaced_uids, replaces
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
+from broker.kube.derived import Derived
 from broker.placement.binding import tied
 from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
@@ -29,8 +30,6 @@ from broker.placement.reading import volumes
 from broker.placement.storage import Storage
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
-
-Changes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +65,12 @@ class ManagedNode:
         return owner if isinstance(owner, ReservationKey) else None
 
     @property
+    def place(self) -> str:
+        """The claim's capacity type, instance type and zone."""
+        keys = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE)
+        return ", ".join(self.claim.labels.get(key, "?") for key in keys)
+
+    @property
     def initialized(self) -> bool:
         return self.node is not None and is_true(self.claim, names.INITIALIZED_CONDITION)
 
@@ -82,14 +87,17 @@ class ManagedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSnapshot:
-    """All managed nodes at one moment. `occupancy`: all nodes of the cluster at the beginning of the pass."""
+    """All managed nodes at one moment. `occupancy`: all nodes of the cluster at the beginning of the pass.
+
+    `cached`: the nodes without holds; the same object while nothing in the caches has changed.
+    """
 
     now: datetime
     nodes: tuple[ManagedNode, ...] = ()
     pools: Mapping[str, NodePool] = field(default_factory=dict)
     budgets: Sequence[PodDisruptionBudget] = ()
     occupancy: NodeOccupancy = field(default_factory=NodeOccupancy)
-    changes: Changes = ()  # the revisions of the caches, before they were read
+    cached: Sequence[ManagedNode] = ()
 
     def by_uid(self, uid: str) -> ManagedNode | None:
         return next((node for node in self.nodes if node.claim.uid == uid), None)
@@ -159,50 +167,41 @@ class DisruptionSnapshotBuilder:
         self._budgets = budgets
         self._storage = storage
         self._disrupts = disrupts
-        self._last = DisruptionSnapshot(now=datetime.min.replace(tzinfo=UTC))
-
-    def _changes(self) -> Changes:
-        caches = self._caches
-        revisions = (cache.revision for cache in (caches.claims, caches.nodes, caches.pods, caches.pools))
-        return (*revisions, caches.taken())
+        self._known = Derived(
+            self._read, caches.claims, caches.nodes, caches.pods, caches.pools, also=caches.taken
+        )
 
     def current(self, snapshot: DisruptionSnapshot) -> DisruptionSnapshot:
         """The snapshot as the caches have it now; a pass reads it again after its writes."""
         return self.read(snapshot.now, snapshot.occupancy)
 
     def read(self, now: datetime, occupancy: NodeOccupancy) -> DisruptionSnapshot:
-        changes, last = self._changes(), self._last
-        if last.changes != changes or last.occupancy is not occupancy:
-            last = self._read(now, occupancy, changes)
-        self._last = replace(last, now=now, budgets=self._budgets.list())
-        return self._last
+        pools, nodes = self._known()
+        return DisruptionSnapshot(
+            now=now,
+            nodes=tuple(_with_holds(node, occupancy) for node in nodes),
+            pools=pools,
+            budgets=self._budgets.list(),
+            occupancy=occupancy,
+            cached=nodes,
+        )
 
-    def _read(self, now: datetime, occupancy: NodeOccupancy, changes: Changes) -> DisruptionSnapshot:
+    def _read(self) -> tuple[Mapping[str, NodePool], tuple[ManagedNode, ...]]:
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
         successors = (claim for claim in replacements(self._caches.claims) if self._caches.owns(claim))
         replaced = {uid: claim for claim in successors if not claim.deleting for uid in replaced_uids(claim)}
-        return DisruptionSnapshot(
-            now=now,
-            nodes=tuple(
-                self._node(claim, pools[pool], replaced.get(claim.uid), occupancy)
-                for claim in self._caches.owned()
-                if (pool := claim.labels.get(names.NODEPOOL, "")) in pools
-                and names.DEDICATED not in claim.labels
-            ),
-            pools=pools,
-            occupancy=occupancy,
-            changes=changes,
+        return pools, tuple(
+            self._node(claim, pools[pool], replaced.get(claim.uid))
+            for claim in self._caches.owned()
+            if (pool := claim.labels.get(names.NODEPOOL, "")) in pools and names.DEDICATED not in claim.labels
         )
 
-    def _node(
-        self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None, occupancy: NodeOccupancy
-    ) -> ManagedNode:
+    def _node(self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None) -> ManagedNode:
         nodes, left_out = self._caches.nodes_of(claim) if claim.status.provider_id else ([], None)
         known: dict[str, Any] = {"claim": claim, "pool": pool, "replacement": replacement}
         if left_out is not None or len(nodes) != 1:
             return ManagedNode(**known, unreadable=left_out is not None)
-        name = nodes[0].name
-        pods = self._caches.pods.by(BY_NODE, name)
+        pods = self._caches.pods.by(BY_NODE, nodes[0].name)
         with_volumes = [pod for pod in pods if any(volumes(pod))]
         storage = self._storage() if with_volumes else Storage()
         return ManagedNode(
@@ -210,11 +209,12 @@ class DisruptionSnapshotBuilder:
             node=nodes[0],
             pods=tuple(pods),
             tied=frozenset(pod.key for pod in with_volumes if tied(pod, storage)),
-            holds=(*occupancy.held.get(name, ()), *_unplaced(claim, occupancy)),
         )
 
 
-def _unplaced(claim: NodeClaim, occupancy: NodeOccupancy) -> Iterable[str]:
-    """The reservations that the claim was made for, and that are not placed yet."""
-    keys = pods_of(claim) if occupancy.unplaced else ()
-    return (occupancy.unplaced[key].name for key in keys if key in occupancy.unplaced)
+def _with_holds(node: ManagedNode, occupancy: NodeOccupancy) -> ManagedNode:
+    """The node with its holds, and with the reservations that it was made for and that are not placed yet."""
+    if node.node is None or not (occupancy.unplaced or occupancy.held):
+        return node
+    unplaced = (occupancy.unplaced[key].name for key in pods_of(node.claim) if key in occupancy.unplaced)
+    return replace(node, holds=(*occupancy.held.get(node.name, ()), *unplaced))

@@ -1,20 +1,24 @@
-"""Evictions from nodes that end or reboot. The API server is asked first: the watch of pods may be late."""
+"""Keeps new pods off nodes that end or reboot, and evicts those on them.
+
+The API server is asked before an eviction: the watch of pods may be late.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from pydantic import ValidationError
 
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.controllers.claim_caches import BY_NODE
 from broker.controllers.lifecycle import drain
 from broker.controllers.newest import newest, pods_on
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, EvictionRefused, NotFound
-from broker.placement.disruption_pods import owned_by
+from broker.placement.disruption_pods import NO_SCHEDULE, owned_by
 
 
 def remaining_pods(
@@ -50,3 +54,30 @@ def evict(client: Client, pod: Pod, now: datetime, until: datetime | None = None
     except EvictionRefused as error:
         return error.message
     return ""
+
+
+def close(
+    client: Client, nodes: Cache[Node], node: Node, key: str, *, labels: Mapping[str, str] | None = None
+) -> None:
+    """Keeps new pods off the node; also sets the labels."""
+    _write(client, nodes, node, [*_others(node, key), {"key": key, "effect": NO_SCHEDULE}], labels)
+
+
+def reopen(client: Client, nodes: Cache[Node], node: Node, key: str) -> None:
+    _write(client, nodes, node, _others(node, key))
+
+
+def _others(node: Node, key: str) -> list[dict[str, Any]]:
+    return [taint.wire() for taint in node.spec.taints if taint.key != key]
+
+
+def _write(
+    client: Client,
+    nodes: Cache[Node],
+    node: Node,
+    taints: list[dict[str, Any]],
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    metadata = {"resourceVersion": node.metadata.resource_version}
+    body = {"metadata": {**metadata, "labels": labels} if labels else metadata, "spec": {"taints": taints}}
+    nodes.observe(client.patch(Node.KIND, node.name, body))

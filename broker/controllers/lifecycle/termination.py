@@ -21,7 +21,7 @@ from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle import drain
 from broker.controllers.lifecycle.abandoned import release
-from broker.controllers.lifecycle.evictions import evict, remaining_pods
+from broker.controllers.lifecycle.evictions import close, evict, remaining_pods
 from broker.controllers.lifecycle.registration import NODE_LEFT_OUT
 from broker.controllers.lifecycle.terminations import Sighting, Terminations
 from broker.controllers.newest import node_names
@@ -163,20 +163,11 @@ class Termination:
         return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
-        disrupted = {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}
-        tainted = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
-        if tainted and names.NODE_NO_BALANCERS in node.labels:
-            return
-        other_taints = [t.wire() for t in node.spec.taints if t.key != names.DISRUPTED_TAINT]
-        body = {
-            "metadata": {
-                "resourceVersion": node.metadata.resource_version,
-                # Requests stop before the pods do.
-                "labels": {names.NODE_NO_BALANCERS: "karpenter"},
-            },
-            "spec": {"taints": [*other_taints, disrupted]},
-        }
-        self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+        tainted = any((t.key, t.effect) == (names.DISRUPTED_TAINT, NO_SCHEDULE) for t in node.spec.taints)
+        if not tainted or names.NODE_NO_BALANCERS not in node.labels:
+            # Requests stop before the pods do.
+            labels = {names.NODE_NO_BALANCERS: "karpenter"}
+            close(self._client, self._nodes, node, names.DISRUPTED_TAINT, labels=labels)
 
     def _evict(self, claim: NodeClaim, pod: Pod) -> None:
         if refusal := evict(self._client, pod, self._clock.now(), deadline_of(claim)):
