@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import structlog
+
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
-from broker.kube.errors import Conflict
+from broker.kube.errors import ApiError, Conflict
+
+_log = structlog.get_logger("nodepools")
 
 
 def write_conditions(
@@ -24,11 +28,13 @@ def write_conditions(
     now: datetime,
     without: str = "",
 ) -> bool:
-    """Whether the conditions were changed. `without`: the type of one to remove if there is no update.
-    Raises ApiError.
+    """Whether the conditions were changed, beginning with those in the cache. `without`: the type of one to
+    remove if there is no update. Raises ApiError.
 
     After another writer it reads the pool and tries again, three times at most.
     """
+    cached = pools.get(pool.name)
+    pool = cached if cached is not None and cached.uid == pool.uid else pool
     changes = [update for update in updates if update is not None]
     for last in (False, False, True):
         before = pool.status.conditions
@@ -54,3 +60,19 @@ def write_conditions(
                 raise
             pool = current
     raise AssertionError("the last try returns or raises")
+
+
+def try_conditions(
+    client: Client,
+    pools: Cache[NodePool],
+    pool: NodePool,
+    *updates: ConditionUpdate | None,
+    now: datetime,
+    without: str = "",
+) -> bool:
+    """As `write_conditions`; a refused write is logged, and the next pass of the caller repeats it."""
+    try:
+        return write_conditions(client, pools, pool, *updates, now=now, without=without)
+    except ApiError as error:
+        _log.warning("conditions of a pool not written", nodepool=pool.name, error=str(error))
+        return False

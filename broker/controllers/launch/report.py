@@ -25,7 +25,7 @@ from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, write
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.pending import provisionable
 from broker.controllers.provisioning.unused_nodes import UnusedNodes
 from broker.kube.context import ControllerContext
@@ -235,10 +235,7 @@ class Reporter:
         known = condition(pool.status.conditions, change.type)
         if known is not None and (known.status, known.reason) == (change.status, change.reason):
             return
-        try:
-            write_conditions(self._client, self._pools, pool, change, now=self._clock.now())
-        except ApiError as error:
-            _log.warning("pool status not written", nodepool=pool.name, error=str(error))
+        try_conditions(self._client, self._pools, pool, change, now=self._clock.now())
 
 
 def would_take(claim: NodeClaim, pod: Pod, room: TypeRoom, node_class: NodeClass | None) -> bool:

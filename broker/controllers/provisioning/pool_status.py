@@ -91,10 +91,10 @@ class PoolStatusController:
 
     def _written(self, pool: NodePool, used: Mapping[str, int], claims: Sequence[NodeClaim]) -> bool:
         try:
-            pool = self._write_resources(pool, used)
-            pool = self._write_limits(pool, used)
-            pool = self._write_use(pool, claims)
-            pool = self._write_reservations(pool)
+            self._write_resources(pool, used)
+            self._write_limits(pool, used)
+            self._write_use(pool, claims)
+            self._write_reservations(pool)
             self._write_health(pool, claims)
             self._write_drawing(pool, claims)
         except ApiError as error:
@@ -102,14 +102,14 @@ class PoolStatusController:
             return False
         return True
 
-    def _write_resources(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
+    def _write_resources(self, pool: NodePool, used: Mapping[str, int]) -> None:
         status, resources = pool.status, shown(used)
         if (status.nodes, status.resources) == (used.get(NODES, 0), resources):
-            return pool
+            return
         gone: dict[str, Any] = dict.fromkeys(status.resources.keys() - resources.keys())
-        return self._patch(pool, {"nodes": used.get(NODES, 0), "resources": {**gone, **resources}})
+        self._patch(pool, {"nodes": used.get(NODES, 0), "resources": {**gone, **resources}})
 
-    def _write_limits(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
+    def _write_limits(self, pool: NodePool, used: Mapping[str, int]) -> None:
         """The condition of a pool over its limits, which gets no more nodes, or with a limit that has no
         effect. Others have none, or True.
         """
@@ -130,21 +130,19 @@ class PoolStatusController:
             changed = write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
             if changed and update.status != "True":
                 self._recorder.event(pool, "Warning", update.reason, update.message)
-        return self._caches.pools.get(pool.name) or pool
 
-    def _write_use(self, pool: NodePool, claims: Sequence[NodeClaim]) -> NodePool:
+    def _write_use(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
         """Ends the back-off of a pool with nodes that serve pods again."""
         now = self._clock.now()
         if (update := used_again(pool, claims, now)) is not None:
             write_conditions(self._client, self._caches.pools, pool, update, now=now)
-        return self._caches.pools.get(pool.name) or pool
 
-    def _write_reservations(self, pool: NodePool) -> NodePool:
+    def _write_reservations(self, pool: NodePool) -> None:
         """Replaces the result of launches once the class has no reservation left, until it has one again."""
         of_pool = condition(pool.status.conditions, names.CAPACITY_RESERVATION)
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
         if of_pool is None or node_class is None:
-            return pool
+            return
         of_class = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
         now = self._clock.now()
         if of_class is not None and of_class.reason not in OF_LAUNCHES:
@@ -154,7 +152,6 @@ class PoolStatusController:
             write_conditions(self._client, self._caches.pools, pool, update, now=now)
         elif of_pool.reason not in OF_LAUNCHES or not requests_reservations(node_class):
             write_conditions(self._client, self._caches.pools, pool, now=now, without=of_pool.type)
-        return self._caches.pools.get(pool.name) or pool
 
     def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
@@ -194,10 +191,9 @@ class PoolStatusController:
             update = ConditionUpdate(type=DRAWING, status="False", reason=decided.reason, message=message)
         write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
 
-    def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> NodePool:
+    def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> None:
         answer = self._client.patch(NodePool.KIND, pool.name, {"status": status}, subresource="status")
         self._caches.pools.observe(answer)
-        return NodePool.decode(answer)
 
 
 def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | None:

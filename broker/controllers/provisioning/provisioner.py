@@ -304,12 +304,8 @@ class Provisioner:
     def _launch_state(
         self, snapshot: Snapshot, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]
     ) -> LaunchState:
-        classes = {pool.node_class.name: pool.node_class for pool in pools}
-        waiting = [c for c in claims if c.waits and self._caches.owns(c)]
-        for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
-            if (plan := self._nodeclasses.plan(name)) is not None:
-                classes[name] = plan
-
+        waiting = {c.spec.node_class_ref.name for c in claims if c.waits and self._caches.owns(c)}
+        classes = self._nodeclasses.plans(waiting) | {pool.node_class.name: pool.node_class for pool in pools}
         supply = LaunchSupply(
             classes=classes,
             types=snapshot.types,

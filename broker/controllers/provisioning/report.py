@@ -15,11 +15,10 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import ConditionUpdate
-from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.pools import PoolNotServed, updates
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError
 from broker.kube.events import EventType
 from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
 from broker.placement.packing_model import Packing
@@ -137,11 +136,7 @@ class PoolReporter:
     def _set(self, pool: NodePool, *changes: ConditionUpdate | None, without: str = "") -> bool:
         """Whether the conditions were changed."""
         now = self._clock.now()
-        try:
-            return write_conditions(self._client, self._pools, pool, *changes, now=now, without=without)
-        except ApiError as failure:
-            _log.warning("pool not written", nodepool=pool.name, error=str(failure))
-            return False
+        return try_conditions(self._client, self._pools, pool, *changes, now=now, without=without)
 
 
 def log_packing(packing: Packing | None, pods: int) -> None:

@@ -9,10 +9,9 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.unused import ENDED_UNUSED, ended_unused, recorded
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError
 from broker.placement.disruption_pods import reschedulable
 
 _log = structlog.get_logger("unused_nodes")
@@ -33,13 +32,8 @@ class UnusedNodes:
         if pool is None or not ended_unused(claim, now) or self._used(claim):
             return
         update = recorded(pool, claim, self._caches.pods.find, now, loss=loss)
-        if update is None:
-            return
-        try:
-            write_conditions(self._client, self._caches.pools, pool, update, now=now)
-        except ApiError as error:  # the next round is recorded instead
-            _log.warning("unused node not recorded", nodepool=pool.name, error=str(error))
-            return
+        if update is None or not try_conditions(self._client, self._caches.pools, pool, update, now=now):
+            return  # the next round is recorded instead
         self._recorder.event(pool, "Warning", ENDED_UNUSED, update.message)
         _log.warning("node ended unused", nodepool=pool.name, why=update.message)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,14 +21,15 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Object
-from broker.apis.static_pools import ALL_RESERVED, follows, replicas_problem, static
+from broker.apis.meta import ConditionUpdate, Object
+from broker.apis.static_pools import ALL_RESERVED, follows, number_of_nodes, replicas_problem, static
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.newest import unchanged
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.creation import made_meanwhile
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT, stuck_claims
 from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
@@ -39,8 +41,8 @@ from broker.controllers.staticpools.bodies import Json, new_claims, static_reque
 from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
 from broker.controllers.staticpools.leaving import Candidates, first_to_end
 from broker.controllers.staticpools.pool_supply import PoolSupply, PoolSupplyReader
-from broker.controllers.staticpools.report import Progress, StaticPoolReporter
 from broker.controllers.successions import Successions
+from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, ApiError
@@ -57,6 +59,9 @@ SOON: Final = 0.5  # seconds, after another loop made a claim
 AGAIN: Final = 10.0  # seconds, while nodes are missing
 _GROUP_UNREAD: Final = "GroupNotFound"
 _log = structlog.get_logger("staticpools")
+REPLICAS_MET: Final = "ReplicasMet"
+NODES_MISSING: Final = "NodesMissing"
+SCALED_IN: Final = "ScaledIn"
 
 
 class Overtaken(Exception):
@@ -318,3 +323,38 @@ def _unread_group(served_pool: ServedPool) -> str:
     """Why the members of the class's group are not known."""
     misfits = served_pool.node_class.resolved.misfits
     return next((misfit.message for misfit in misfits if misfit.reason == _GROUP_UNREAD), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """`have` of the `wanted` nodes are made. `problem`: why no more."""
+
+    have: int = 0
+    wanted: int = 0
+    problem: str = ""
+
+    def update(self, number: str) -> ConditionUpdate:
+        """The condition of a pool with this number of nodes."""
+        nodes = f"{number}: {self.have} of {counted(self.wanted, 'node')}"
+        if self.have >= self.wanted and not self.problem:
+            return ConditionUpdate(type=REPLICAS_MET, status="True", reason=REPLICAS_MET, message=nodes)
+        message = f"{nodes}: {self.problem or 'the others are being made'}"
+        return ConditionUpdate(type=REPLICAS_MET, status="False", reason=NODES_MISSING, message=message)
+
+
+class StaticPoolReporter:
+    """Writes conditions and events."""
+
+    def __init__(self, context: ControllerContext, pools: Cache[NodePool]) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._pools = pools
+
+    def report(self, pool: NodePool, progress: Progress | None) -> None:
+        """None removes the condition: the pool has no number of nodes, or one that cannot be read."""
+        update = progress.update(number_of_nodes(pool)) if progress is not None else None
+        now = self._clock.now()
+        try_conditions(self._client, self._pools, pool, update, now=now, without=REPLICAS_MET)
+
+    def ended(self, claim: NodeClaim, why: str) -> None:
+        _log.info("claim ended", claim=claim.name, why=why)
+        self._recorder.event(claim, "Normal", SCALED_IN, why)

@@ -59,10 +59,8 @@ class PoolSupplyReader:
         """Raises ProviderError."""
         claims = self._caches.claims.list()
         owned = [claim for claim in claims if claim.waits and self._caches.owns(claim)]
-        classes = {served.node_class.name: served.node_class}
-        for name in {claim.spec.node_class_ref.name for claim in owned} - classes.keys():
-            if (plan := self._nodeclasses.plan(name)) is not None:
-                classes[name] = plan
+        classes = self._nodeclasses.plans({claim.spec.node_class_ref.name for claim in owned})
+        classes[served.node_class.name] = served.node_class
         waiting = launchable(owned, self._caches.pods.find)
         waiting = {uid: claim for uid, claim in waiting.items() if claim.node_class in classes}
         snapshot, uid = self._slots.snapshot(), f"static/{served.pool.name}"
