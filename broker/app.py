@@ -21,12 +21,10 @@ from broker.placement.waiting import waiting_since
 from broker.settings import Settings
 from broker.wiring.advisor import add_advisor
 from broker.wiring.disruption import add_disruption
-from broker.wiring.ec2 import add_inventory, add_prices, add_templates
-from broker.wiring.interruption import add_interruption
+from broker.wiring.ec2 import add_inventory, add_nodeclass, add_prices, add_templates
 from broker.wiring.kueue import add_kueue
 from broker.wiring.launch import add_launch
-from broker.wiring.lifecycle import add_lifecycle
-from broker.wiring.nodeclass import add_nodeclass
+from broker.wiring.lifecycle import add_interruption, add_lifecycle
 from broker.wiring.odcr import add_odcr
 from broker.wiring.oncall import node_prices_of, outside_cost_of, slot_rows_of, waiting_pods_of
 from broker.wiring.provisioning import add_occupancy, add_provisioning

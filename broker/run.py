@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import threading
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from prometheus_client import CollectorRegistry
 
-from broker import files, logs, memory
+from broker import logs, memory
 from broker.app import LEASE, REGISTRIES, Broker
 from broker.commands.explain.live import LIVE
 from broker.kube.client import Client
@@ -178,7 +179,7 @@ def _prepared(settings: Settings) -> threading.Event:
     """Prepares the process; returns the event that a signal sets."""
     logs.configure(level=settings.log_level, format_=settings.log_format)
     memory.share()
-    files.allow_many()
+    allow_many_files()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -368,3 +369,9 @@ def _known(read: Callable[[], object], otherwise: str) -> bool:
         _log.warning(f"cluster, account and Region are not known yet: {otherwise}", error=str(error))
         return False
     return True
+
+
+def allow_many_files() -> None:
+    """Raises the soft limit to the hard one; many systems start a process with 1,024, as select(2) needs."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

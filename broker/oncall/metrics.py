@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from prometheus_client import (
@@ -75,6 +76,23 @@ class GaugeTable(Collector):
 
     def describe(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+
+
+def follow_waiting(
+    count: GaugeTable,
+    oldest: GaugeTable,
+    waiting: Callable[[], Iterable[tuple[tuple[str, ...], datetime | None]]],
+) -> None:
+    """Shows at each scrape how many wait, and since when the first. `waiting`: labels and time of each."""
+
+    def begun() -> Mapping[tuple[str, ...], list[float]]:
+        times: dict[tuple[str, ...], list[float]] = {}
+        for labels, since in waiting():
+            times.setdefault(labels, []).append(since.timestamp() if since else 0.0)
+        return times
+
+    count.follow(lambda: {labels: len(times) for labels, times in begun().items()})
+    oldest.follow(lambda: {labels: min(times) for labels, times in begun().items()})
 
 
 class BoundedCounter:

@@ -5,6 +5,7 @@ A series disappears when its shortage ends or its claims have instances: nothing
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
@@ -13,7 +14,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.shortages import Shortage, Shortages
-from broker.oncall.metrics import GaugeTable, Rows
+from broker.oncall.metrics import GaugeTable, Rows, follow_waiting
 
 _SCOPE: Final = ("kind", "scope", "class", "code")
 _SINCE: Final = GaugeTable(
@@ -100,27 +101,16 @@ def follow(
     _NEXT_TRY.follow(lambda: by_scope(lambda shortage: shortage.next_try.timestamp()))
     _FAILED_RETRIES.follow(lambda: by_scope(lambda shortage: shortage.step))
     _COUNT.follow(lambda: _counts(shortages(), now()))
-    _WAITING.follow(lambda: {labels: len(begun) for labels, begun in _waiting(claims(), since).items()})
-    _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in _waiting(claims(), since).items()})
+    follow_waiting(
+        _WAITING,
+        _OLDEST,
+        lambda: (
+            ((claim.spec.node_class_ref.name, launch_state(claim)[0]), since(claim))
+            for claim in claims()
+            if claim.waits
+        ),
+    )
 
 
 def _counts(shortages: Shortages, now: datetime) -> Rows:
-    counts: dict[tuple[str, ...], float] = {}
-    for shortage in shortages.lasting(now):
-        labels = (shortage.scope.kind, shortage.class_.value)
-        counts[labels] = counts.get(labels, 0) + 1
-    return counts
-
-
-def _waiting(
-    claims: Iterable[NodeClaim], since: Callable[[NodeClaim], datetime | None]
-) -> dict[tuple[str, ...], list[float]]:
-    """Since when the claims without an instance wait, by class and reason."""
-    since_by_labels: dict[tuple[str, ...], list[float]] = {}
-    for claim in claims:
-        if not claim.waits:
-            continue
-        labels = (claim.spec.node_class_ref.name, launch_state(claim)[0])
-        begun = since(claim)
-        since_by_labels.setdefault(labels, []).append(begun.timestamp() if begun else 0.0)
-    return since_by_labels
+    return Counter((shortage.scope.kind, shortage.class_.value) for shortage in shortages.lasting(now))

@@ -22,8 +22,9 @@ from broker.oncall.slot_holders import is_workload
 from broker.oncall.state import is_brokers, launch_state
 from broker.oncall.workload_kinds import kubectl_type, named_kind
 from broker.placement.gangs import gang_of, is_member, unknown_sizes
+from broker.placement.pool_choice import pool_node
 from broker.placement.quantities import amounts, pod_requests
-from broker.placement.reading import claim_requirements, requirements_of
+from broker.placement.reading import claim_requirements
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
@@ -272,12 +273,11 @@ def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
     for pool in known:
         users.setdefault(pool.spec.template.spec.node_class_ref.name, []).append(pool.name)
     for pool in known:
-        spec, labels = pool.spec.template.spec, pool.spec.template.metadata.labels
         try:
-            required = requirements_of(spec) & Requirements.of_labels(labels | {names.NODEPOOL: pool.name})
+            required = pool_node(pool).requirements
         except InvalidRequirement:
             continue
-        node_class = spec.node_class_ref.name
+        node_class = pool.spec.template.spec.node_class_ref.name
         shared = tuple(sorted(name for name in users[node_class] if name != pool.name))
         yield _Template(pool.name, node_class, required, shared, pool.draws_from)
 

@@ -19,7 +19,7 @@ from broker.apis.meta import is_true
 from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
-from broker.oncall.metrics import GaugeTable
+from broker.oncall.metrics import GaugeTable, follow_waiting
 from broker.oncall.waiters import (
     NO_OBSTACLES,
     PodObstacles,
@@ -151,16 +151,7 @@ def grouped(rows: Iterable[WaitingPod]) -> list[WaitingGroup]:
 
 def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
     """Shows the pods that wait at each scrape, until the tables are cleared."""
-
-    def by_labels() -> dict[tuple[str, ...], list[float]]:
-        since: dict[tuple[str, ...], list[float]] = {}
-        for pod in waiting():
-            begun = pod.since.timestamp() if pod.since else 0.0
-            since.setdefault((pod.node_pool, pod.reason), []).append(begun)
-        return since
-
-    _COUNT.follow(lambda: {labels: len(begun) for labels, begun in by_labels().items()})
-    _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in by_labels().items()})
+    follow_waiting(_COUNT, _OLDEST, lambda: (((pod.node_pool, pod.reason), pod.since) for pod in waiting()))
 
 
 class _Choices:

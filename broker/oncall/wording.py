@@ -1,10 +1,23 @@
-"""Shortages and ways out in the words of a person on call: no ARN, no spelling of the code."""
+"""Shortages, ways out and severities in the words of a person on call: no ARN, no spelling of the code."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.text import group_name, plain
 from providers.errors import CLASSES, EXPLAIN
+
+CRITICAL: Final = "critical"  # paid for, and of no use
+WARNING: Final = "warning"
+# Colour only repeats the word.
+SEVERITIES: Final[Mapping[str, str]] = {
+    "broken": CRITICAL,
+    "short": WARNING,
+    "pods": WARNING,
+    "waiting": WARNING,
+}
 
 
 def way_out(error_class: str) -> str:

@@ -8,6 +8,9 @@ from functools import partial
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_INSTANCE
+from broker.controllers.interruption.impairments import EVERY, ImpairmentReader
+from broker.controllers.interruption.notices import NoticeResponder
+from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.launch.launcher import Launcher
 from broker.controllers.left_slots import LeftSlots
 from broker.controllers.lifecycle.abandoned import AbandonedNodes
@@ -118,3 +121,21 @@ def _watch_nodes(term: Term, abandoned: AbandonedNodes) -> None:
 
 def _owned_gone(term: Term, old: NodeClaim | None, new: NodeClaim | None) -> bool:
     return new is None and old is not None and term.caches.owns(old)
+
+
+def add_interruption(term: Term, launcher: Launcher) -> None:
+    """Reads the health of instances, and the queue of notices if there is one."""
+    impairments = ImpairmentReader(term, term.caches, term.provider)
+    term.manager.singleton("impairments", impairments.run, every=EVERY, synced=term.read.synced)
+    if not (queue := term.settings.interruption_queue):
+        return
+    notices = NoticeResponder(
+        term,
+        term.caches,
+        term.nodeclasses,
+        short=launcher.announced,
+        describe=term.describe,
+    )
+    term.manager.run(
+        QueueReader(term.provider, queue, notices.take, clock=term.clock, synced=term.read.synced)
+    )

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.controllers.odcr.endings import EndingController
 from broker.controllers.odcr.instance_labels import InstanceLabelController
-from broker.controllers.odcr.mirror import MirrorController
-from broker.controllers.odcr.mirror_status import temporarily_unresolved, users
+from broker.controllers.odcr.mirror import MirrorController, temporarily_unresolved, users
 from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.kube.cache import Cache
 from broker.kube.informer import Informer

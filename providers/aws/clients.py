@@ -7,6 +7,7 @@ retries; `total_max_attempts=1` is the setting that means one attempt.
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +21,10 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from providers.aws import errors, retry
+from providers.aws import errors
 from providers.aws.clock import AwsClock
-from providers.aws.metrics import CallMetrics
 from providers.aws.parser import Parsers
 from providers.aws.ratelimit import RateLimiter
 from providers.aws.service_models import lean_loader
@@ -49,6 +49,8 @@ POOL = 32
 # Where a partition's Price List API answers (AWS General Reference, "AWS Price List endpoints").
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+")
 PRICE_LISTS = {"cn-": "cn-northwest-1"}
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+T = TypeVar("T")
 
 
 def price_list_region(region: str) -> str:
@@ -182,7 +184,7 @@ class Aws:
                 lost = error.lost = lost or error.lost
                 raise
 
-        return retry.call(once, sleep=self.clock.sleep, repeats_lost=repeats_lost)
+        return repeated(once, sleep=self.clock.sleep, repeats_lost=repeats_lost)
 
     def pages(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         """Every page of a call that answers with a NextToken, each a call of its own."""
@@ -232,3 +234,55 @@ def _resources(kwargs: Mapping[str, Any]) -> int:
 def request_id(answer: Mapping[str, Any]) -> str:
     """The request id that AWS support needs."""
     return str(answer.get("ResponseMetadata", {}).get("RequestId", ""))
+
+
+class CallMetrics:
+    """One set for a registry; without a registry they are kept apart and never scraped."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = registry or CollectorRegistry()
+        self.calls = Counter(
+            "capacity_broker_aws_calls",
+            "Calls to AWS, each attempt; code is empty for a success.",
+            ("service", "operation", "code"),
+            registry=registry,
+        )
+        self.throttled = Counter(
+            "capacity_broker_aws_throttled",
+            "Calls that AWS refused for their rate, those inside a fleet's answer too.",
+            ("service", "operation"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "capacity_broker_aws_call_seconds",
+            "Time from sending a call to its answer.",
+            ("service", "operation"),
+            registry=registry,
+            buckets=BUCKETS,
+        )
+        self.waited = Counter(
+            "capacity_broker_aws_ratelimit_wait_seconds",
+            "Time that calls waited for a token of their bucket.",
+            ("operation",),
+            registry=registry,
+        )
+
+
+def repeated(function: Callable[[], T], *, sleep: Callable[[float], None], repeats_lost: bool = True) -> T:
+    """Calls until it succeeds, fails for good, or its class's attempts are used up; then the last error.
+
+    Only THROTTLING and TRANSIENT are ever repeated, with the same parameters and so the same client token. A
+    refusal about capacity is never repeated, though EC2 sends it as a server error (EC2 API Reference,
+    "Ensuring idempotency": repeat a 5xx; "Error codes": InsufficientInstanceCapacity is one).
+    `repeats_lost`: also a call that may have been carried out, which needs a client token.
+    """
+    attempt = 1
+    while True:
+        try:
+            return function()
+        except ProviderError as error:
+            retry = error.class_.policy.retry
+            if retry is None or attempt >= retry.attempts or (error.lost and not repeats_lost):
+                raise
+        sleep(random.uniform(0.0, min(retry.longest, retry.first * 2 ** (attempt - 1))))
+        attempt += 1

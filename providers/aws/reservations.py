@@ -7,8 +7,8 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
 
 from providers.aws import tags
 from providers.aws.account import AwsAccount
@@ -16,7 +16,7 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NO_OWNER, Owner
-from providers.model import Odcr
+from providers.model import BlockExtension, Odcr
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PAGE = 1000
 # States of an interruptible allocation without instances (EC2 API, InterruptibleAllocationStatus).
 ALLOCATION_OVER = ("canceled", "failed")
+# An extension whose payment failed changes nothing (EC2 API Reference, CapacityBlockExtension).
+_PAID: Final = {"payment-pending": False, "payment-succeeded": True}
 
 
 def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Odcr]:
@@ -86,3 +88,24 @@ def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:
         tags=carried,
         ownership=owner.ownership_of(carried),
     )
+
+
+class BlockExtensions(AwsAccount):
+    """Reads extensions."""
+
+    def extensions(self, odcr_ids: Collection[str]) -> Sequence[BlockExtension]:
+        """The extensions of these blocks that are paid, or may still be."""
+        extensions: list[BlockExtension] = []
+        for page in self._aws.pages(
+            self._aws.ec2.describe_capacity_block_extension_history,
+            CapacityReservationIds=sorted(odcr_ids),
+            MaxResults=PAGE,
+        ):
+            for item in page["CapacityBlockExtensions"]:
+                paid = _PAID.get(item.get("CapacityBlockExtensionStatus", ""))
+                start = utc(item.get("CapacityBlockExtensionStartDate"))
+                end = utc(item.get("CapacityBlockExtensionEndDate"))
+                if paid is not None and start is not None and end is not None:
+                    id_ = item.get("CapacityReservationId", "")
+                    extensions.append(BlockExtension(odcr_id=id_, start=start, end=end, paid=paid))
+        return extensions

@@ -84,7 +84,7 @@ class FailingPage(BaseHTTPRequestHandler):
 def test_region_that_an_endpoint_does_not_have_is_named_with_the_endpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("providers.aws.retry.call", lambda once, **_: once())
+    monkeypatch.setattr("providers.aws.clients.repeated", lambda once, **_: once())
     with ThreadingHTTPServer(("127.0.0.1", 0), FailingPage) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.report import FAILED
-from broker.controllers.staticpools.report import REPLICAS_MET, SCALED_IN
+from broker.controllers.staticpools.controller import REPLICAS_MET, SCALED_IN
 from broker.kube.client import Request
 from providers.aws.groups import AwsGroups
 from providers.model import ReservationGroup

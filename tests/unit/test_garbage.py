@@ -17,7 +17,7 @@ from broker.kube.errors import Forbidden
 from broker.kube.for_each import for_each
 from broker.kube.panics import guarded
 from broker.kube.writers import MANY, WriterPool
-from providers.aws import retry
+from providers.aws.clients import repeated
 from providers.errors import ErrorClass, ProviderError
 from tests.support.clock import FakeClock
 
@@ -41,7 +41,7 @@ def call_ec2() -> None:
     def refuses() -> None:
         raise ProviderError("InternalError", "no", class_=ErrorClass.TRANSIENT)
 
-    retry.call(refuses, sleep=lambda _: None)
+    repeated(refuses, sleep=lambda _: None)
 
 
 @pytest.mark.parametrize("many", [1, MANY])
@@ -64,7 +64,7 @@ def test_a_call_whose_retries_fail() -> None:
 def test_an_abandoned_response() -> None:
     gc.disable()
     try:
-        ref = weakref.ref(retry.call(Much, sleep=lambda _: None))
+        ref = weakref.ref(repeated(Much, sleep=lambda _: None))
         assert ref() is None
     finally:
         gc.enable()

@@ -9,8 +9,9 @@ from contextlib import ExitStack
 import pytest
 import urllib3
 
-from broker import files, web
+from broker import web
 from broker.oncall.http import HttpServer
+from broker.run import allow_many_files
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: broker\r\n"
 
@@ -30,7 +31,7 @@ def connected(server: HttpServer, stack: ExitStack) -> socket.socket:
 
 @pytest.mark.covers("SAF-58")
 def test_healthz_is_answered_beside_1100_idle_connections(server: HttpServer) -> None:
-    files.allow_many()
+    allow_many_files()
     with ExitStack() as stack:
         idle = [connected(server, stack) for _ in range(1100)]
         for connection in idle[-100:]:

@@ -87,11 +87,8 @@ class LiveForecaster:
         ending: Mapping[str, Sequence[str]],
     ) -> LaunchSupply:
         """The supply that the launch loop has."""
-        classes = {
-            name: self.broker.nodeclasses.plan(name) for name in {p.node_class for p in plans.values()}
-        }
         return LaunchSupply(
-            classes={name: ready for name, ready in classes.items() if ready is not None},
+            classes=self.broker.nodeclasses.plans({plan.node_class for plan in plans.values()}),
             types=snapshot.types,
             inventory=snapshot.inventory,
             shortages=self.broker.launcher.shortages,

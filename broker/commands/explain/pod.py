@@ -16,26 +16,32 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.label_names import stable
+from broker.capacity.types import WELL_KNOWN
 from broker.commands.explain.advice import best_advice
 from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
-from broker.commands.explain.probe import probes
 from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import slot_rows
 from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
+from broker.controllers.provisioning.claims import total_requests
+from broker.controllers.provisioning.from_pool import pool_claim
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import GATED, advised_uses, report_on
 from broker.oncall.wording import scope_name
-from broker.placement.pool_choice import PoolVerdict, of_broker, pool_verdicts
+from broker.placement.model import NodeTerm, PodInfo
+from broker.placement.pool_choice import PoolVerdict, of_broker, pool_node, pool_verdicts
 from broker.placement.reading import pod_info
+from broker.placement.selectors import Selector, required
 from broker.placement.type_reasons import over_limits
+from broker.reservations.drawing import DrawRights
 from broker.text import counted, format_time
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
@@ -246,3 +252,40 @@ def _about(
         ],
         shortages=[] if options is None else options.shortages,
     )
+
+
+def probes(pod: Pod, pool: NodePool, rights: DrawRights) -> list[NodeClaim]:
+    """The claims of the pool for the pod alone, as the broker would launch one of them: one for each term of
+    the pod's node affinity that a node of the pool can satisfy. They are planned as those that exist, and
+    never written. The room for DaemonSets and for other pods on the same node is left out.
+    """
+    info, node = pod_info(pod), pool_node(pool)
+    terms = [term for term in info.node_terms or () if node.accepts(replace(info, node_terms=(term,)))]
+    return [_probe(pod, info, pool, rights, term.expressions) for term in terms or [NodeTerm()]]
+
+
+def _probe(pod: Pod, info: PodInfo, pool: NodePool, rights: DrawRights, affinity: Selector) -> NodeClaim:
+    annotations: dict[str, str | None] = {names.PODS: pod.key}
+    if drawn := rights.named_for(pod.namespace, pod.annotations.get(names.DRAWS_FROM, "")):
+        annotations[names.DRAWS_FROM] = drawn
+    if pod.spec.priority and names.PRIORITY not in pool.spec.template.metadata.annotations:
+        annotations[names.PRIORITY] = str(pod.spec.priority)
+    of_pool = [item.wire() for item in pool.spec.template.spec.requirements]
+    body = pool_claim(
+        pool,
+        f"of-pod-{pod.name}",
+        requirements=[*of_pool, *_selected((*info.node_selector, *affinity))],
+        requests=total_requests([info], {}),
+        annotations=annotations,
+    )
+    body["metadata"]["uid"] = f"pod/{pod.uid or pod.key}"
+    body["spec"]["nodeClassRef"] = {**body["spec"]["nodeClassRef"], "group": names.BROKER}
+    return NodeClaim.decode(body)
+
+
+def _selected(selector: Selector) -> Iterator[dict[str, Any]]:
+    """The requirements on labels that follow from the instance."""
+    for item in selector:
+        if stable(item.key) in WELL_KNOWN:
+            wanted = required(item)
+            yield {"key": wanted.key, "operator": wanted.operator, "values": [*wanted.values]}

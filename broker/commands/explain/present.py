@@ -26,7 +26,7 @@ from broker.commands.explain.explanation import (
 )
 from broker.commands.explain.shown_rows import format_clock, relative_text
 from broker.commands.output import table
-from broker.oncall.severity import CRITICAL, SEVERITIES, WARNING
+from broker.oncall.wording import CRITICAL, SEVERITIES, WARNING
 from broker.text import plain
 
 WIDTH: Final = 100

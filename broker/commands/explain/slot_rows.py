@@ -55,17 +55,17 @@ def slot_rows(use: SlotUse, now: datetime, role: str = "") -> Iterator[dict[str,
     `role`: what a pod has to do with it, if the page is that of a pod.
     """
     named = {"role": role, "slot": use.id, "type": use.type, "zone": use.zone, "owner": use.owner or None}
-    place = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
+    named["place"] = f"{use.id} ({use.type}, {use.zone})" + (f" of {use.owner}" if use.owner else "")
     for user in use.holders:
-        yield {**named, "place": place, **_user(user, now)}
-    if use.free:
-        yield {**named, "place": place, **_NO_CLAIM, "holder": f"{counted(use.free, 'free slot')}"}
-    if use.kept:
-        text = f"{counted(use.kept, 'unused slot')} kept for certain claims"
-        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
-    if use.elsewhere:
-        text = f"{counted(use.elsewhere, 'instance')} of no claim of this cluster"
-        yield {**named, "place": place, **_NO_CLAIM, "holder": text}
+        yield {**named, **_user(user, now)}
+    others = (
+        (use.free, "free slot", ""),
+        (use.kept, "unused slot", " kept for certain claims"),
+        (use.elsewhere, "instance", " of no claim of this cluster"),
+    )
+    for count, noun, detail in others:
+        if count:
+            yield {**named, **_NO_CLAIM, "holder": f"{counted(count, noun)}{detail}"}
 
 
 # The keys of `_user` that only a claim has a value of.

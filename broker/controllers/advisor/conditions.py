@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
 from broker.controllers.advisor.terms import MOST_TERMS, PATIENCE, Advice, Term
+from broker.controllers.nodeclass.status import NOT_REQUESTED
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
 from broker.text import abridged, counted
 
@@ -47,7 +48,7 @@ def advised(
             return _update("False", "TaggingRefused", "; ".join([full, *whys[:4]]))
         return _update("False", "NoRoom", f"{full}: remove terms of your own")
     if advice.form == "none":
-        return _update("True", "NotRequested", "the class requests no reservation")
+        return _update("True", NOT_REQUESTED, "the class requests no reservation")
     if advice.form == "open":
         return _update("True", "OpenTerm", "Karpenter selects every open reservation of the account")
     if not usable:

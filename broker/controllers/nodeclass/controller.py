@@ -7,7 +7,7 @@ exists. The result was resolved against the last description of EC2's reservatio
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -109,14 +109,7 @@ class NodeClassController:
         with self._lock:
             launchable = self._resolved.get(name)
         known = self._cache.get(name)
-        if (
-            launchable is None
-            or known is None
-            or known.deleting
-            or _written(known) != _written(launchable.source)
-        ):
-            return None
-        return launchable
+        return launchable if _current(launchable, known) and known and not known.deleting else None
 
     def forbid(self, node_class: EC2NodeClass, reason: str) -> None:
         """Records why the broker's role may not launch from the class as it is; empty if it may."""
@@ -139,17 +132,16 @@ class NodeClassController:
         except Unresolved:
             return None
 
+    def plans(self, names_: Iterable[str]) -> dict[str, NodeClass]:
+        """Those of these classes that can launch now, by name."""
+        return {name: plan for name in names_ if (plan := self.plan(name)) is not None}
+
     def ready(self, name: str) -> LaunchClass:
         """The class as launches need it. Raises Unresolved with a reason for the user."""
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
-        if (
-            isinstance(outcome, LaunchClass)
-            and known is not None
-            and not known.deleting
-            and _written(known) == _written(outcome.source)
-        ):
+        if isinstance(outcome, LaunchClass) and _current(outcome, known) and known and not known.deleting:
             return outcome
         if isinstance(outcome, Unresolved):
             # A new exception: one that is raised again and again grows by a frame each time.
@@ -178,9 +170,8 @@ class NodeClassController:
     def _plan_of(self, name: str) -> NodeClass:
         with self._lock:
             outcome = self._outcomes.get(name)
-        known = self._cache.get(name)
         launchable = outcome.resolved if isinstance(outcome, Unresolved) else None
-        if launchable is None or known is None or _written(known) != _written(launchable.source):
+        if launchable is None or not _current(launchable, self._cache.get(name)):
             launchable = self.ready(name)
         return launchable.plan
 
@@ -339,6 +330,11 @@ class NodeClassController:
     def _notify(self, name: str) -> None:
         for reader in self._readers:
             reader(name)
+
+
+def _current(launchable: LaunchClass | None, known: EC2NodeClass | None) -> bool:
+    """Whether the class is still as it was resolved."""
+    return launchable is not None and known is not None and _written(known) == _written(launchable.source)
 
 
 def _written(node_class: EC2NodeClass) -> Written:

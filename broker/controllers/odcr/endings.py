@@ -114,9 +114,7 @@ class EndingController:
                 f"without them its claims drain at {format_time(drain) if drain else 'its end'}; "
                 f"{error.class_.policy.next_step}"
             )
-            classes = (self._classes.get(name) for name in users.get(odcr.id, ()))
-            objects: list[Object] = [obj for obj in classes if obj is not None]
-            for obj in (*objects, *claims_by_odcr.get(odcr.id, ())):
+            for obj in self._concerned(odcr, users, claims_by_odcr):
                 self._recorder.event(obj, "Warning", UNREADABLE, message, topic=UNREADABLE)
 
     def _publish_notices(
@@ -125,9 +123,7 @@ class EndingController:
         users = self._users() if due else {}
         published: set[NoticeKey] = set()
         for odcr, before in due:
-            classes = [self._classes.get(name) for name in users.get(odcr.id, ())]
-            objects: list[Object] = [obj for obj in classes if obj is not None]
-            objects += claims_by_odcr.get(odcr.id, ())
+            objects = self._concerned(odcr, users, claims_by_odcr)
             new = [obj for obj in objects if (obj.uid, odcr.id, odcr.end, before) not in self._published]
             for obj in new:
                 self._recorder.event(obj, "Warning", "ReservationEnding", _warning(odcr, before))
@@ -137,6 +133,13 @@ class EndingController:
                 )
             published.update((obj.uid, odcr.id, odcr.end, before) for obj in objects)
         self._published = frozenset(published)
+
+    def _concerned(
+        self, odcr: Odcr, users: Mapping[str, Iterable[str]], claims: Mapping[str, Sequence[NodeClaim]]
+    ) -> list[Object]:
+        """The classes that use the reservation, and the claims in it."""
+        classes = map(self._classes.get, users.get(odcr.id, ()))
+        return [*(obj for obj in classes if obj is not None), *claims.get(odcr.id, ())]
 
 
 def _measure(ending: Iterable[Odcr], clock: Clock) -> None:

@@ -39,14 +39,12 @@ from providers.errors import ErrorClass, ProviderError
 from providers.model import UNCHANGED, Odcr, OdcrRequest
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
-# States of an earlier purchase that has ended since: a new ODCR is never in them.
 # Each change in words for people, with the id of the EC2 reservation or the name of the object.
 _STEP_TEXTS: Final[Mapping[str, str]] = {
     "cancel": "cancelling {}",
     "resize": "changing the size or end of {}",
     "regroup": "keeping the resource group of {}",
 }
-# Problems of EC2, not of the request: the whole pass is repeated, with the loop's back-off.
 
 CHANGES = Counter(
     "capacity_broker_odcr_changes",

@@ -8,36 +8,45 @@ decided here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.meta import Object
 from broker.apis.units import whole
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.inventory import Inventory
 from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
 from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.newest import unchanged
 from broker.controllers.slots.builder import SlotSnapshotBuilder
 from broker.controllers.slots.entitlements import EntitlementReader
 from broker.controllers.slots.headroom import without_room
-from broker.controllers.slots.overtaken import overtaken, parted
 from broker.controllers.slots.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
+from broker.kube.errors import ApiError
 from broker.kube.for_each import for_each
 from broker.kube.watches import Signal
-from broker.quota.entitled import AdmissionPhase
+from broker.quota.entitled import AdmissionPhase, Eviction
 from broker.quota.joint import JointDecision, SlotState, WaitingClaim, decide
 from broker.quota.model import AdmittedWorkload, Amounts
-from broker.quota.slot_model import CLAIM
+from broker.quota.slot_model import CLAIM, Victim
+from broker.quota.usage import ReservationKey
 from broker.reservations.claim_holders import share
 from broker.reservations.claims import nominated, slot_request
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
+from providers.errors import ProviderError
 
 RECHECK_SECONDS: Final = 5.0  # seconds, while a claim waits: a slot counts as being freed only for a time
+_log = structlog.get_logger("preemption")
 
 
 class PreemptionController:
@@ -230,3 +239,63 @@ class _Shares:
         if member is None or kind is None or odcr_id not in self._flavors:
             return {}
         return share(member, self._flavors[odcr_id], whole(supply(kind)))
+
+
+def overtaken(shared: ReservationDependencies, snapshot: Snapshot, decided: JointDecision) -> bool:
+    """Whether a slot has become free for whom anybody is evicted, or an object by which this was decided has
+    changed, or neither can be read. Asked of evictions that have not begun.
+    """
+    parties = _parties(snapshot, [*decided.evictions.values(), *decided.victims])
+    wanted = {id_ for victim in decided.victims for id_ in victim.request.odcr_ids}
+    wanted |= {id_ for id_, owner in snapshot.odcrs.owned.owner.items() if owner in parties}
+    preemptors = {f"{CLAIM}{victim.request.name}" for victim in decided.victims}
+    preemptors |= {eviction.preemptor for eviction in decided.evictions.values()}
+    # A cluster that shrank meanwhile leaves quota to the others of its reservation.
+    beside = {holder.name for key in parties for holder in snapshot.cluster_holders.get(key, ())}
+    rules = [snapshot.reservations[key] for key in parties]
+    try:
+        shared.inventory.refresh()
+        inventory = shared.inventory.snapshot()
+        return any(inventory.unused(id_) > snapshot.inventory.unused(id_) for id_ in wanted) or not unchanged(
+            shared.client, [*rules, *_holders(shared, snapshot, preemptors | beside)]
+        )
+    except (ProviderError, ApiError) as error:
+        _log.warning("nobody evicted: the decision cannot be confirmed", error=str(error))
+        return True
+
+
+def parted(snapshot: Snapshot, decided: JointDecision) -> tuple[JointDecision, JointDecision]:
+    """The decision with the evictions that have begun only, and with the others only."""
+    known = snapshot.assumed.evicted_for
+
+    def part(begun: bool) -> JointDecision:
+        return replace(
+            decided,
+            evictions={name: item for name, item in decided.evictions.items() if (name in known) is begun},
+            victims=[v for v in decided.victims if (f"{CLAIM}{v.holder.name}" in known) is begun],
+        )
+
+    return part(True), part(False)
+
+
+def _parties(snapshot: Snapshot, causes: Iterable[Eviction | Victim]) -> list[ReservationKey]:
+    """The reservations that reclaim, and those that lose."""
+    paths = tuple(path for cause in causes for path in (cause.preemptor_path, cause.preemptee_path))
+    queues = {path.rpartition("/")[2] for path in paths}
+    return [key for key in snapshot.reservations if key.queue in queues]
+
+
+def _holders(shared: ReservationDependencies, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Object]:
+    """Clusters, and claims with the pods that they were made for."""
+    clusters = {cluster.name: cluster for cluster in snapshot.clusters}
+    for name in names:
+        if name in clusters:
+            yield clusters[name]
+        elif claim := shared.caches.claims.get(name.removeprefix(CLAIM)):
+            yield from _claim(shared, claim)
+
+
+def _claim(shared: ReservationDependencies, claim: NodeClaim) -> Iterator[Object]:
+    yield claim
+    pods: Iterable[Pod | None] = map(shared.caches.pods.find, pods_of(claim))
+    yield from (pod for pod in pods if pod is not None)

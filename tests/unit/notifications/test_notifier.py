@@ -18,8 +18,7 @@ from structlog.testing import capture_logs
 from broker.kube.client import Client
 from broker.notifications import record
 from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST_ALERTS, firing_alerts
-from broker.notifications.delivery import ATTEMPTS
-from broker.notifications.notifier import HOLD, LASTS, Notifier
+from broker.notifications.notifier import ATTEMPTS, HOLD, LASTS, Notifier
 from broker.options import problems
 from broker.settings import Settings
 from broker.text import decode_time

@@ -10,7 +10,7 @@ import pytest
 
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.odcr.mirror_status import status_of, temporarily_unresolved, users
+from broker.controllers.odcr.mirror import status_of, temporarily_unresolved, users
 from broker.reservations.odcr_view import OdcrView, view_of
 from tests.unit.capacity.builders import TYPES, odcr
 

@@ -14,7 +14,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumedSlots
-from broker.controllers.slots.overtaken import overtaken, parted
+from broker.controllers.slots.controller import overtaken, parted
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.errors import Unavailable
