@@ -92,12 +92,12 @@ def _gang_reason(
     gang: str, without: int, options: Sequence[MachineOption], state: PackingState, whole_limits: WholeLimits
 ) -> str:
     """Why a gang gets no machine: how many of its pods have none, and what is short beside the others'.
-    `without`: its pods with a reason of their own, which say the rest.
+    `without`: the number of its pods with a reason of their own.
     """
     attempts = state.broken.get(gang, ())
     count = without or min((len(attempt.unplaced) for attempt in attempts), default=0)
     details: dict[str, PoolReason] = {}
-    for attempt in () if without else attempts:
+    for attempt in attempts:
         shapes = shapes_of(attempt.unplaced[:1], state.snapshot)
         fitting = places_of(MachineTable(options, shapes, state.snapshot.storage).fits(shapes[0]))
         lacking = [option for option in map(options.__getitem__, fitting) if not attempt.supply.has(option)]

@@ -6,6 +6,7 @@ import pytest
 
 from broker.apis import names
 from broker.controllers.provisioning.report import FAILED
+from broker.kube.client import Request
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
@@ -69,3 +70,40 @@ def test_gang_of_more_pods_than_it_needs_starts_and_grows_with_its_reservation(s
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=4)
     stack.until(lambda: running() == 4, "one more runs", step=0.2)
     assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [odcr] * 4
+
+
+@pytest.mark.covers("CUR-04", "KRP-25")
+def test_gang_of_an_interrupted_run_gets_no_more_claims_than_slots(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=3)
+    stack.node_class(id_=odcr)
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
+    waiting = pods(stack, 5, cpu="1500m", annotations=TRAIN)
+    creations: list[str] = []
+
+    def after_the_first(request: Request) -> bool:
+        creates = request.method == "POST" and request.path.endswith("/nodeclaims")
+        creations.extend(["claim"] if creates else [])
+        return creates and len(creations) > 1
+
+    stack.tap.lose(after_the_first)
+    start(stack)
+    stack.until(lambda: len(creations) > 1, "the second claim is refused", step=0.2)
+    stack.stop()
+    stack.tap.heal()
+    assert len(claims(stack)) == 1
+    start(stack)
+    stack.until(lambda: sum(bound(stack, [name]) for name in waiting) == 3, "three run", step=0.2)
+    assert [stack.reservation_of(claim.name) for claim in claims(stack)] == [odcr] * 3
+
+
+@pytest.mark.covers("FLT-35")
+def test_every_pod_of_a_gang_names_the_full_reservation_that_one_of_them_needs(stack: Stack) -> None:
+    full, large = stack.aws.odcr("m5.xlarge"), stack.aws.odcr("m5.large", count=2)
+    stack.aws.rival(full)
+    stack.node_class(group=stack.aws.group(full, large))
+    pool(stack, template={"requirements": required(["m5.large", "m5.xlarge"], [RESERVED])})
+    pods(stack, 1, "leader", cpu="3", annotations=TRAIN)
+    pods(stack, 2, "worker", cpu="1500m", annotations=TRAIN)
+    start(stack)
+    for name in ("leader-0", "worker-0", "worker-1"):
+        stack.until_event(name, FAILED, kind="Pod", text=f"no free slot is left for it in {full}")

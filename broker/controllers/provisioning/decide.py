@@ -48,6 +48,7 @@ Entitle = Callable[[Mapping[str, NodeClaim], Mapping[str, DrawRequest]], Entitle
 
 MOST_NAMED: Final = 3  # of the machines that are too small for a pod
 ROUNDS: Final = 3  # of the search for claims that may give way
+FOLLOWS: Final = "the gang {gang} launches the machines that it needs first; those for its other pods follow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +185,7 @@ class ProvisioningPlanner:
             cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned, self.now
         )
         assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
+        assigned = self._beside_launches(assigned, claims)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
         offered = self._offers(assigned.unassigned)
@@ -210,13 +212,36 @@ class ProvisioningPlanner:
             empty=offered.empty_pools,
         )
 
+    def _beside_launches(self, assigned: PodAssignment, claims: Sequence[NodeClaim]) -> PodAssignment:
+        """Holds back the pods that a gang does not need while claims of it have no instance: these launch
+        together, and would wait for more of them.
+        """
+        sizes = {pod.gang: pod.gang_size for pod in assigned.unassigned if pod.gang_size}
+        launching = {_gang(claim) for claim in of_gangs(claims, sizes.keys())}
+        before = self._placed(assigned, launching) if launching else Counter[str]()
+        left = {gang: sizes[gang] - before[gang] for gang in launching}
+        unassigned: list[PendingPod] = []
+        reasons = dict(assigned.reasons)
+        for pod in assigned.unassigned:
+            if left.get(pod.gang, 1) <= 0:
+                reasons[pod.key] = FOLLOWS.format(gang=pod.gang)
+                continue
+            unassigned.append(pod)
+            if pod.gang in left:
+                left[pod.gang] -= 1
+        return replace(assigned, unassigned=unassigned, reasons=reasons)
+
+    def _placed(self, assigned: PodAssignment, gangs: Iterable[str]) -> Counter[str]:
+        """The number of pods of each gang that have a node or a claim."""
+        without = {pod.key for pod in assigned.unassigned} | assigned.reasons.keys()
+        bound = started(gangs, self.cluster.occupancy.pods, self.cluster.group_size)
+        return bound + Counter(pod.gang for pod in self.pending if pod.key not in without)
+
     def _needed(self, assigned: PodAssignment) -> dict[str, int]:
         """How many pods of each gang without a node must get a machine, where that is less than all."""
         waiting = {pod.gang: pod for pod in assigned.unassigned if pod.gang_size}
         counts = Counter(pod.gang for pod in assigned.unassigned)
-        without = {pod.key for pod in assigned.unassigned} | assigned.reasons.keys()
-        before = started(waiting, self.cluster.occupancy.pods, self.cluster.group_size)
-        before += Counter(pod.gang for pod in self.pending if pod.key not in without)
+        before = self._placed(assigned, waiting)
         needed = {gang: needed_of(pod, counts[gang], before) for gang, pod in waiting.items()}
         return {gang: least for gang, least in needed.items() if least < counts[gang]}
 
