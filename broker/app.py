@@ -17,7 +17,7 @@ from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.oncall import outside, slot_marks, state, waiting_pods
 from broker.oncall.journal import Journal
 from broker.oncall.metrics import REGISTRY, clear_tables
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import waiting_since
 from broker.settings import Settings
 from broker.wiring.advisor import add_advisor
 from broker.wiring.disruption import add_disruption

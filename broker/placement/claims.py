@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import ClaimRequirement, NodeClaim
+from broker.apis.core import Pod
+from broker.apis.karpenter import ClaimRequirement, NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.domains import DOMAINS, LaunchedGangs
 from broker.capacity.model import Claim
@@ -17,7 +19,7 @@ from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.successors import over, units
 from broker.placement.node_settings import template_key
 from broker.placement.reading import requirements_of
-from broker.text import InvalidText, decode_time, decode_whole, quantities, shortened
+from broker.text import InvalidText, decode_duration, decode_time, decode_whole, quantities, shortened
 
 _KIND: Final = EC2NodeClass.KIND.kind
 _MOST: Final = 9_999_999_999
@@ -191,3 +193,36 @@ def _gang_domain(claim: NodeClaim) -> str:
             "or leave the domain out",
         )
     return key
+
+
+def deadline_of(claim: NodeClaim) -> datetime | None:
+    """The earlier of its terminationGracePeriod's end, once it is deleted, and Karpenter's annotation."""
+    return min(_deadlines(claim), default=None)
+
+
+def _deadlines(claim: NodeClaim) -> Iterator[datetime]:
+    period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
+    if period and since is not None:
+        with suppress(InvalidText):
+            yield since + decode_duration(period)
+    if text := claim.annotations.get(names.TERMINATION_DEADLINE, ""):
+        with suppress(InvalidText):
+            yield decode_time(text)
+
+
+def waiting_since(claim: NodeClaim, pod: Callable[[str], Pod | None]) -> datetime | None:
+    """The creation of the claim, or of the claims before it for its pods. `pod`: by `namespace/name`.
+
+    The annotation alone is not believed. It counts only from the creation of the claim's pods on, and only
+    before the claim's own creation; without known pods it does not count.
+    """
+    created, text = claim.metadata.creation_timestamp, claim.annotations.get(names.WAITING_SINCE)
+    if created is None or text is None:
+        return created
+    pods = (known.metadata.creation_timestamp for key in pods_of(claim) if (known := pod(key)) is not None)
+    first = min((at for at in pods if at is not None), default=None)
+    try:
+        since = decode_time(text)
+    except InvalidText:
+        return created
+    return created if first is None else min(created, max(since, first))

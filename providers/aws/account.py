@@ -6,9 +6,13 @@ Invariant: AwsProvider is the sum of these classes, as CapacityProvider is the s
 
 from __future__ import annotations
 
+from typing import Any
+
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.tags import Owner
+from providers.errors import ErrorClass, ProviderError
+from providers.model import EksCluster
 
 ACCOUNT_TTL = 3600.0
 
@@ -28,3 +32,25 @@ class AwsAccount:
             return str(self._aws.call(self._aws.sts.get_caller_identity)["Account"])
 
         return (self._account.get if cached else self._account.renew)("account", read_account_id)
+
+
+class Eks(AwsAccount):
+    """Reads the cluster from EKS."""
+
+    def cluster_facts(self) -> EksCluster:
+        """Describes the EKS cluster with this cluster's name.
+
+        Class NOT_FOUND if there is no such cluster, or EKS still creates it.
+        """
+        name = self._owner.name
+        cluster: dict[str, Any] = self._aws.call(self._aws.eks.describe_cluster, name=name)["cluster"]
+        endpoint, ca = cluster.get("endpoint", ""), cluster.get("certificateAuthority", {}).get("data", "")
+        if not (endpoint and ca):
+            state = cluster.get("status", "in an unknown state")
+            raise ProviderError(
+                "ClusterNotActive",
+                f"cluster {name} is {state} and has no endpoint yet",
+                class_=ErrorClass.NOT_FOUND,
+                operation="DescribeCluster",
+            )
+        return EksCluster(endpoint=endpoint, ca_bundle=ca)

@@ -13,10 +13,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from providers.aws import instance_types, userdata
+from providers.aws.account import Eks
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.clock import AwsClock, AwsSystemClock
-from providers.aws.eks import Eks
 from providers.aws.fleet import Fleets
 from providers.aws.group_changes import GroupChanges
 from providers.aws.groups import AwsGroups

@@ -28,8 +28,7 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
-from broker.placement.claims import BadClaim, in_gangs, planned
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import BadClaim, in_gangs, planned, waiting_since
 from broker.reservations.claims import ending_claims, occupied_odcr
 from broker.webpage.details import Explainer
 

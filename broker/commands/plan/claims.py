@@ -44,8 +44,7 @@ from broker.controllers.nodeclass.resolve import (
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.state import is_brokers
-from broker.placement.claims import BadClaim, in_gangs, planned
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import BadClaim, in_gangs, planned, waiting_since
 from broker.quota.slot_model import CLAIM
 from broker.reservations.claims import ending_claims, occupied_odcr
 from broker.text import abridged, counted, plain

@@ -20,7 +20,7 @@ from broker.apis.meta import ConditionUpdate
 from broker.apis.reservation_spec import validate_reservation_spec
 from broker.controllers.advisor.conditions import conditions_patch
 from broker.controllers.advisor.definition import DefinitionController
-from broker.controllers.nodeclass.write import patch_status
+from broker.controllers.nodeclass.status import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock

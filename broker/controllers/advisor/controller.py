@@ -29,8 +29,7 @@ from broker.controllers.advisor.terms import Advice, Record, Term
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.nodeclass.status import INVALID_SPEC
-from broker.controllers.nodeclass.write import patch_status
+from broker.controllers.nodeclass.status import INVALID_SPEC, patch_status
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result

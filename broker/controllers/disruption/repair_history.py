@@ -23,9 +23,9 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.placement.claims import deadline_of
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import rules_of
-from broker.placement.termination import deadline_of
 from broker.text import InvalidText, counted, decode_time, format_time
 
 RECENT: Final = timedelta(hours=1)

@@ -36,8 +36,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
 from broker.kube.writers import WriterPool
-from broker.placement.claims import BadClaim, planned
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import BadClaim, planned, waiting_since
 from broker.text import format_time
 from providers.errors import ErrorClass, ProviderError
 

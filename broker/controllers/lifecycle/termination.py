@@ -31,9 +31,9 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
+from broker.placement.claims import deadline_of
 from broker.placement.disruption_pods import NO_SCHEDULE, protected
 from broker.placement.reading import volumes
-from broker.placement.termination import deadline_of
 from broker.reservations.claims import occupied_odcr
 from broker.text import counted
 from providers.errors import ProviderError

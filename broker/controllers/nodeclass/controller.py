@@ -32,8 +32,7 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     unread,
 )
-from broker.controllers.nodeclass.status import described, status_patch
-from broker.controllers.nodeclass.write import patch_status
+from broker.controllers.nodeclass.status import described, patch_status, status_patch
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext

@@ -15,7 +15,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.reasons import CLASS_TERMINATING
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.nodeclass.write import patch_status
+from broker.controllers.nodeclass.status import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
 from broker.kube.context import ControllerContext

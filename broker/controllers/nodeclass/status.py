@@ -1,12 +1,12 @@
 """The status of an EC2NodeClass about its reservations: conditions, resolved reservations and misfits.
 
 Invariant: conditions and list entries of other writers stay. Both lists are atomic in Karpenter's CRD, so
-they are written whole, from the version that was read (the caller patches with its resourceVersion).
+they are written whole, from the version that was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,8 @@ from broker.capacity.model import Misfit, Resolved, Selection
 from broker.capacity.reasons import shown_selection
 from broker.controllers.claim_status import OF_LAUNCHES
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.kube.cache import Cache
+from broker.kube.client import Client
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
 from broker.text import abridged, counted, format_time
 from providers.errors import ProviderError
@@ -232,3 +234,17 @@ def _row(odcr: Odcr) -> dict[str, Any]:
 def _slots(odcr: Odcr) -> str:
     ends = f" until {format_time(odcr.end)}" if odcr.end else ""
     return f"{odcr.id} {odcr.instance_type} {odcr.zone} {odcr.available}/{odcr.total}{ends}"
+
+
+def patch_status(
+    client: Client, classes: Cache[EC2NodeClass], node_class: EC2NodeClass, status: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The class after the patch. Raises Conflict if it was changed meanwhile, NotFound if it is gone.
+
+    The only writer of a class's status. Server-side apply would take over the whole list of conditions
+    (https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy).
+    """
+    body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
+    answer = client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+    classes.observe(answer)
+    return answer

@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 from prometheus_client import Counter as Counted
 
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.decide import NewClaim, within_limits
 from broker.controllers.provisioning.protocols import LaunchProgress
+from broker.controllers.provisioning.refused import from_pool
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.client import Client
@@ -41,17 +42,9 @@ _log = structlog.get_logger("provisioning")
 def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> str:
     """The name of a claim that a loop made from a NodePool and that a decision had not `seen` (by uid)."""
     return next(
-        (
-            claim.name
-            for claim in claims
-            if claim.uid not in seen and not claim.deleting and _from_pool(claim)
-        ),
+        (claim.name for claim in claims if claim.uid not in seen and not claim.deleting and from_pool(claim)),
         "",
     )
-
-
-def _from_pool(claim: NodeClaim) -> bool:
-    return any(owner.kind == NodePool.KIND.kind for owner in claim.metadata.owner_references)
 
 
 class ClaimCreator:

@@ -33,7 +33,7 @@ from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import LargestMachines, limit_amounts, pool_limits
-from broker.placement.claims import in_gangs
+from broker.placement.claims import in_gangs, waiting_since
 from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
@@ -41,7 +41,6 @@ from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.packing_state import Supply
 from broker.placement.pool_room import TypeRoom
 from broker.placement.storage import Storage
-from broker.placement.waiting import waiting_since
 from broker.reservations.drawing import DrawRequest
 
 Entitle = Callable[[Mapping[str, NodeClaim], Mapping[str, DrawRequest]], Entitlements]

@@ -16,8 +16,7 @@ from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
 from broker.capacity.successors import AWAITS_REPLACED
 from broker.capacity.supply import LaunchSupply
-from broker.placement.claims import BadClaim, planned
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import BadClaim, planned, waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
 WAITS_FOR_SLOT: Final = frozenset(

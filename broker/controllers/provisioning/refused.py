@@ -26,9 +26,12 @@ PATIENCE: Final = timedelta(minutes=5)
 
 def made_for_pods(claim: NodeClaim) -> bool:
     """Whether the broker made the claim from a NodePool, for pods."""
-    return bool(pods_of(claim)) and any(
-        owner.kind == NodePool.KIND.kind for owner in claim.metadata.owner_references
-    )
+    return bool(pods_of(claim)) and from_pool(claim)
+
+
+def from_pool(claim: NodeClaim) -> bool:
+    """Whether the claim was made from a NodePool."""
+    return any(owner.kind == NodePool.KIND.kind for owner in claim.metadata.owner_references)
 
 
 def in_flight(claim: NodeClaim) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.placement.waiting import waiting_since
+from broker.placement.claims import waiting_since
 from broker.text import decode_time
 
 
