@@ -70,10 +70,9 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
 }
 _GPU_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
 _NEURON, _NEURON_CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+ACCELERATORS: Final = (*_GPU_RESOURCES.values(), _NEURON, _NEURON_CORE)
 # Every resource that EC2's types alone give nodes.
-RESOURCES: Final = frozenset(
-    {CPU, MEMORY, STORAGE, PODS, EFA, POD_ENI, _NEURON, _NEURON_CORE, *_GPU_RESOURCES.values()}
-)
+RESOURCES: Final = frozenset({CPU, MEMORY, STORAGE, PODS, EFA, POD_ENI, *ACCELERATORS})
 # Millicores from, to, and the share of them reserved for the kubelet.
 _CPU_RESERVE: Final = ((0, 1000, 0.06), (1000, 2000, 0.01), (2000, 4000, 0.005), (4000, 1 << 31, 0.0025))
 

@@ -19,13 +19,13 @@ from broker.apis.units import whole
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
-from broker.capacity.types import PODS, WELL_KNOWN, allocatable, lacking, type_labels
+from broker.capacity.types import ACCELERATORS, PODS, WELL_KNOWN, allocatable, lacking, type_labels
 from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
 from broker.oncall.wording import untargeted
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
-from broker.reservations.sizing import ACCELERATORS, SOLD
+from broker.reservations.sizing import SOLD
 from broker.text import abridged, counted
 from providers.model import InstanceType
 

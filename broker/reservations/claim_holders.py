@@ -17,6 +17,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.units import units
+from broker.capacity.types import ACCELERATORS
 from broker.placement.claims import priority_of
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
@@ -24,7 +25,6 @@ from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.cluster_holders import Holders
 from broker.reservations.drawing import DrawRights
 from broker.reservations.queues import queue
-from broker.reservations.sizing import ACCELERATORS
 
 RESERVED: Final = "reserved"  # the capacity type of an instance in an ODCR
 

@@ -23,12 +23,13 @@ from broker.apis.meta import is_true
 from broker.apis.units import CPU, whole
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import expiring
+from broker.capacity.types import ACCELERATORS
 from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchase_obstacles import lent_text
-from broker.reservations.sizing import ACCELERATORS, supply
+from broker.reservations.sizing import supply
 from broker.text import exact, format_time
 from providers.model import InstanceType, Odcr
 

@@ -30,6 +30,7 @@ from broker.apis.names import (
 )
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.types import (
+    ACCELERATORS,
     CPU,
     MEMORY,
     PODS,
@@ -46,13 +47,6 @@ from providers.model import InstanceType, Odcr
 
 Sizing = Literal["accelerator", "max"]
 
-ACCELERATORS: Final = (
-    "nvidia.com/gpu",
-    "amd.com/gpu",
-    "habana.ai/gaudi",
-    "aws.amazon.com/neuron",
-    "aws.amazon.com/neuroncore",
-)
 # Resources that EC2 sells. The amount of any other (a licence, volumes, hugepages, shares of a GPU, credits)
 # is known only from a node that has it, so its lack is no lack of machines.
 SOLD: Final = frozenset({*ACCELERATORS, CPU, MEMORY, PODS})

@@ -15,6 +15,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.types import ACCELERATORS
 from broker.oncall.slot_holders import is_workload
 from broker.oncall.waiters import drawn_by_pod
 from broker.oncall.waiting_pods import WaitingPod
@@ -24,7 +25,6 @@ from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr
 from broker.reservations.drawing import DrawRights
-from broker.reservations.sizing import ACCELERATORS
 
 MOST_KNOWN: Final = 50_000  # pods whose requests are in memory
 # The resources that a node shows, each with its name and its unit in the amounts of a pod.

@@ -13,12 +13,12 @@ from typing import Any, Final
 from broker.apis.meta import Condition, ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import LARGEST_AMOUNT, written
+from broker.capacity.types import ACCELERATORS
 from broker.kube.conditions import condition_body, set_conditions
 from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.conditions import ReservationFacts
-from broker.reservations.sizing import ACCELERATORS
 from broker.text import format_time
 from providers.model import Odcr
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.types import ACCELERATORS
 from broker.controllers.claim_caches import BY_NODE
 from broker.kube.cache import Cache
 from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, ReservationKey
-from broker.reservations.sizing import ACCELERATORS
 
 IsAttributed = Callable[[NodeClaim, ReservationKey | None], bool]
 

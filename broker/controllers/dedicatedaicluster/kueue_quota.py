@@ -30,6 +30,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Condition, ConditionUpdate, condition, is_true, true_condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
+from broker.capacity.types import ACCELERATORS
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.status import ClusterEviction
@@ -37,7 +38,6 @@ from broker.kube.conditions import condition_body, owner_reference, set_conditio
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.kueue_checks import BY_CHECK, CHECK, identity, refused
-from broker.reservations.sizing import ACCELERATORS
 from providers.names import MANAGED_BY, MANAGER
 
 Json = dict[str, Any]

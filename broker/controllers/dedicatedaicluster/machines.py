@@ -24,13 +24,13 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.label_names import by_present_names, stable
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.types import WELL_KNOWN
+from broker.capacity.types import ACCELERATORS, WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import short
-from broker.reservations.sizing import ACCELERATORS, SizedQuota, supply
+from broker.reservations.sizing import SizedQuota, supply
 from broker.text import InvalidText, decode_whole
 from providers.model import InstanceType
 

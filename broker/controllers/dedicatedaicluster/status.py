@@ -20,6 +20,7 @@ from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
 from broker.capacity.reasons import CLASS_NOT_FOUND
+from broker.capacity.types import ACCELERATORS
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import (
     LAUNCH_LIMIT,
@@ -35,7 +36,7 @@ from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, usage_text
 from broker.reservations.cluster_sizes import Size
-from broker.reservations.sizing import ACCELERATORS, FlavorProblem, SizedQuota
+from broker.reservations.sizing import FlavorProblem, SizedQuota
 from broker.text import counted, quantity
 
 QUOTA_RESERVED: Final = "QuotaReserved"

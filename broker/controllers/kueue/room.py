@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from broker.reservations.sizing import ACCELERATORS, SOLD
+from broker.capacity.types import ACCELERATORS
+from broker.reservations.sizing import SOLD
 
 Amount = Mapping[str, float]
 Left = tuple[tuple[str, float], ...]  # the free amounts of an instance, by resource
