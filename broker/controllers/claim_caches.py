@@ -51,19 +51,19 @@ class ClaimCaches:
         return Derived(lambda: tuple(filter(self.owns, self.claims.list())), self.claims, also=self.taken)
 
     @cached_property
-    def waiting(self) -> Derived[Sequence[NodeClaim]]:
-        """Those that need an instance."""
-        return Derived(lambda: tuple(c for c in self.owned() if c.waits), self.claims, also=self.taken)
+    def waiting(self) -> Derived[Mapping[str, NodeClaim]]:
+        """Those that need an instance, by UID."""
+        return Derived(lambda: {c.uid: c for c in self.owned() if c.waits}, self.claims, also=self.taken)
 
     @cached_property
     def launched(self) -> Derived[Mapping[str, NodeClaim]]:
         """Those with an instance, by its id, the oldest of each; without those that are deleted."""
         return Derived(lambda: _launched(self.owned()), self.claims, also=self.taken)
 
-    @property
-    def claimed_ids(self) -> Collection[str]:
+    @cached_property
+    def claimed_ids(self) -> Derived[Collection[str]]:
         """The ids of the instances of all claims: each of them may own one, also that of another launcher."""
-        return self.claims.sizes(BY_INSTANCE)
+        return Derived(lambda: self.claims.sizes(BY_INSTANCE), self.claims)
 
     def first_of(self, claim: NodeClaim) -> NodeClaim:
         """The oldest claim of the instance, if a user gave its providerID to two."""

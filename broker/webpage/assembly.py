@@ -76,7 +76,7 @@ class OnCallViews:
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
         caches = broker.caches
-        waiting = Derived(lambda: demands(caches.waiting()), caches.claims, also=caches.taken)
+        waiting = Derived(lambda: demands(caches.waiting().values()), caches.claims, also=caches.taken)
         sample = partial(self.history.sample, partial(self._levels, broker, waiting))
         inventory.on_change(sample)
         broker.instances.on_listing(sample)

@@ -63,7 +63,7 @@ FULL_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "nodes end before their successors are ready",
         f"{_DISRUPTION}.moves",
-        "    return bool(taken_over(replacement)[0]) or _initialized(replacement)",
+        "    return bool(taken_over(replacement)[0]) or is_true(replacement, names.INITIALIZED_CONDITION)",
         "    return True",
         about=_FULL,
     ),

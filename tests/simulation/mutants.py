@@ -70,8 +70,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "launched claims are launched again",
         "broker.controllers.claim_caches",
-        "tuple(c for c in self.owned() if c.waits)",
-        "tuple(c for c in self.owned() if not c.deleting)",
+        "{c.uid: c for c in self.owned() if c.waits}",
+        "{c.uid: c for c in self.owned() if not c.deleting}",
     ),
     Mutant(
         "a new token for a repeated call",

@@ -102,13 +102,16 @@ class ReturnSelector:
     def __init__(self, sources: DisruptionSources, timer: Callable[[], float]) -> None:
         self._sources, self._timer = sources, timer
         self._idle: IdleSince = {}
+        self._seen = Inventory()
+        self._free: Mapping[str, int] = {}
 
     def observe(self, inventory: Inventory, now: datetime) -> None:
         """Notes the free slots. A use between two calls goes unseen if the slot is free again."""
+        if inventory != self._seen:
+            self._free = {id_: count for id_ in inventory.odcrs if (count := inventory.free(id_))}
+            self._seen = inventory
         until = now + LEAST_STAY
-        free = {
-            id_: inventory.free(id_) for id_, odcr in inventory.odcrs.items() if not expiring(odcr, until)
-        }
+        free = {id_: count for id_, count in self._free.items() if not expiring(inventory.odcrs[id_], until)}
         self._idle = observe_idle(self._idle, free, now)
 
     def idle(self, now: datetime) -> Mapping[str, int]:

@@ -213,7 +213,7 @@ class Executor:
 
         A repeated token returns its first instances again. EC2 may not show a new one yet.
         """
-        claimed_ids = self._caches.claimed_ids
+        claimed_ids = self._caches.claimed_ids()
         unclaimed = (i for i in result.instances if i.alive and i.id not in claimed_ids)
         return replace(result, instances=tuple(self._completed(i, request, image) for i in unclaimed))
 

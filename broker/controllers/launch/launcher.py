@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -115,7 +115,8 @@ class Launcher:
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Makes one pass. Raises ProviderError if EC2 cannot be read at all."""
-        waiting = self._created()
+        by_uid = self._created()
+        waiting = by_uid.values()
         try:
             self._executor.calls.load()
         except ApiError as error:
@@ -132,8 +133,8 @@ class Launcher:
         try:
             self._view.refresh()
             self._steps.losses.end_lost(self._view.missing(self._caches.launched()))
-            orphans = self._view.orphans(self._caches.claimed_ids)
-            inputs = self._inputs(waiting)
+            orphans = self._view.orphans(self._caches.claimed_ids())
+            inputs = self._inputs(by_uid)
         except ProviderError as error:
             self._report_unreadable(waiting, error)
             raise
@@ -155,18 +156,18 @@ class Launcher:
             self._unchanged.record_pass(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
 
-    def _inputs(self, waiting: Sequence[NodeClaim]) -> PassInputs:
+    def _inputs(self, waiting: Mapping[str, NodeClaim]) -> PassInputs:
         """All inputs of the pass's decisions. Raises ProviderError."""
         self._restore_shortages()
         snapshot = self._planner.slots.snapshot()
         self._results.shortages = self.shortages.observed(snapshot.inventory, self._clock.now())
         self._record_announced(snapshot.inventory)
-        self._results.holds.keep({claim.uid for claim in waiting})
-        classes = {name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})}
-        by_uid = {claim.uid: claim for claim in waiting}
-        return self._planner.inputs(by_uid, classes, snapshot, self.shortages)
+        self._results.holds.keep(waiting.keys())
+        requested = sorted({claim.spec.node_class_ref.name for claim in waiting.values()})
+        classes = {name: self._class(name) for name in requested}
+        return self._planner.inputs(waiting, classes, snapshot, self.shortages)
 
-    def _created(self) -> Sequence[NodeClaim]:
+    def _created(self) -> Mapping[str, NodeClaim]:
         """The claims that wait; those that are created together are all among them, or none is."""
         locked = self._creation.acquire(timeout=LONGEST_CREATION)
         try:

@@ -13,7 +13,6 @@ import prometheus_client
 import structlog
 
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.domains import LaunchedGangs
 from broker.capacity.model import Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -25,6 +24,7 @@ from broker.controllers.slots.controller import PreemptionController
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
+from broker.kube.derived import Derived
 from broker.oncall.metrics import REGISTRY
 from broker.placement.claims import in_gangs
 from broker.reservations.claims import ending_claims
@@ -62,6 +62,7 @@ class Planner:
     ) -> None:
         self.slots = slots
         self._claims = claims
+        self.gangs = Derived(lambda: in_gangs(claims.list()), claims)
         self._seconds = seconds
         self._clock = clock
 
@@ -105,9 +106,6 @@ class Planner:
             gangs=self.gangs(),
             entitlements=self.slots.entitlements(waiting, snapshot),
         )
-
-    def gangs(self) -> LaunchedGangs:
-        return in_gangs(self._claims.list())
 
 
 def _report(plan_: Plan) -> None:

@@ -78,7 +78,7 @@ class Recovery:
         open_ = self.open_calls()
         unknown = {call.launch: cause for call in open_ if (cause := self._resolve_call(call, work, results))}
         if len(unknown) < len(open_):
-            orphans = self._view.orphans(self._caches.claimed_ids)
+            orphans = self._view.orphans(self._caches.claimed_ids())
         unadopted = self._adopt(work, self._without_owner(orphans), results, unknown)
         for call in open_:
             if call.launch in unknown:

@@ -97,14 +97,15 @@ class InstanceLabelController:
         """
         older = inventory.described is not None and listing.taken < inventory.described
         launched = self._launched()
-        seen = (older, launched, listing.instances, inventory.odcrs, inventory.groups)
-        if seen == self._settled:
-            return [], False
-        due: list[Work] = []
-        sizes = {id_: (odcr.active, odcr.total) for id_, odcr in inventory.odcrs.items()}
-        changes = _Changes(self._sizes, sizes, inventory) if older else None
+        seen = (launched, listing.instances, inventory.odcrs, inventory.groups)
+        settled = seen == self._settled
+        sizes = self._sizes if settled and older else _sizes(inventory)
+        changes = _Changes(self._sizes, sizes, inventory) if older and not settled else None
         if not older:
             self._sizes = sizes
+        if settled:
+            return [], False
+        due: list[Work] = []
         doubtful = False
         for claim, id_, nodes in launched:
             with self._claims.guard(claim):
@@ -123,7 +124,8 @@ class InstanceLabelController:
                 if not older and not instance.reservation_id and _active(claim, inventory):
                     continue  # the next description shows the state of the reservation
                 due.append((claim, instance, wanted, inventory))
-        self._settled = seen if not due and not doubtful else ()
+        # What an older listing leaves without doubt, one that shows the same does as well.
+        self._settled = seen if older and not due and not doubtful else ()
         return due, doubtful
 
     def _read(self) -> Sequence[tuple[NodeClaim, str, Sequence[Node]]]:
@@ -216,6 +218,10 @@ class _Changes:
             return instance.reservation_id in self._resized
         near = self._at.get((instance.instance_type, instance.zone), ())
         return any(absorbs(odcr, instance, self._groups) for odcr in near)
+
+
+def _sizes(inventory: Inventory) -> Mapping[str, Size]:
+    return {id_: (odcr.active, odcr.total) for id_, odcr in inventory.odcrs.items()}
 
 
 def _ended(claim: NodeClaim, inventory: Inventory) -> bool:

@@ -112,7 +112,7 @@ class Provisioner:
         self._reads, self._slots = reads, slots
         self._readable_claims = Derived(lambda: caches.claims.readable(read_in_flight), caches.claims)
         self._pods_in_flight = Derived(
-            lambda: [(claim, pods_of(claim)) for claim in caches.waiting() if made_for_pods(claim)],
+            lambda: [(claim, pods_of(claim)) for claim in caches.waiting().values() if made_for_pods(claim)],
             caches.claims,
             also=caches.taken,
         )
