@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Event, Pod
+from broker.apis.karpenter import NodeClaim
 from broker.text import format_time
 from providers.names import MANAGER
 
@@ -69,3 +70,18 @@ def test_cluster_counts_equal_events_as_the_page_of_their_pod_does(town: Town) -
     assert (row["count"], row["times"]) == (5, "5 times")
     assert town.explain("cluster")["events"] == [row]
     assert "5 times" in town.text("cluster")
+
+
+@pytest.mark.covers("ONC-01")
+def test_claim_has_its_equal_events_counted_as_a_pod_has(town: Town) -> None:
+    town.holder()
+    about = {"kind": NodeClaim.KIND.kind, "name": "holder-0"}
+    for name, at in (("a", 10), ("b", 20)):
+        meta = {"name": name, "namespace": "default"}
+        body = {"metadata": meta, "involvedObject": about, "type": "Warning", "reason": "EvictionBlocked"}
+        more = {"message": "ml/old: no", "reportingComponent": MANAGER, "count": 2}
+        more |= {"eventTime": micro(at), "reportingInstance": "broker-0", "action": "Evict"}
+        town.client.create(Event.KIND, body | more)
+    (row,) = town.explain("claim", "holder-0")["events"]
+    assert (row["count"], row["reason"]) == (4, "EvictionBlocked")
+    assert "4 times" in town.text("claim", "holder-0")

@@ -27,7 +27,7 @@ from broker.capacity.attempts import Outcome
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults
 from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import because
-from broker.commands.explain.event_facts import KARPENTER, concerned, happened, written_by
+from broker.commands.explain.event_facts import KARPENTER, concerned, event_rows, written_by
 from broker.commands.explain.options import ClaimForecast, blocking, forecast_claim
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.explain.unknown_names import unknown
@@ -45,7 +45,7 @@ from providers.errors import ProviderError
 from providers.names import MANAGER
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
-EVENT_COLUMNS = {"at": "WHEN", "reason": "EVENT", "message": "MESSAGE"}
+EVENT_COLUMNS = {"at": "WHEN", "times": "COUNT", "reason": "EVENT", "message": "MESSAGE"}
 SHORTAGE_COLUMNS = {
     "pool": "SHORT",
     "code": "CODE",
@@ -58,6 +58,7 @@ _POOL = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.ZONE, names.RESERVATION
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
 MOST_PODS = 8
+MOST_EVENTS = 50
 
 
 def claim(client: Client, name: str) -> NodeClaim:
@@ -183,21 +184,15 @@ def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def events(client: Client, claim: NodeClaim) -> list[dict[str, Any]]:
-    """The events of its launcher about the claim, oldest first, without those that repeat attempts."""
+    """The last events of its launcher about the claim, oldest first, without those that repeat attempts."""
     about = (NodeClaim.KIND.kind, claim.name)
     writers = (MANAGER,) if is_brokers(claim) else (MANAGER, KARPENTER)
-    dated = [
-        (at, event)
+    its_own = (
+        event
         for event in listed(client, Event)
-        if concerned(event) == about
-        and any(written_by(event, writer) for writer in writers)
-        and names.ATTEMPT_IDS not in event.annotations
-        and (at := happened(event))
-    ]
-    return [
-        {"at": format_time(at), "type": event.type, "reason": event.reason, "message": event.message}
-        for at, event in sorted(dated, key=lambda row: row[0])
-    ]
+        if concerned(event) == about and any(written_by(event, writer) for writer in writers)
+    )
+    return event_rows(its_own, MOST_EVENTS)[::-1]
 
 
 def pods_on(client: Client, claim: NodeClaim) -> list[Pod]:
