@@ -16,7 +16,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers import snapshot
+from broker.controllers import reservation_reads
 from broker.controllers.launch import launcher
 from broker.controllers.lifecycle.registration import REGISTRATION_TIMEOUT
 from broker.controllers.nodeclass import controller as nodeclass
@@ -42,7 +42,7 @@ TRANSLATIONS: Mapping[tuple[Any, str], tuple[type[Object], ...]] = {
     (view, "node_info"): (Node,),
     (view, "pod_info"): (Pod,),
     (JudgedSpecs, "of"): (CapacityReservation, ClusterCapacityReservation),
-    (snapshot, "held"): (DedicatedAICluster,),
+    (reservation_reads, "held"): (DedicatedAICluster,),
 }
 
 
