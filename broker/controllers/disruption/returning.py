@@ -109,7 +109,7 @@ class ReturnSelector:
         """Notes the free slots. A use between two calls goes unseen if the slot is free again."""
         if inventory != self._seen:
             self._free = {id_: count for id_ in inventory.odcrs if (count := inventory.free(id_))}
-            self._seen = inventory
+        self._seen = inventory
         until = now + LEAST_STAY
         free = {id_: count for id_, count in self._free.items() if not expiring(inventory.odcrs[id_], until)}
         self._idle = observe_idle(self._idle, free, now)

@@ -104,6 +104,7 @@ class InstanceLabelController:
         if not older:
             self._sizes = sizes
         if settled:
+            self._settled = seen  # equal to the old one, which need not be kept
             return [], False
         due: list[Work] = []
         doubtful = False
