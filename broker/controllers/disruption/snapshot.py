@@ -26,7 +26,6 @@ from broker.placement.binding import tied
 from broker.placement.claims import hold_over, successor_units, taken_over
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
 from broker.placement.disruption_pods import reschedulable
-from broker.placement.reading import volumes
 from broker.placement.storage import Storage
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
@@ -168,7 +167,9 @@ class DisruptionSnapshotBuilder:
         self._storage = storage
         self._disrupts = disrupts
         self._known = Derived(
-            self._read, caches.claims, caches.nodes, caches.pods, caches.pools, also=caches.taken
+            self._read,
+            *(caches.claims, caches.nodes, caches.pods, caches.pools),
+            also=lambda: (caches.taken(), storage()),
         )
 
     def current(self, snapshot: DisruptionSnapshot) -> DisruptionSnapshot:
@@ -202,13 +203,12 @@ class DisruptionSnapshotBuilder:
         if left_out is not None or len(nodes) != 1:
             return ManagedNode(**known, unreadable=left_out is not None)
         pods = self._caches.pods.by(BY_NODE, nodes[0].name)
-        with_volumes = [pod for pod in pods if any(volumes(pod))]
-        storage = self._storage() if with_volumes else Storage()
+        storage = self._storage()
         return ManagedNode(
             **known,
             node=nodes[0],
             pods=tuple(pods),
-            tied=frozenset(pod.key for pod in with_volumes if tied(pod, storage)),
+            tied=frozenset(pod.key for pod in pods if tied(pod, storage)),
         )
 
 

@@ -21,6 +21,7 @@ from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.derived import Derived
 from broker.kube.informer import Informer
 from broker.placement.limit_ranges import default_requests, with_defaults
 from broker.placement.model import PodInfo
@@ -60,6 +61,8 @@ class ProvisioningReads:
         groups = PodGroupReads(client, clock=clock)
         self.group_size = groups.size
         self.informers = [*self.informers, *groups.informers]
+        stored = (self.volume_claims, self.volumes, self.storage_classes, self.csi_nodes)
+        self.storage = Derived(self._read_storage, *(informer.cache for informer in stored))
 
     def synced(self) -> bool:
         return self.occupancy.synced() and all(informer.complete for informer in self.informers)
@@ -76,7 +79,7 @@ class ProvisioningReads:
             group_size=self.group_size,
         )
 
-    def storage(self) -> Storage:
+    def _read_storage(self) -> Storage:
         return Storage.of(
             claims=self.volume_claims.cache.readable(lambda item: Storage.of(claims=[item])),
             volumes=self.volumes.cache.readable(lambda item: Storage.of(volumes=[item])),
