@@ -23,7 +23,7 @@ from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.slots.controller import PreemptionController
-from broker.kube.batch import SETTLED, Batcher
+from broker.kube.batch import SETTLED
 from broker.oncall.metrics import forget_object
 from broker.oncall.pod_reports import PodReport
 from broker.reservations.drawing import namespaces_of
@@ -96,12 +96,8 @@ def _watch_pods(term: Term, reads: ProvisioningReads, provisioner: Provisioner) 
             NAME,
             provisioner.run,
             every=EVERY,
-            batcher=Batcher[str](
-                NAME,
-                clock=term.clock,
-                idle=settings.pod_batch_idle_seconds,
-                longest=settings.pod_batch_max_seconds,
-            ),
+            idle=settings.pod_batch_idle_seconds,
+            longest=settings.pod_batch_max_seconds,
             synced=lambda: reads.synced() and term.synced(),
         )
         .watches(read.pods, None, differ(waits))

@@ -22,11 +22,11 @@ from broker.controllers.nodereservation.koordinator import (
 from broker.controllers.nodereservation.reads import SchedulerReads, scheduler_of
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.loop import PodScheduler
-from broker.kube.batch import Batcher
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
+from broker.kube.singleton import Singleton
 from broker.settings import Settings
 from broker.wiring.predicates import differ, gone, spec
 
@@ -73,9 +73,8 @@ def _add_loop(term: SchedulerTerm) -> None:
     )
 
     # A run costs little, so that none waits for changes to come.
-    batcher = Batcher[str]("scheduler", clock=term.clock, idle=0.0)
-    loop = term.manager.singleton(
-        "scheduler", scheduler.run, every=EVERY, batcher=batcher, synced=term.synced
+    loop: Singleton[str] = term.manager.singleton(
+        "scheduler", scheduler.run, every=EVERY, idle=0.0, synced=term.synced
     )
     loop.watches(term.pods, predicate=differ(_decisive)).watches(term.nodes, predicate=differ(_offered))
     loop.watches(reads.koordinator)
