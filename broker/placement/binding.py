@@ -148,9 +148,7 @@ def volume_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None
 
 def tied(pod: Pod, storage: Storage) -> bool:
     """Whether a persistent volume of the pod is for some nodes alone, or is not known."""
-    kept = (item.claim for item in volumes(pod) if not item.ephemeral)
-    claims = (storage.claims.get((pod.namespace, name)) for name in kept)
-    bound = (storage.volumes.get(claim.volume) if claim is not None else None for claim in claims)
+    bound = storage.bound(pod.namespace, (item for item in volumes(pod) if not item.ephemeral))
     return any(item is None or item.terms is not None or any(_zones(item.labels)) for item in bound)
 
 

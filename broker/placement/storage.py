@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from broker.apis import storage as api
-from broker.placement.model import NodeTerm
+from broker.placement.model import NodeTerm, PodVolume
 from broker.placement.reading import node_terms
 from broker.placement.selectors import Labels
 
@@ -83,6 +83,11 @@ class Storage:
             {item.name: _class(item) for item in classes},
             {node.name: _limits(node) for node in nodes},
         )
+
+    def bound(self, namespace: str, volumes: Iterable[PodVolume]) -> Iterator[StoredVolume | None]:
+        """The volume of each of a pod's; None if it is not known, or not bound."""
+        claims = (self.claims.get((namespace, item.claim)) for item in volumes)
+        return (self.volumes.get(claim.volume) if claim is not None else None for claim in claims)
 
     def csi_volume(self, claim: StoredClaim) -> CsiVolume | None:
         """The volume that the claim has, or will have from its class; None if no driver counts it."""

@@ -122,8 +122,7 @@ def _volumes(pool: str, pod: PendingPod, reason: PoolReason, offered: Offers, st
         for option in offered.options
         if option.pool == pool
     }
-    claims = (storage.claims.get((pod.info.namespace, volume.claim)) for volume in pod.info.volumes)
-    volumes = (storage.volumes.get(claim.volume) for claim in claims if claim is not None)
+    volumes = storage.bound(pod.info.namespace, pod.info.volumes)
     zones = [
         f"volume {volume.name} is in {', '.join(where)}"
         for volume in volumes
