@@ -244,6 +244,9 @@ class _Shares:
 def overtaken(shared: ReservationDependencies, snapshot: Snapshot, decided: JointDecision) -> bool:
     """Whether a slot has become free for whom anybody is evicted, or an object by which this was decided has
     changed, or neither can be read. Asked of evictions that have not begun.
+
+    EC2's last description may be half a minute old, and each cache behind by another time. An eviction
+    cannot be taken back, so both are read again before it.
     """
     parties = _parties(snapshot, [*decided.evictions.values(), *decided.victims])
     wanted = {id_ for victim in decided.victims for id_ in victim.request.odcr_ids}
