@@ -58,13 +58,13 @@ class PoolSupplyReader:
     def read(self, served: ServedPool, requests: Mapping[str, int]) -> PoolSupply:
         """Raises ProviderError."""
         claims = self._caches.claims.list()
-        owned = [claim for claim in claims if claim.waits and self._caches.owns(claim)]
-        classes = self._nodeclasses.plans({claim.spec.node_class_ref.name for claim in owned})
+        owned = self._caches.waiting()
+        classes = self._nodeclasses.plans({claim.spec.node_class_ref.name for claim in owned.values()})
         classes[served.node_class.name] = served.node_class
-        waiting = launchable(owned, self._caches.pods.find)
+        waiting = launchable(owned.values(), self._caches.pods.find)
         waiting = {uid: claim for uid, claim in waiting.items() if claim.node_class in classes}
-        snapshot, uid = self._slots.snapshot(), f"static/{served.pool.name}"
-        objects = {claim.uid: claim for claim in owned if claim.uid in waiting}
+        snapshot, own = self._slots.snapshot(), f"static/{served.pool.name}"
+        objects = {uid: claim for uid, claim in owned.items() if uid in waiting}
         supply = LaunchSupply(
             classes=classes,
             types=snapshot.types,
@@ -72,12 +72,12 @@ class PoolSupplyReader:
             shortages=self._launches.shortages,
             now=self._clock.now(),
             entitlements=self._slots.entitlements(
-                objects, snapshot, {uid: DrawRequest(served.pool.draws_from, ())}
+                objects, snapshot, {own: DrawRequest(served.pool.draws_from, ())}
             ),
         )
         claim = Claim(
             name=served.pool.name,
-            uid=uid,
+            uid=own,
             node_class=served.node_class.name,
             requirements=served.requirements,
             requests=base(requests),
