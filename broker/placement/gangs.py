@@ -9,7 +9,7 @@ scheduling.k8s.io (Workload of 1.35, PodGroup since 1.36), scheduler-plugins, Ko
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -57,7 +57,7 @@ PLUGINS: Final = "scheduling.x-k8s.io"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGang:
     """The gang of a pod. `size` 0: the pods that exist. `absent`: the group that the pod names is missing.
-    `fault`: why its size cannot be read.
+    `fault`: the mark that cannot be read, with the remedy.
     """
 
     name: str = ""
@@ -70,7 +70,22 @@ ALONE: Final = PodGang()
 
 
 def gang_of(pod: Pod, sizes: GroupSizes) -> PodGang:
-    """The pod's gang: by the broker's annotation, else by the first other mark."""
+    """The pod's gang: by the broker's annotation, else by the first other mark.
+
+    A domain belongs to claims: kube-scheduler would not keep it. A pod with one gets no room, even without a
+    gang: machines in several domains are dear, and their pods cannot move.
+    """
+    gang = _marked(pod, sizes)
+    if not (domain := pod.annotations.get(names.GANG_DOMAIN)):
+        return gang
+    fault = (
+        f"metadata.annotations[{names.GANG_DOMAIN}] is {shortened(domain)}, and only NodeClaims may have it: "
+        "leave it out, and require podAffinity with that topologyKey"
+    )
+    return replace(gang, name=gang.name or pod.key, fault=fault)
+
+
+def _marked(pod: Pod, sizes: GroupSizes) -> PodGang:
     if name := pod.annotations.get(names.GANG):
         return _sized(pod, name, names.GANG_SIZE)
     if reference := _group(pod):
@@ -96,7 +111,7 @@ def is_member(pod: Pod) -> bool:
 
 
 def unread(gangs: Iterable[PodGang]) -> dict[str, PodGang]:
-    """The gangs of which a pod has a size that cannot be read, by name: none of their pods gets room."""
+    """The gangs of which a pod has a mark that cannot be read, by name: none of their pods gets room."""
     return {gang.name: gang for gang in gangs if gang.fault}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Request
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -30,6 +31,27 @@ def test_gang_that_passes_a_limit_names_pool_resource_and_numbers(stack: Stack) 
         assert "(m5.large) has 2" in event.message
     (advice,) = explained(stack, "p-0")["do"]
     assert advice["command"] == "kubectl edit nodepool team"
+
+
+@pytest.mark.covers("FLT-30", "ONC-01")
+@pytest.mark.parametrize("gang", [TRAIN, {}], ids=["gang", "alone"])
+def test_pods_with_the_domain_of_a_claims_gang_wait_until_it_is_removed(
+    stack: Stack, gang: dict[str, str]
+) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
+    start(stack)
+    waiting = pods(stack, 3, cpu="1500m", annotations=gang | {names.GANG_DOMAIN: names.ZONE})
+    field = f"metadata.annotations[{names.GANG_DOMAIN}] is {names.ZONE!r}"
+    for name in waiting:
+        event = stack.until_event(name, FAILED, kind="Pod", text=field)
+        assert "leave it out, and require podAffinity with that topologyKey" in event.message
+    assert any(field in line["message"] for line in explained(stack, "p-0")["why"])
+    assert claims(stack) == []
+    for name in waiting:
+        removal = {"metadata": {"annotations": {names.GANG_DOMAIN: None}}}
+        stack.client.patch(Pod.KIND, name, removal, namespace="default")
+    stack.until(lambda: bound(stack, waiting), "all run", step=0.2)
 
 
 @pytest.mark.covers("FLT-35", "CUR-04")
