@@ -46,7 +46,8 @@ def measure(*, small: bool) -> Sequence[Figure]:
     )
     console = Console(file=io.StringIO(), width=WIDTH)
     explaining = _best(lambda: console.print(rendered(explain(read(client, NOW))), crop=False))
-    overview = _overview(night_page.caches(read(client, NOW)))
+    situation = read(client, NOW)
+    overview = _overview(lambda: night_page.live(situation))
     of = "listing pods, claims and reservations"
     return [
         Figure(name="explain cluster", measured=explaining, unit="s", most=2, baseline=listing, of=of),

@@ -26,7 +26,7 @@ from broker.wiring.kueue import add_kueue
 from broker.wiring.launch import add_launch
 from broker.wiring.lifecycle import add_interruption, add_lifecycle
 from broker.wiring.odcr import add_odcr
-from broker.wiring.oncall import node_prices_of, outside_cost_of, slot_rows_of, waiting_pods_of
+from broker.wiring.oncall import outside_cost_of, situation_of
 from broker.wiring.provisioning import add_occupancy, add_provisioning
 from broker.wiring.reservations import add_annotations, add_reservations
 from broker.wiring.slots import add_slots
@@ -69,14 +69,12 @@ class Broker:
         add_lifecycle(term, self.launcher)
         add_reservations(term)
         mirrored = add_odcr(term)
-        self.mirrors, self.types, self.account = mirrored
+        _, self.types, self.account = mirrored
         self.check = add_kueue(term)
         add_annotations(term)
         self.occupancy = add_occupancy(term)
         pods, reports = add_provisioning(term, self.slots, self.launcher, self.occupancy)
-        self.waiting_pods = waiting_pods_of(term, mirrored, reports)
-        self.node_prices = partial(node_prices_of, term, mirrored)
-        self.slot_rows = slot_rows_of(term, mirrored)
+        self.situation = situation_of(term, mirrored, reports, self.launcher)
         self.outside_cost = partial(outside_cost_of, term, mirrored)
         self.nodeclasses, self.pod_reports = term.nodeclasses, reports
         add_static_pools(term, self.slots, self.launcher, pods)
@@ -88,9 +86,9 @@ class Broker:
     def start(self) -> None:
         since = partial(waiting_since, pod=self.caches.pods.find)
         state.follow(lambda: self.launcher.shortages, self.caches.owned, since, self._term.clock.now)
-        waiting_pods.follow(self.waiting_pods)
-        slot_marks.follow(self.slot_rows)
-        outside.follow(self.outside_cost)
+        waiting_pods.follow(lambda: self.situation().waiting_pods)
+        slot_marks.follow(lambda: self.situation().slot_rows)
+        outside.follow(lambda: self.outside_cost() or {})
         self._manager.start()
 
     def stop(self) -> None:

@@ -91,7 +91,7 @@ def serve(
         raise BadOptions(wrong)
     stop = _prepared(settings)
     leading: list[Broker | None] = [None]
-    views = OnCallViews(settings, provider, client, clock=SystemClock(), explainer=LIVE)
+    views = OnCallViews(settings, client, clock=SystemClock(), explainer=LIVE)
 
     def running(broker: Broker | None) -> None:
         leading[0] = broker

@@ -17,8 +17,8 @@ from broker.settings import Settings
 
 if TYPE_CHECKING:
     from broker.apis.meta import Object
-    from broker.commands.explain.situation import Situation
     from broker.kube.client import Client
+    from broker.oncall.situation import Situation
 
 ClassName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the EC2NodeClass.")]
 ReservationName = Annotated[
@@ -49,7 +49,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @options(*CLUSTER)
     def explain_class(settings: Settings, name: ClassName, output: Output = Format.TABLE) -> None:
         """Show the shortages, waiting claims, attempts, next steps and costs of an EC2NodeClass."""
-        from broker.commands.explain.situation import of_class
+        from broker.commands.explain.parts import of_class
 
         subject, part = of_class(situation(settings), name)
         _explained(part, subject, output)
@@ -59,7 +59,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     def explain_reservation(settings: Settings, name: ReservationName, output: Output = Format.TABLE) -> None:
         """Show the state, slots with their users, shortages, waiting claims, attempts and costs of a
         reservation."""
-        from broker.commands.explain.situation import of_reservation
+        from broker.commands.explain.parts import of_reservation
 
         subject, part = of_reservation(situation(settings), name)
         _explained(part, subject, output)

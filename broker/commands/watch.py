@@ -15,9 +15,9 @@ from rich.text import Text
 
 from broker.commands.explain.explanation import Explanation, explain
 from broker.commands.explain.present import rendered
-from broker.commands.explain.situation import Situation
 from broker.commands.output import shortage_name
 from broker.kube.errors import ApiError
+from broker.oncall.situation import Situation
 from broker.text import format_time, plain
 
 PARTS: Final = ("broken", "pods", "short", "waiting", "tried", "next", "costs", "do")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -168,6 +169,7 @@ def known_facts(
     """The facts of a running instance of each type, else those of EC2, by the type's name."""
     running = facts_of_claims(claims)
 
+    @cache  # a cluster has many reservations of a type
     def facts(name: str) -> TypeFacts | None:
         if name in running or name not in types:
             return running.get(name)

@@ -20,7 +20,6 @@ from broker.webpage.details import NO_DETAILS, Details, Explainer, live_details
 from broker.webpage.live import LiveState, live_state
 from broker.webpage.nodes import PodAmounts
 from broker.webpage.server import WebPage
-from providers.base import AccountFacts
 
 
 class OnCallViews:
@@ -29,14 +28,13 @@ class OnCallViews:
     def __init__(
         self,
         settings: Settings,
-        provider: AccountFacts,
         client: Client,
         *,
         clock: Clock,
         explainer: Explainer,
     ) -> None:
         """`client` makes the reviews of rights; a standby needs it, too. `explainer`: that of `explain`."""
-        self._provider, self._clock, self._explainer = provider, clock, explainer
+        self._explainer = explainer
         self._requests, self._outside = PodAmounts(), OutsideCounts()
         self._broker: Broker | None = None
         self._started = False
@@ -117,11 +115,11 @@ class OnCallViews:
     def live(self) -> LiveState | None:
         """The present state; None while no broker leads here."""
         broker = self._broker
-        return live_state(broker, self._provider, self._clock.now()) if broker is not None else None
+        return live_state(broker) if broker is not None else None
 
     def details(self) -> Details:
         """What single pages show; nothing while no broker leads here."""
         broker = self._broker
         if broker is None:
             return NO_DETAILS
-        return live_details(broker, self._explainer, self._clock.now(), self._requests)
+        return live_details(broker, self._explainer, self._requests)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from broker.apis.core import Pod
@@ -23,8 +22,8 @@ Document = Mapping[str, Any]
 class Explainer:
     """The documents of `explain claim NAME` and `explain pod NAMESPACE/NAME`; None without such an object."""
 
-    claim: Callable[[Broker, str, datetime], Document | None]
-    pod: Callable[[Broker, str, datetime], Document | None]
+    claim: Callable[[Broker, str], Document | None]
+    pod: Callable[[Broker, str], Document | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +39,24 @@ class Details:
 NO_DETAILS = Details()
 
 
-def live_details(broker: Broker, explainer: Explainer, now: datetime, requests: PodAmounts) -> Details:
+def live_details(broker: Broker, explainer: Explainer, requests: PodAmounts) -> Details:
     """From the caches of a leading broker. `requests` are kept from one page to the next."""
 
     def nodes() -> list[NodeRow]:
-        return node_rows(
-            broker.read.nodes.cache.list(),
-            broker.read.claims.cache.list(),
-            broker.read.pods.cache.list(),
-            broker.reads.snapshot().odcrs.owned.owner,
-            broker.node_prices(),
-            requests,
-        )
+        known = broker.situation()
+        return node_rows(known.nodes, known.claims, known.pods, known.slot_owners, known.price, requests)
 
     def pods(namespace: str, owner: str) -> list[PodRow]:
+        known = broker.situation()
         return pod_rows(
-            broker.read.nodes.cache.list(),
-            broker.read.claims.cache.list(),
-            broker.read.pods.cache.list(),
-            broker.reads.snapshot().rights,
-            broker.node_prices(),
+            known.nodes,
+            known.claims,
+            known.pods,
+            known.rights,
+            known.price,
             requests,
-            waiting=broker.waiting_pods(),
-            pools=broker.read.pools.cache.list(),
+            waiting=known.waiting_pods,
+            pools=known.pools,
             namespace=namespace,
             owner=owner,
         )
@@ -70,8 +64,8 @@ def live_details(broker: Broker, explainer: Explainer, now: datetime, requests: 
     return Details(
         nodes=nodes,
         pods=pods,
-        claim=lambda name: explainer.claim(broker, name, now),
-        pod=lambda key: explainer.pod(broker, key, now),
+        claim=lambda name: explainer.claim(broker, name),
+        pod=lambda key: explainer.pod(broker, key),
     )
 
 

@@ -1,4 +1,4 @@
-"""The present state that the page shows, read from the caches of a leading broker.
+"""The present state as the page shows it, in rows.
 
 Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 """
@@ -17,20 +17,15 @@ from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
 from broker.controllers.snapshot import Snapshot
-from broker.oncall.broken import BrokenNode, broken_nodes
+from broker.oncall.broken import BrokenNode
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
-from broker.oncall.idle_matches import IdleSlots, idle_slots, known_facts
-from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row
+from broker.oncall.idle_matches import IdleSlots
+from broker.oncall.short_pools import ShortageRow, short_pools
+from broker.oncall.situation import Situation
 from broker.oncall.slot_marks import SlotRow
-from broker.oncall.state import launch_state
-from broker.oncall.waiters import (
-    KARPENTERS,
-    Waiter,
-    claim_waiters,
-    created,
-    pod_waiters,
-)
+from broker.oncall.state import is_brokers, launch_state
+from broker.oncall.waiters import KARPENTERS, Waiter
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
@@ -39,8 +34,6 @@ from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.rooms import RoomRow, rooms
-from providers.base import AccountFacts
-from providers.errors import ProviderError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,78 +167,55 @@ def idle_cost(odcrs: Iterable[OdcrView]) -> Cost:
     return dollars, sum(view.odcr.idle for view in idle if view.cost is None)
 
 
-def live_state(broker: Broker, provider: AccountFacts, now: datetime) -> LiveState:
-    inventory = broker.inventory.snapshot()
-    claims, snapshot = broker.read.claims.cache.list(), broker.reads.snapshot()
-    owners = snapshot.odcrs.owned.owner
-    types = broker.types()
-    try:
-        account = provider.account_id()
-    except ProviderError:
-        account = ""  # that of the owner
-    odcrs = [
-        view_of(odcr, types, account=account, owner=owners.get(odcr.id))
-        for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
-    ]
-    price, waiting, slots = broker.node_prices(), broker.waiting_pods(), broker.slot_rows()
-    facts = known_facts(claims, types)
-    broken = broken_nodes(
-        claims,
-        broker.read.nodes.cache.list(),
-        broker.read.pools.cache.list(),
-        now,
-        price=price,
-    )
-    places = {view.odcr.id: view.place for view in odcrs}
-    return LiveState(
-        now=now,
-        described=inventory.described,
+def live_state(broker: Broker) -> LiveState:
+    """The page's state from the caches of a leading broker."""
+    situation, dollars = broker.situation(), broker.outside_cost()
+    return shown_state(
+        situation,
+        broker.reads.snapshot(),
+        account=broker.account(),
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim, price, snapshot.rights, owned=broker.caches.owns(claim)) for claim in claims],
-        odcrs=odcrs,
-        reservations=[*_reservations(snapshot)],
-        shortages=[shortage_row(shortage, places) for shortage in broker.launcher.shortages.lasting(now)],
-        classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
-        pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
-        loans=[*loans(claims, snapshot)],
-        rooms=rooms(broker.occupancy.ledger(now)),
-        waiters=[*_waiters(broker, claims, snapshot, waiting, now)],
-        waiting_pods=waiting,
-        idle_slots=[
-            *idle_slots(
-                broker.mirrors.list(),
-                owners,
-                facts,
-                {row.id: row.free for row in slots},
-                broker.read.classes.cache.list(),
-            )
-        ],
-        broken=broken,
-        slots=slots,
-        outside=None if broker.instances.listing is None else sum(broker.outside_cost().values()),
+        rooms=rooms(broker.occupancy.ledger(situation.now)),
+        outside=None if dollars is None else sum(dollars.values()),
     )
 
 
-def _waiters(
-    broker: Broker,
-    claims: Sequence[NodeClaim],
+def shown_state(
+    situation: Situation,
     snapshot: Snapshot,
-    rows: Iterable[WaitingPod],
-    now: datetime,
-) -> Iterator[Waiter]:
-    """Reads them like `explain cluster`."""
-    without = sorted((c for c in claims if c.waits), key=lambda c: (created(c, now), c.name))
-    pools = broker.read.pools.cache.list()
-    yield from claim_waiters(without, snapshot.rights, pools)
-    yield from pod_waiters(
-        broker.read.pods.cache.list(),
-        snapshot.rights,
-        pools=pools,
-        obstacles={row.key: row.obstacles for row in rows},
+    *,
+    account: str = "",
+    unreadable: str = "",
+    rooms: Sequence[RoomRow] = (),
+    outside: float | None = None,
+) -> LiveState:
+    """The situation as the page shows it. `account`: the broker's, which is billed for its own slots."""
+    price, inventory, owners = situation.price, situation.inventory, situation.slot_owners
+    return LiveState(
+        now=situation.now,
+        described=inventory.described,
+        unreadable=unreadable,
+        claims=[_claim(claim, price, situation.rights) for claim in situation.claims],
+        odcrs=[
+            view_of(odcr, situation.types, account=account, owner=owners.get(odcr.id))
+            for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
+        ],
+        reservations=[*_reservations(snapshot)],
+        shortages=situation.shortage_rows,
+        classes=[_owner(owner) for owner in situation.classes],
+        pools=[_owner(owner) for owner in situation.pools],
+        loans=[*loans(situation.claims, snapshot)],
+        rooms=rooms,
+        waiters=situation.waiters,
+        waiting_pods=situation.waiting_pods,
+        idle_slots=situation.idle_slots,
+        broken=situation.broken,
+        slots=situation.slot_rows,
+        outside=outside,
     )
 
 
-def _claim(claim: NodeClaim, price: Price, rights: DrawRights, *, owned: bool) -> ClaimRow:
+def _claim(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
     drawn = rights.of_claim(claim)
     reason, message = launch_state(claim)
     reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
@@ -259,7 +229,7 @@ def _claim(claim: NodeClaim, price: Price, rights: DrawRights, *, owned: bool) -
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
         reservation=occupied_odcr(claim),
         created=claim.metadata.creation_timestamp,
-        waits=owned and claim.waits,
+        waits=claim.waits and is_brokers(claim),
         reason=reason,
         message=message,
         capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),

@@ -63,7 +63,7 @@ def demo(settings: Settings, *, once: bool) -> int:
             registries=(*REGISTRIES, scene.registry),
         )
         page = replace(settings, web=True, web_port=0)
-        views = OnCallViews(page, stage.provider, stage.client, clock=clock, explainer=LIVE)
+        views = OnCallViews(page, stage.client, clock=clock, explainer=LIVE)
         views.follow(stage.broker)
         views.record(stage.scheduler)
         documents = manifests.read([str(examples() / "pods")], fill=stage.ids.fill)

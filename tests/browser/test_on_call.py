@@ -36,7 +36,7 @@ def refused() -> Iterator[tuple[str, str]]:
         broker = stack.start()
         assert stack.current is not None
         settings = replace(SETTINGS, web=True, web_port=0)
-        views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
+        views = OnCallViews(settings, stack.client, clock=SystemClock(), explainer=LIVE)
         views.follow(broker)
         views.start()
         try:

@@ -27,7 +27,6 @@ from broker.commands import watch
 from broker.commands.crds.install import install
 from broker.commands.explain.advice import advice
 from broker.commands.explain.reading import read
-from broker.commands.explain.situation import Situation
 from broker.controllers.launch.published import PublishedShortages
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of
@@ -37,6 +36,7 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.errors import Unavailable
 from broker.oncall.journal import dump
+from broker.oncall.situation import Situation
 from broker.text import format_time
 from local.in_process import InProcessTransport
 from local.kube import ApiServer, Cluster

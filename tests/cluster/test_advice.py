@@ -22,7 +22,7 @@ def test_days_of_a_full_reservation_advise_more_slots(stack: Stack, tmp_path: Pa
     stack.node_class(id_=odcr, zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
+    views = OnCallViews(SETTINGS, stack.client, clock=stack.clock, explainer=LIVE)
     views.follow(broker)
     views.start()
 
@@ -65,7 +65,7 @@ def test_a_new_term_of_leadership_begins_with_a_full_sample(stack: Stack) -> Non
     stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
+    views = OnCallViews(SETTINGS, stack.client, clock=stack.clock, explainer=LIVE)
     views.follow(broker)
     views.start()
 
@@ -94,7 +94,7 @@ def test_a_fault_of_the_counts_stops_no_launch_and_no_other_record(
     stack.node_class(id_=stack.aws.odcr(count=1), zones=(A,))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=stack.clock, explainer=LIVE)
+    views = OnCallViews(SETTINGS, stack.client, clock=stack.clock, explainer=LIVE)
     views.follow(broker)
     views.start()
     try:

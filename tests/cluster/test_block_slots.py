@@ -59,9 +59,9 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
     )
     broker = stack.broker
     assert broker is not None and stack.current is not None
-    shown = details(broker, stack.clock.now()).pod(key)
+    shown = details(broker).pod(key)
     assert shown is not None and shown["placed"][0]["until"] == drain
-    (slots,) = live_state(broker, stack.current, stack.clock.now()).slots
+    (slots,) = live_state(broker).slots
     (mark,) = slots.marks
     assert mark.use == "own" and mark.user is not None
     assert (mark.user.claim, mark.user.until) == (claim.name, end - minutes * MINUTE)
@@ -75,7 +75,7 @@ def test_block_that_has_not_begun_has_no_slot_of_another_account(stack: Stack, s
     broker = stack.start()
     stack.polls(2)
     assert stack.current is not None
-    rows = live_state(broker, stack.current, stack.clock.now()).slots
+    rows = live_state(broker).slots
     assert [(row.id, row.state, row.marks) for row in rows] == (
         [(block, "scheduled", ())] if state == "scheduled" else []
     )

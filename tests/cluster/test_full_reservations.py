@@ -21,7 +21,7 @@ INSISTS: dict[str, Any] = {names.CAPACITY_TYPE: RESERVED}
 
 def on_page(stack: Stack) -> list[FullReservations]:
     assert stack.broker is not None and stack.current is not None
-    return live_state(stack.broker, stack.current, stack.clock.now()).full
+    return live_state(stack.broker).full
 
 
 def by_command(stack: Stack) -> Explanation:

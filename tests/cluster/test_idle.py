@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.app import Broker
+from broker.kube.client import Client
 from broker.oncall.metrics import REGISTRY
 from broker.webpage.live import live_state
 from tests.cluster.account import ACCOUNT, A
@@ -95,10 +97,19 @@ def test_idle_cost_leaves_out_capacity_that_this_account_does_not_pay_by_the_hou
         cost_per_hour = stack.get(OnDemandCapacityReservation, odcr).status.idle_cost_per_hour
         assert cost_per_hour == f"{cost:.2f}"
     assert stack.current is not None
-    page = live_state(broker, stack.current, stack.clock.now())
+    page = live_state(broker)
     costs = {view.odcr.id: round(view.cost or 0, 2) for view in page.odcrs}
     assert costs == {
         own: round(2 * price, 2),
         block: 0.0,
         shared: 0.0,
     }
+
+
+@pytest.mark.covers("ONC-01")
+def test_dollars_outside_of_reservations_are_unknown_before_ec2_listed_the_instances(stack: Stack) -> None:
+    stack.aws.odcr(count=1)
+    term = Broker(Client(stack.tap), stack.provider(), stack.settings, clock=stack.clock)
+    assert live_state(term).outside is None
+    broker = stack.start()
+    stack.until(lambda: live_state(broker).outside == 0.0, "nothing runs outside of the reservation")

@@ -28,7 +28,7 @@ def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stac
     broker = stack.start()
     assert stack.current is not None
     settings = replace(SETTINGS, web=True, web_port=0)
-    views = OnCallViews(settings, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
+    views = OnCallViews(settings, stack.client, clock=SystemClock(), explainer=LIVE)
     views.follow(broker)
     views.start()
     try:

@@ -197,11 +197,11 @@ def test_status_page_and_commands_agree_that_a_kept_slot_is_free_for_no_other(
     assert stack.aws.free(odcr) == 1
     stack.stop()  # its caches stay as they are
     now = stack.clock.now()
-    page, seen = live_state(broker, stack.provider(), now), read(stack.client, now)
+    page, seen = live_state(broker), read(stack.client, now)
     assert [slot.use for row in page.slots for slot in row.marks] == [mark]
     assert not [*idle_matches(page.waiters, page.idle_slots)] and not seen.matches
     claim = stack.get(NodeClaim, ours)
-    shown, command = LIVE.claim(broker, ours, now), forecaster(stack, now).of(claim)
+    shown, command = LIVE.claim(broker, ours), forecaster(stack, now).of(claim)
     assert shown is not None and command is not None
     assert full in shown["decision"] and shown["decision"] == command.decision
     planned = rows([*seen.classes, claim], stack.provider(), now=now, dry_run=dry_run(stack))[0]

@@ -24,7 +24,7 @@ def test_a_zone_that_refused_lately_comes_after_an_equal_one(stack: Stack) -> No
     stack.node_class(zones=(A, B))
     broker = stack.start()
     assert stack.current is not None
-    views = OnCallViews(SETTINGS, stack.current, stack.client, clock=SystemClock(), explainer=LIVE)
+    views = OnCallViews(SETTINGS, stack.client, clock=SystemClock(), explainer=LIVE)
     now = SystemClock().now()
     pools = {zone: replace(OTHER, instance_type="m5.large", zone=zone) for zone in (A, B)}
     fill(

@@ -414,8 +414,8 @@ def test_explain_and_the_page_have_the_same_values_from_the_first_minute(stack: 
     assert (row.claim, row.reservation) == ("r-0", odcr)
     assert row.next_at is not None and row.next.startswith("rebooted")
     assert row.next_at > now
-    broker, provider = stack.broker, stack.current
-    stack.until(lambda: live_state(broker, provider, now).broken == [row], "the page has the same")
+    broker = stack.broker
+    stack.until(lambda: live_state(broker).broken == [row], "the page has the same")
     explanation = explain(situation)
     assert explanation.headline.startswith("1 node is broken; ")
     console = Console(width=100, file=io.StringIO(), highlight=False)

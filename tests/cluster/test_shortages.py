@@ -96,7 +96,7 @@ def test_every_reader_names_the_first_refusal_also_after_a_restart(stack: Stack)
         assert now.since == first.since
     assert claims.shortages(explained(stack))[0]["since"] == row["since"]
     assert stack.broker is not None and stack.current is not None
-    live = live_state(stack.broker, stack.current, stack.clock.now())
+    live = live_state(stack.broker)
     (shown,) = live.shortages
     (alert,) = (a for a in firing_alerts(live, cluster="blue") if "Shortage" in a.labels["alertname"])
     labels = {"kind": "pool", "scope": POOL, "class": "capacity", "code": CODE}
@@ -122,7 +122,7 @@ def test_page_and_explain_show_the_same_idle_slots_for_what_waits(stack: Stack) 
 
     def on_page() -> list[str]:
         assert stack.current is not None
-        live = live_state(broker, stack.current, stack.clock.now())
+        live = live_state(broker)
         return [match.text for match in idle_matches(live.waiters, live.idle_slots)]
 
     def in_explain() -> list[str]:

@@ -38,7 +38,7 @@ SHORT = "InsufficientInstanceCapacity"
 
 def live(stack: Stack) -> LiveState:
     assert stack.broker is not None and stack.current is not None
-    return live_state(stack.broker, stack.current, stack.clock.now())
+    return live_state(stack.broker)
 
 
 def by_command(stack: Stack) -> list[WaitingPod]:

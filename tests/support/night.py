@@ -22,10 +22,10 @@ from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from broker.commands.crds.install import install
 from broker.commands.explain.reading import read
-from broker.commands.explain.situation import Situation
 from broker.controllers.launch.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump
+from broker.oncall.situation import Situation
 from broker.text import decode_time, format_time
 from local.in_process import InProcessTransport
 from local.kube import Cluster

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
 
-from broker.apis import names
-from broker.app import Broker
-from broker.capacity.inventory import Inventory
-from broker.capacity.shortages import Shortages
-from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot
 from broker.history.demand import UseLevel, pulse
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
-from broker.oncall.slot_marks import SlotRow, slot_rows
-from broker.placement.holds_ledger import HoldLedger
+from broker.oncall.situation import Situation
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.spec import reserved_of
-from broker.webpage.live import LiveState, live_state
+from broker.webpage.live import LiveState, shown_state
 from local.kube import Cluster
 from providers.aws.prices import PRICES
-from providers.base import AccountFacts
-from providers.model import Odcr
+from providers.model import InstanceType, Odcr
 from tests.support.night import CLAIMS, FULL, P5, ago, attempts, cluster, situation
 from tests.unit.webpage.world import NOW, page
 
 
 def live(seen: Situation) -> LiveState:
-    """The page's state, from the objects that the commands read."""
-    return caches(seen)()
-
-
-def caches(seen: Situation) -> Callable[[], LiveState]:
-    """Reads the page's state from caches with these objects."""
-
-    def cache(rows: Any) -> SimpleNamespace:
-        return SimpleNamespace(cache=SimpleNamespace(list=lambda: [*rows]))
-
+    """The page's state, from the objects that the commands read and EC2's reservations of the mirrors."""
+    prices = PRICES["us-east-1"]
     odcrs = {
         mirror.name: Odcr(
             id=mirror.name,
@@ -52,43 +36,20 @@ def caches(seen: Situation) -> Callable[[], LiveState]:
         )
         for mirror in seen.mirrors
     }
+    types = {
+        name: InstanceType(name=name, vcpus=0, memory_mib=0, on_demand_price=prices.get(name))
+        for name in {odcr.instance_type for odcr in odcrs.values()}
+    }
     snapshot = Snapshot(
         version=1,
         reservations={reserved_of(reservation): reservation for reservation in seen.reservations},
         odcrs=OdcrSnapshot(ownership=Ownership(owner=seen.slot_owners)),
         namespaces=seen.namespaces,
     )
-    inventory = Inventory(odcrs=odcrs, described=ago(0.2))
-    broker: Any = SimpleNamespace(
-        inventory=SimpleNamespace(snapshot=lambda: inventory, unreadable=None),
-        read=SimpleNamespace(
-            claims=cache(seen.claims),
-            classes=cache(seen.classes),
-            pools=cache(seen.pools),
-            pods=cache(seen.pods),
-            nodes=cache(seen.nodes),
-        ),
-        mirrors=cache(seen.mirrors).cache,
-        reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache(seen.namespaces)),
-        launcher=SimpleNamespace(shortages=Shortages({s.scope: s for s in seen.shortages})),
-        occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
-        caches=SimpleNamespace(owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER),
-        waiting_pods=lambda: seen.waiting_pods,
-        slot_rows=lambda: slots(seen),
-        types=dict,
-        node_prices=lambda: seen.price_of,
-        instances=SimpleNamespace(listing=()),
-        outside_cost=lambda: {("p5.48xlarge", "us-east-1a"): 55.04},
+    inventory = replace(seen.inventory, odcrs=odcrs, described=ago(0.2))
+    return shown_state(
+        replace(seen, inventory=inventory, types=types), snapshot, account="123456789012", outside=55.04
     )
-    provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
-    return lambda: live_state(cast(Broker, broker), cast(AccountFacts, provider), NOW)
-
-
-def slots(seen: Situation) -> list[SlotRow]:
-    """The picture's rows."""
-    broken = {node.claim for node in seen.broken}
-    prices = PRICES["us-east-1"]
-    return slot_rows(seen.slot_uses.values(), broken=broken, price=lambda use: prices.get(use.type))
 
 
 def history() -> HistoryStore:

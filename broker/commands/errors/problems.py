@@ -20,11 +20,11 @@ from broker.capacity.forecast import WINDOW, forecasts
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.errors.stored_history import opened
 from broker.commands.explain.event_facts import concerned, happened
-from broker.commands.explain.situation import Situation
 from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.oncall.journal import attempt_id
+from broker.oncall.situation import Situation
 from broker.option_rules import wrong
 from broker.options import BadOptions
 from broker.text import InvalidText, counted, decode_duration, format_time, plain

@@ -13,9 +13,9 @@ from broker.capacity.entitlement import NO_QUOTA, out_of_quota
 from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
-from broker.commands.explain.situation import Situation, draw_rights
 from broker.oncall.idle_matches import explain_owner
 from broker.oncall.journal import repeated
+from broker.oncall.situation import Situation
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import CLASS_GONE, KARPENTERS, own_requirements
 from broker.oncall.waiting_pods import WaitingPod, grouped
@@ -116,7 +116,7 @@ def _excluded(situation: Situation) -> Iterator[tuple[str, str]]:
 def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims and pods of an owner that wait while its slots are lent, and by which rule slots come back."""
     whole = situation.whole or situation
-    rights = draw_rights(situation)
+    rights = situation.rights
     for owner in situation.reservations:
         reserved, ids = reserved_of(owner), {cloud.id for cloud in owner.status.cloud_reservations}
         borrowers = [

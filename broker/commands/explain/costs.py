@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.commands.explain.situation import Situation
+from broker.oncall.situation import Situation
 from broker.placement.node_prices import Price, total
 
 
@@ -31,7 +31,7 @@ def costs(situation: Situation) -> Iterator[dict[str, Any]]:
         kind = claim.labels.get(names.CAPACITY_TYPE, "")
         if claim.status.provider_id and kind == "on-demand":
             outside.setdefault(claim.labels.get(names.INSTANCE_TYPE, ""), []).append(claim)
-    rows = [_outside(type_, claims, situation.price_of) for type_, claims in outside.items()]
+    rows = [_outside(type_, claims, situation.price) for type_, claims in outside.items()]
     yield from sorted((*idle, *rows), key=lambda row: (-(row["usd_hour"] or 0), row["what"]))
 
 

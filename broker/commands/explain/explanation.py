@@ -23,13 +23,14 @@ from broker.commands.explain.advice import advice
 from broker.commands.explain.costs import costs
 from broker.commands.explain.event_facts import event_rows
 from broker.commands.explain.shown_rows import full_of, full_row, relative, shown_rows, situation_pools
-from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.explain.slot_rows import slot_state, users_of_slots
 from broker.commands.output import age, shortage_row
 from broker.oncall.broken import BrokenNode
+from broker.oncall.situation import Situation
 from broker.oncall.state import launch_state
 from broker.oncall.waiters import created
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
+from broker.reservations.spec import Reservation
 from broker.text import counted, format_time, with_unpriced
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them

@@ -22,10 +22,10 @@ from broker.commands.explain.decision import unplanned
 from broker.commands.explain.options import ClaimForecast, forecast_planned, tried_again
 from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.reading import with_events
-from broker.commands.explain.situation import Situation
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
+from broker.oncall.situation import Situation
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
 from broker.placement.claims import BadClaim, in_gangs, planned, waiting_since
@@ -97,29 +97,9 @@ class LiveForecaster:
         )
 
 
-def situation(broker: Broker, now: datetime) -> Situation:
-    """The cluster as the broker's caches have it, without events."""
-    return Situation(
-        now=now,
-        claims=broker.read.claims.cache.list(),
-        pods=broker.read.pods.cache.list(),
-        pools=broker.read.pools.cache.list(),
-        nodes=broker.read.nodes.cache.list(),
-        classes=broker.read.classes.cache.list(),
-        reservations=[*broker.reads.snapshot().reservations.values()],
-        namespaces=broker.reads.namespaces.cache.list(),
-        mirrors=broker.mirrors.list(),
-        price=broker.node_prices(),
-        shortages=sorted(broker.launcher.shortages.lasting(now), key=lambda shortage: shortage.since),
-        types=broker.types(),
-        promises=broker.inventory.snapshot(),
-        reports=broker.pod_reports(),
-    )
-
-
-def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
+def beside(broker: Broker, pod: Pod) -> Situation:
     """The part of the cluster that a pod with a node shows: the node, its claim, slot and pods."""
-    node, known = pod.spec.node_name, situation(broker, now)
+    node, known = pod.spec.node_name, broker.situation()
     on_node = [claim for claim in known.claims if node and claim.status.node_name == node]
     slots = {occupied_odcr(claim) for claim in on_node}
     return replace(
@@ -131,15 +111,14 @@ def beside(broker: Broker, pod: Pod, now: datetime) -> Situation:
     )
 
 
-def explain_claim(broker: Broker, name: str, now: datetime) -> dict[str, Any] | None:
+def explain_claim(broker: Broker, name: str) -> dict[str, Any] | None:
     """The document of `explain claim`; None without such a claim."""
     claim = broker.read.claims.cache.find(name)
     if claim is None:
         return None
-    forecast = LiveForecaster(broker=broker, now=now).of(claim)
-    return claims.document(
-        claim, forecast, pods=broker.read.pods.cache.list(), usd_hour=broker.node_prices()(claim)
-    )
+    known = broker.situation()
+    forecast = LiveForecaster(broker=broker, now=known.now).of(claim)
+    return claims.document(claim, forecast, pods=known.pods, usd_hour=known.price(claim))
 
 
 def _with_events_of(broker: Broker, pod: Pod, known: Situation) -> Situation:
@@ -162,15 +141,15 @@ def _events_of_period(client: Client, namespace: str, name: str, uid: str, _peri
     return [Event.decode(item) for item in items]
 
 
-def explain_pod(broker: Broker, key: str, now: datetime) -> dict[str, Any] | None:
+def explain_pod(broker: Broker, key: str) -> dict[str, Any] | None:
     """The document of `explain pod`; None without such a pod."""
     pod: Pod | None = broker.read.pods.cache.find(key)
     if pod is None:
         return None
-    known = situation(broker, now) if waits(pod) else beside(broker, pod, now)
+    known = broker.situation() if waits(pod) else beside(broker, pod)
     explainer = PodExplainer(
         situation=_with_events_of(broker, pod, known),
-        forecaster=LiveForecaster(broker=broker, now=now),
+        forecaster=LiveForecaster(broker=broker, now=known.now),
     )
     return explainer.page(pod).document()
 

@@ -10,10 +10,10 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.event_facts import concerned, event_rows
 from broker.commands.explain.explanation import Explanation
-from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import end_of
 from broker.commands.output import age
 from broker.oncall.broken import BrokenNode
+from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse, holder, leaving, workloads_on
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
@@ -52,7 +52,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     slot = occupied_odcr(claim)
     use = situation.slot_uses.get(slot)
     pods = workloads_on(claim, situation.pods)
-    user = holder(claim, pods, draw_rights(situation).of_claim, use)
+    user = holder(claim, pods, situation.rights.of_claim, use)
     type_, zone = claim.labels.get(names.INSTANCE_TYPE, ""), claim.labels.get(names.ZONE, "")
     kind = claim.labels.get(names.CAPACITY_TYPE, "")
     owned = f" of {use.owner}" if use is not None and use.owner else ""
@@ -67,7 +67,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
         "owner": use.owner if use is not None else "",
         "draws_from": user.owner,
         "pods": [pod.key for pod in pods],
-        "usd_hour": situation.price_of(claim),
+        "usd_hour": situation.price(claim),
         "since": user.since and format_time(user.since),
         "where": f"{claim.name}\n{type_} in {zone}",
         "slot": f"{slot or 'outside reservations'}{owned}\n{kind}".rstrip(),

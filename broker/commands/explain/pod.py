@@ -24,12 +24,12 @@ from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
-from broker.commands.explain.situation import Situation, draw_rights
 from broker.commands.explain.slot_rows import slot_rows
 from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
 from broker.controllers.provisioning.claims import total_requests
 from broker.controllers.provisioning.from_pool import pool_claim
+from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
@@ -130,7 +130,7 @@ class PodExplainer:
         classes = {item.name for item in self.situation.classes}
         if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
             return None
-        planned = probes(pod, chosen.pool, draw_rights(self.situation))
+        planned = probes(pod, chosen.pool, self.situation.rights)
         return any_of([self.forecaster.among(item, [*self.situation.claims, item]) for item in planned])
 
 

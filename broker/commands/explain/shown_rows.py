@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from broker.capacity.entitlement import RESERVATION_FULL
-from broker.commands.explain.situation import Situation
 from broker.commands.output import age
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
-from broker.oncall.short_pools import ShortageRow, short_pools, shortage_row, told
+from broker.oncall.short_pools import ShortageRow, short_pools, told
+from broker.oncall.situation import Situation
 from broker.text import abridged, decode_time, format_time, plain
 
 Row = Mapping[str, Any]
@@ -45,13 +45,7 @@ def shown_rows(
 
 def situation_pools(situation: Situation) -> list[ShortageRow]:
     """The short pools of the situation."""
-    whole = situation.whole or situation
-    places = {
-        mirror.name: (type_, zone, f"reserved:{type_}:{zone}:{mirror.name}")
-        for mirror in whole.mirrors
-        if (type_ := mirror.status.type) and (zone := mirror.status.zone)
-    }
-    return short_pools(shortage_row(shortage, places) for shortage in situation.shortages)
+    return short_pools(situation.shortage_rows)
 
 
 def full_of(situation: Situation) -> list[FullReservations]:

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.meta import Object
-from broker.commands.explain.situation import Reservation, Situation
 from broker.commands.output import age
+from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.reservations.spec import Reservation
 from broker.text import abridged, counted, format_time
 
 MOST_CLASSES: Final = 3

@@ -10,11 +10,11 @@ from broker.apis.core import Pod
 from broker.apis.meta import Kind
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.pod import PodExplainer
-from broker.commands.explain.situation import Situation
 from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.situation import Situation
 from broker.oncall.waiters import owner_of, pod_command, waits
 from broker.oncall.waiting_pods import WaitingGroup, grouped
 from broker.oncall.workload_kinds import WORKLOADS

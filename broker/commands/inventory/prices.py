@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
 from broker.placement.node_prices import Described, Price, node_price
 
 
 def shipped_price(reservations: Mapping[str, Described]) -> Price:
     """Prices of nodes and claims by that table: of Linux on shared tenancy in us-east-1, and no others."""
-    from providers.aws.prices import shipped_types
 
-    return partial(node_price, shipped_types(), reservations, {})
+    def price(node: NodeClaim | Node) -> float | None:
+        from providers.aws.prices import shipped_types
+
+        return node_price(shipped_types(), reservations, {}, node)
+
+    return price
 
 
 def shown_price(capacity_type: str, usd_hours: Iterable[float | None]) -> str:

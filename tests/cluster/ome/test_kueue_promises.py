@@ -172,7 +172,7 @@ def test_flavor_renamed_under_a_workload_admits_nothing_more_until_it_fits(
     assert broker is not None and provider is not None
 
     def shown() -> ReservationRow:
-        (row,) = live_state(broker, provider, stack.clock.now()).reservations
+        (row,) = live_state(broker).reservations
         return row
 
     stack.until(

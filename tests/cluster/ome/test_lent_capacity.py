@@ -46,7 +46,7 @@ def test_lent_capacity_belongs_to_its_reservation_until_it_returns(stack: Stack)
     assert (shown["lent_text"], inventory.columns([row])["lent_text"]) == (f"2 to {spare}", "LENT")
     broker = stack.broker
     assert broker is not None
-    page = {view.odcr.id: view.odcr for view in live_state(broker, provider, stack.clock.now()).odcrs}
+    page = {view.odcr.id: view.odcr for view in live_state(broker).odcrs}
     assert (page[id_].lent, page[id_].lent_to, page[spare].source_id) == (2, spare, id_)
     (entry,) = stack.until(
         lambda: [c for c in reservation_status(stack)["cloudReservations"] if c.get("lent")],

@@ -8,8 +8,8 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain import claims
+from broker.commands.explain.parts import of_reservation
 from broker.commands.explain.reading import read
-from broker.commands.explain.situation import of_reservation
 from broker.commands.explain.slot_rows import users_of_slots
 from broker.webpage.lending import loans
 from broker.webpage.live import live_state
@@ -82,7 +82,7 @@ def test_every_page_names_the_reservation_of_an_instance_that_ec2_does_not_show(
     node = stack.until(lambda: stack.get(NodeClaim, "c-0").status.node_name, "the node joins")
     stack.pod("runs", node=node)
     now = stack.clock.now()
-    page = details(broker, now)
+    page = details(broker)
     stack.until(lambda: page.pod("default/runs") and page.nodes(), "the page has the pod and its node")
     assert names.RESERVATION_ID not in {**stack.get(Node, node).labels, **stack.get(NodeClaim, "c-0").labels}
 
@@ -103,7 +103,7 @@ def test_every_page_names_the_reservation_of_an_instance_that_ec2_does_not_show(
     assert page.pod("default/runs") == pod
     assert (node_row.reservation, node_row.owner) == (odcr, OWNER)
     assert pod_row.reservation == claim_page["reservation"] == odcr
-    (row,) = live_state(broker, stack.provider(), now).claims
+    (row,) = live_state(broker).claims
     assert row.reservation == odcr
     shown = claims.headline(stack.get(NodeClaim, "c-0"), pods=[], usd_hour=None)
     assert f"  in {odcr}, price unknown" in shown

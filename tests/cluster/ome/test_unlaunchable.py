@@ -44,7 +44,7 @@ def test_slot_of_an_unlaunchable_ultraserver_is_no_capacity_until_ec2_launches_i
 
     def between() -> str:
         assert stack.current is not None
-        live = live_state(broker, stack.current, stack.clock.now())
+        live = live_state(broker)
         return "; ".join(match.text for match in idle_matches(live.waiters, live.idle_slots))
 
     stack.until(lambda: "is unlaunchable" in between(), "the page names what stands between", step=1.0)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.commands.explain.explanation import explain
-from broker.commands.explain.situation import Situation
+from broker.oncall.situation import Situation
 from broker.text import format_time
 
 NOW = datetime(2026, 11, 28, 8, 0, tzinfo=UTC)

@@ -15,8 +15,9 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.commands.explain.explanation import explain
-from broker.commands.explain.situation import Situation, of_class, of_reservation
+from broker.commands.explain.parts import of_class, of_reservation
 from broker.oncall.pod_reports import PodReport
+from broker.oncall.situation import Situation
 
 NOW = datetime(2026, 11, 26, 3, 0, tzinfo=UTC)
 A, B, P5 = "us-east-1a", "us-east-1b", "p5.48xlarge"

@@ -14,9 +14,11 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.successors import HOLD
 from broker.commands.explain.explanation import explain
-from broker.commands.explain.situation import Situation
+from broker.controllers.left_slots import slots_of_claims
 from broker.oncall import idle_matches as module
 from broker.oncall.pod_reports import PodReport
+from broker.oncall.situation import Situation
+from broker.oncall.state import is_brokers
 from broker.text import format_time
 from providers.model import Gpu, InstanceType
 
@@ -40,7 +42,8 @@ def of_deployment(name: str, **spec: Any) -> Pod:
 
 
 def do(**objects: Any) -> list[tuple[str, str]]:
-    given = {"mirrors": [mirror()], "types": TYPES, **objects}
+    kept = slots_of_claims(objects.get("claims", ()), NOW, owns=is_brokers)
+    given = {"mirrors": [mirror()], "types": TYPES, "inventory": kept, **objects}
     return [(r["command"], r["why"]) for r in explain(Situation(now=NOW, **given)).parts["do"]]
 
 

@@ -13,10 +13,13 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.capacity.inventory import Inventory
+from broker.commands.explain.event_facts import KARPENTER
 from broker.commands.explain.explanation import explain
-from broker.commands.explain.situation import Situation, of_reservation
+from broker.commands.explain.parts import of_reservation
+from broker.commands.explain.reading import with_events
 from broker.commands.explain.slot_rows import slot_rows
 from broker.oncall.pod_reports import PodReport
+from broker.oncall.situation import Situation
 from providers.model import Gpu, InstanceType
 from providers.names import MANAGER
 
@@ -37,29 +40,36 @@ def event(reason: str, message: str, at: str) -> Event:
     )
 
 
+def of_karpenter(event: Event) -> Event:
+    return Event.decode(event.wire() | {"reportingComponent": KARPENTER})
+
+
 FAILED = event("FailedScheduling", "Failed to schedule pod, cr-1 is full", "10")
 NOMINATED = event("Nominated", "Pod should schedule on: node/n-1", "20")
 
 
 @pytest.mark.covers("ONC-02")
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("events", "reports", "message"),
     [
-        ({"events": [FAILED]}, "cr-1 is full"),
-        ({"events": [FAILED, NOMINATED]}, "no node"),
-        ({"karpenter_events": [FAILED, NOMINATED]}, "no node"),
-        ({"events": [FAILED], "reports": {"train": PodReport("cr-2 is full")}}, "cr-2 is full"),
+        ([FAILED], {}, "cr-1 is full"),
+        ([FAILED, NOMINATED], {}, "no node"),
+        ([of_karpenter(FAILED), of_karpenter(NOMINATED)], {}, "no node"),
+        ([FAILED], {"train": PodReport("cr-2 is full")}, "cr-2 is full"),
     ],
 )
-def test_reason_that_a_launcher_took_back_is_shown_no_more(more: dict[str, Any], message: str) -> None:
+def test_reason_that_a_launcher_took_back_is_shown_no_more(
+    events: list[Event], reports: dict[str, PodReport], message: str
+) -> None:
     """By its later events, and by the broker's published reports before its events."""
-    (row,) = Situation(now=NOW, pods=[pod()], pools=[pool()], **more).waiting_pods
+    known = Situation(now=NOW, pods=[pod()], pools=[pool()], reports=reports)
+    (row,) = with_events(known, events).waiting_pods
     assert row.message == message
 
 
 @pytest.mark.covers("ONC-02")
 def test_report_on_a_node_pool_that_is_gone_holds_no_more() -> None:
-    (row,) = Situation(now=NOW, pods=[pod()], events=[FAILED]).waiting_pods
+    (row,) = with_events(Situation(now=NOW, pods=[pod()]), [FAILED]).waiting_pods
     assert (row.reason, row.message) == ("NoNodePool", "the cluster has no NodePool; no node")
 
 
@@ -196,7 +206,7 @@ def test_slot_that_a_claim_took_since_the_last_count_is_not_offered() -> None:
 @pytest.mark.covers("FUL-04")
 def test_slot_that_is_kept_for_a_successor_is_not_called_free() -> None:
     promises = Inventory(kept={"uid-next": "cr-1"})
-    around = Situation(now=NOW, pods=[pod()], pools=[pool()], mirrors=[mirror(free=1)], promises=promises)
+    around = Situation(now=NOW, pods=[pod()], pools=[pool()], mirrors=[mirror(free=1)], inventory=promises)
     use = around.slot_uses["cr-1"]
     assert "): 0 of 4 free, 1 kept for certain claims, held by 3 instances of no claim" in use.summary
     assert [row["holder"] for row in slot_rows(use, NOW)] == [

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome import CapacityReservation
-from broker.app import Broker
 from broker.capacity.inventory import Inventory
-from broker.capacity.shortages import Shortages
 from broker.controllers.snapshot import Snapshot
-from broker.placement.holds_ledger import HoldLedger
+from broker.oncall.situation import Situation
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
-from broker.webpage.live import LiveState, live_state
-from providers.base import AccountFacts
+from broker.webpage.live import LiveState, shown_state
 from tests.unit.capacity.builders import NOW, odcr
 
 BEFORE, NOW_OWNER = ReservationKey("team", "before"), ReservationKey("team", "now")
@@ -29,30 +23,10 @@ def reservation(reserved: ReservationKey, *odcrs: str) -> CapacityReservation:
     return CapacityReservation.decode({"metadata": metadata, "status": {"cloudReservations": held}})
 
 
-def state(snapshot: Snapshot, *claims: NodeClaim, listing: object = None) -> LiveState:
-    def cache(*objects: object) -> SimpleNamespace:
-        return SimpleNamespace(cache=SimpleNamespace(list=lambda: list(objects)))
-
+def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
     inventory = Inventory(odcrs={"cr-1": odcr("cr-1")}, described=NOW)
-    broker: Any = SimpleNamespace(
-        inventory=SimpleNamespace(snapshot=lambda: inventory, unreadable=None),
-        read=SimpleNamespace(
-            claims=cache(*claims), classes=cache(), pools=cache(), pods=cache(), nodes=cache()
-        ),
-        mirrors=cache().cache,
-        reads=SimpleNamespace(snapshot=lambda: snapshot, namespaces=cache()),
-        launcher=SimpleNamespace(shortages=Shortages()),
-        occupancy=SimpleNamespace(ledger=lambda _: HoldLedger()),
-        caches=SimpleNamespace(owns=lambda _: True),
-        waiting_pods=list,
-        slot_rows=list,
-        types=dict,
-        node_prices=lambda: lambda _: None,
-        instances=SimpleNamespace(listing=listing),
-        outside_cost=lambda: {("m5.large", "us-east-1a"): 0.1, ("p5.48xlarge", "us-east-1b"): 55.0},
-    )
-    provider: Any = SimpleNamespace(account_id=lambda: "123456789012")
-    return live_state(cast(Broker, broker), cast(AccountFacts, provider), NOW)
+    owners = snapshot.odcrs.owned.owner
+    return shown_state(Situation(now=NOW, claims=claims, owners=owners, inventory=inventory), snapshot)
 
 
 def test_every_view_has_the_owner_of_the_last_pass() -> None:
@@ -68,9 +42,3 @@ def test_every_view_has_the_owner_of_the_last_pass() -> None:
     assert [(view.owner, view.owned) for view in live.odcrs] == [("team/now", True)]
     assert {row.key: row.odcrs for row in live.reservations} == {"team/before": (), "team/now": ("cr-1",)}
     assert [loan.owner for loan in live.loans] == ["team/now"]
-
-
-def test_dollars_outside_of_reservations_are_unknown_before_ec2_listed_the_instances() -> None:
-    nothing = Snapshot(version=1, reservations={}, odcrs=OdcrSnapshot(ownership=Ownership()))
-    assert state(nothing).outside is None
-    assert state(nothing, listing=object()).outside == 55.1
