@@ -2,7 +2,8 @@
 
 Conditions: Launched is Unknown, with one reason for each class of refusal; it is never False, since the claim
 keeps waiting. CapacityReservation is LimitExceeded while reservations cannot serve, and Available after the
-next launch into one. While the class names none that can serve, it has the reason of the first.
+next launch into one. While the class names none that can serve, it has the reason of the first. Once no slot
+is short any more, a claim that still waits has the reason that is left, so that no old one stands.
 """
 
 from __future__ import annotations
@@ -94,6 +95,19 @@ def reservations_full(skipped: Iterable[Skipped]) -> bool:
     return any(skip.pool.reserved and _full(skip.reason, skip.class_) for skip in skipped)
 
 
+def _reservations_now(
+    claim: NodeClaim, reason: str, message: str, skipped: Sequence[Skipped]
+) -> list[ConditionUpdate]:
+    """The condition of a claim that waits without an attempt: it changes with what is short, if it exists."""
+    if reservations_full(skipped):
+        reason = LIMIT_EXCEEDED
+    elif condition(claim.status.conditions, names.CAPACITY_RESERVATION) is None:
+        return []
+    elif first := next((skip for skip in skipped if skip.pool.reserved), None):
+        reason, message = first.reason, first.message
+    return [ConditionUpdate(type=names.CAPACITY_RESERVATION, status="False", reason=reason, message=message)]
+
+
 def _full(reason: str, class_: ErrorClass | None) -> bool:
     return reason in FULL and (class_ is None or _shows_full(class_))
 
@@ -136,13 +150,7 @@ class Reporter:
         attempts = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
-        limits = self.limits(attempts)
-        if not limits and reservations_full(skipped):
-            limits = [
-                ConditionUpdate(
-                    type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message
-                )
-            ]
+        limits = self.limits(attempts) or _reservations_now(claim, reason, message, list(skipped))
         try:
             current = self._remember(claim, attempts)
             write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())

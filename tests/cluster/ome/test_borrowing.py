@@ -372,6 +372,30 @@ def test_claim_drained_for_a_cluster_does_not_return_to_the_slot_first(stack: St
     assert not terminating_claims(stack)
 
 
+@pytest.mark.covers("KRP-29", "ONC-01")
+def test_claim_that_waited_for_a_lent_slot_of_a_block_reports_that_the_block_ends(stack: Stack) -> None:
+    block = stack.aws.capacity_block(ends=timedelta(hours=3))
+    stack.aws.ec2.create_tags(Resources=[block], Tags=[{"Key": names.TAG_RESERVATION, "Value": OWNER}])
+    teams(stack, 1)
+    stack.node_class(id_=block)
+    stack.start()
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    stack.until_shown("borrower")
+    guarded(stack, "borrower")
+    claim(stack, "owner", OWNER)
+
+    def reserved(text: str) -> bool:
+        state = stack.claim_condition("owner", names.CAPACITY_RESERVATION)
+        return state is not None and text in state.message
+
+    stack.until(lambda: reserved("waits until it is given back"), "it waits for the borrower")
+    stack.advance(145 * 60)
+    stack.until(lambda: reserved(f"capacity block {block} ends"), "its condition names the end", step=1.0)
+    state = stack.claim_condition("owner", names.CAPACITY_RESERVATION)
+    assert state is not None and (state.status, state.reason) == ("False", "CapacityBlockEnding")
+
+
 @pytest.mark.both_servers
 def test_claim_that_can_no_longer_be_launched_waits_for_no_slot(stack: Stack) -> None:
     lending(stack, 1)
