@@ -24,16 +24,15 @@ from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.ome_quotas import bounds, growth
-from broker.apis.ome_rules import JudgedSpec, judge
+from broker.apis.ome_rules import JudgedSpec
 from broker.apis.reservation_spec import malformed_ids
-from broker.apis.spelling import NEAR, misspelt
+from broker.apis.spelling import misspelt
 from broker.apis.units import units, written
-from broker.capacity.types import RESOURCES
 from broker.controllers.elasticquota.reading import Quota, declarations
 from broker.quota.elastic_resolve import ElasticDeclaration, problem_of
 from broker.reservations.drawing import allowed_namespaces
 from broker.reservations.reading import malformed_id
-from broker.text import nearest
+from broker.reservations.spec import judged_spec
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 O = TypeVar("O", bound=Object)  # noqa: E741
@@ -137,25 +136,17 @@ class Rules:
         shrunk = _shrunk(new, old) if old is not None else ()
         return ReviewResult(
             problems=tuple(why for why in problems if why not in before),
-            warnings=() if same else (*judged.notes, *_misspelt_resources(new), *shrunk),
+            warnings=() if same else (*judged.notes, *shrunk),
         )
 
     def _judge(self, reservation: Reservation) -> JudgedSpec:
-        return judge(reservation.spec, default_cohort=self.default_cohort, strict=self.strict)
+        return judged_spec(reservation.spec, default_cohort=self.default_cohort, strict=self.strict)
 
     def _no_room(self, new: CapacityReservation, old: CapacityReservation | None) -> tuple[str, ...]:
         if old is not None and old.spec == new.spec:
             return ()
         limits = bounds(new.namespace, self.reads.quotas(new.namespace))
         return growth(old, new, self.reads.reservations(new.namespace), limits) if limits else ()
-
-
-def _misspelt_resources(reservation: Reservation) -> Iterator[str]:
-    """Resources that no instance type has and that resemble one of EC2: a device plugin may add them."""
-    for at, group in enumerate(reservation.spec.resource_groups):
-        for name in group.covered_resources:
-            if name not in RESOURCES and (meant := nearest(name, RESOURCES, ratio=NEAR)):
-                yield f"spec.resourceGroups[{at}]: no instance type has {name}{meant}"
 
 
 KINDS: Mapping[str, Callable[[Rules, ReviewRequest], ReviewResult]] = {

@@ -374,3 +374,18 @@ def test_misspelt_flavor_is_named_with_the_nearest_one(stack: Stack) -> None:
     stack.start(kubelets=False)
     detail = until_known(stack)["lifecycleDetail"]
     assert "no ResourceFlavor h10:" in detail and detail.endswith("; the nearest name is h100")
+
+
+@pytest.mark.covers("OME-019")
+def test_misspelt_resource_fails_the_reservation_with_the_field_and_the_remedy(stack: Stack) -> None:
+    flavors_alone(stack)
+    flavor(stack, "h100")
+    reserve(stack, quotas={"nvidia.com/gpus": "8"})
+    stack.start(kubelets=False)
+    status = until_state(stack, "Failed")
+    assert (
+        "spec.resourceGroups[0].coveredResources: no instance has 'nvidia.com/gpus': write nvidia.com/gpu"
+        in status["lifecycleDetail"]
+    )
+    reserve(stack, "shares", quotas={"nvidia.com/gpu.shared": "8"})  # as device plugins name it
+    until_state(stack, "Active", "shares")

@@ -90,13 +90,25 @@ def test_quantities_are_compared_by_value(nominal: Any, lends: str, allowed: boo
 
 
 @pytest.mark.covers("OME-014")
-@pytest.mark.parametrize("name", [GPU, "nvidia.com/gpus", "nvidia.com/mig-1g.5gb"])
-def test_misspelt_resource_is_admitted_with_a_warning(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia.com/gpus", GPU),
+        ("nvdia.com/gpu", GPU),
+        ("nvidia.com/GPU", GPU),
+        ("Memory", "memory"),
+        ("cpus", "cpu"),
+        *((name, "") for name in (GPU, "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/vgpu")),
+        *((name, "") for name in ("nvidia.com/hca", "example.com/licences", "intel.com/gpu", "tokens")),
+    ],
+)
+def test_misspelt_resource_is_refused_and_one_of_a_device_plugin_is_not(name: str, meant: str) -> None:
     quotas = {"name": "h100", "resources": [{"name": name, "nominalQuota": "8"}]}
     response = response_to(reservation("r", {"coveredResources": [name], "flavors": [quotas]}))
-    text = f"spec.resourceGroups[0]: no instance type has {name}; the nearest name is {GPU}"
-    assert response["allowed"]
-    assert response.get("warnings", []) == ([text] if name == "nvidia.com/gpus" else [])
+    assert response["allowed"] is not bool(meant)
+    if meant:
+        text = f"spec.resourceGroups[0].coveredResources: no instance has {name!r}: write {meant}"
+        assert text in response["status"]["message"]
 
 
 def all_of_the_page() -> list[Any]:
