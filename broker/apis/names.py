@@ -41,6 +41,8 @@ UNREGISTERED_TAINT: Final = "karpenter.sh/unregistered"
 DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"
 REBOOTING_TAINT: Final = "karpenter.sh/rebooting"
 DO_NOT_REPAIR: Final = "karpenter.sh/do-not-repair"
+# On a claim: whether it allows fewer values than minValues of its pool asks for.
+MIN_VALUES_RELAXED: Final = "karpenter.sh/nodeclaim-min-values-relaxed"
 # On a claim that ends: until when its drain may take.
 TERMINATION_DEADLINE: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 

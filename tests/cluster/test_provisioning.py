@@ -603,6 +603,11 @@ def test_fewer_types_than_min_values_still_make_a_machine(stack: Stack) -> None:
     stack.until(lambda: bound(stack, waiting), "the pod is bound", step=1.0)
     (claim,) = claims(stack)
     assert claim.labels[names.INSTANCE_TYPE] == "m5.xlarge"
+    assert claim.annotations[names.MIN_VALUES_RELAXED] == "true"
+    pods(stack, 1, "small", cpu="1500m")
+    stack.until(lambda: len(claims(stack)) == 2, "another claim", step=1.0)
+    (small,) = [item for item in claims(stack) if item.name != claim.name]
+    assert small.annotations[names.MIN_VALUES_RELAXED] == "false"  # it fits both types
 
 
 @pytest.mark.covers("KRP-35")

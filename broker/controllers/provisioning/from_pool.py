@@ -9,6 +9,7 @@ from broker.apis import names
 from broker.apis.hashes import pool_stamp
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.kube.conditions import owner_reference
+from broker.placement.claims import minimums
 from broker.placement.quantities import CPU
 
 MOST_TYPES: Final = 60  # in one claim, as in Karpenter (pkg/controllers/provisioning/scheduling)
@@ -30,7 +31,8 @@ def pool_claim(
     `labels` and `annotations` come before those of the template; None removes an annotation.
     """
     template = pool.spec.template
-    annotated = {**template.metadata.annotations, **pool_stamp(pool), **(annotations or {})}
+    stamp = {**pool_stamp(pool), **_relaxed(pool, requirements)}
+    annotated = {**template.metadata.annotations, **stamp, **(annotations or {})}
     return {
         "apiVersion": NodeClaim.KIND.api_version,
         "kind": NodeClaim.KIND.kind,
@@ -77,6 +79,21 @@ def listed_types(
             break
         kept.add(name)
     return [name for name in ordered if name in kept]
+
+
+def _relaxed(pool: NodePool, requirements: Sequence[Json]) -> dict[str, str]:
+    """Karpenter's annotation: whether the claim allows fewer values than minValues of its pool asks for.
+
+    Source: sigs.k8s.io/karpenter pkg/controllers/provisioning/scheduling/scheduler.go.
+    """
+    least = dict(minimums(pool.spec.template.spec.requirements))
+    allowed = dict.fromkeys(least, 0)
+    for item in requirements:
+        if (key := item["key"]) in least:
+            listed = len(item["values"]) if item["operator"] == "In" else 0
+            allowed[key] = max(allowed[key], item.get("minValues") or listed)
+    relaxed = any(allowed[key] < count for key, count in least.items())
+    return {names.MIN_VALUES_RELAXED: "true" if relaxed else "false"} if least else {}
 
 
 def _quantities(requests: Mapping[str, int]) -> dict[str, str]:
