@@ -124,8 +124,13 @@ class ClassLookups(Protocol):
     def kubelet_not_applied(self, *, family: str, kubelet: Collection[str]) -> Sequence[str]:
         """The kubelet's fields that the family's user data leaves out."""
 
-    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
-        """The instance profile to launch with: `profile` as given, or the role's, tagged with `labels`."""
+    def instance_profile(
+        self, *, role: str, profile: str, labels: Mapping[str, str], doubted: bool = False
+    ) -> str:
+        """The instance profile to launch with: `profile` as given, or the role's, tagged with `labels`.
+
+        `doubted`: a given one is looked up first.
+        """
 
     def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
         """The placement group of that name in the account, or of that id anywhere."""

@@ -44,7 +44,7 @@ class ErrorPolicy:
     marks: Marks = "nothing"  # the resource that is remembered as short
     lasts: timedelta | None = None  # a shortage outside reservations; None: it doubles
     stops: bool = False  # the claim waits until the configuration changes
-    refresh: bool = False  # EC2 is described again first
+    refresh: bool = False  # EC2 and the class are read again first
     sweep: bool = False  # unused launch templates are deleted now
     by_code: bool = False  # the reason is the error's own code
     quiet: timedelta = timedelta()  # without an event so long after the first refusal: it may end by itself
@@ -115,6 +115,7 @@ class ErrorClass(StrEnum):
     )
     PROFILE_UNKNOWN = ErrorPolicy(  # EC2 does not know the instance profile (yet)
         name="profile-unknown",
+        refresh=True,
         quiet=timedelta(minutes=2),
         reason="InstanceProfileNotReady",
         next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; "

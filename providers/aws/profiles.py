@@ -38,9 +38,16 @@ class Profiles(AwsAccount):
         self._found: TtlCache[_Key, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
         self._emptied: dict[str, str] = {}  # to be deleted, and without its role by now: name -> role
 
-    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
-        """The profile's name (or ARN, as given). `labels`: the class's tags, for a profile of a role."""
+    def instance_profile(
+        self, *, role: str, profile: str, labels: Mapping[str, str], doubted: bool = False
+    ) -> str:
+        """The profile's name (or ARN, as given). `labels`: the class's tags, for a profile of a role.
+
+        Only a doubted profile is read: a network without a way to IAM launches with a given one.
+        """
         if profile:
+            if doubted:
+                self._require(profile.rpartition("/")[2])
             return profile
         if not role:
             raise errors.misconfigured(
@@ -125,6 +132,14 @@ class Profiles(AwsAccount):
         if labels:
             self._tag(self._read(profile_name), labels)
         return profile_name
+
+    def _require(self, name: str) -> None:
+        """Raises ProviderError if IAM has no such profile, and not if IAM cannot tell."""
+        try:
+            self._read(name)
+        except ProviderError as error:
+            if error.class_ is ErrorClass.NOT_FOUND:
+                raise
 
     def _read(self, name: str) -> InstanceProfileTypeDef:
         return self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=name)["InstanceProfile"]

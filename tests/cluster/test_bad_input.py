@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from broker.kube.errors import Invalid
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, REGION, A, B, C
 from tests.cluster.karpenter import NODECLASS_FINALIZER
-from tests.cluster.objects import ON_DEMAND, RESERVED, Json
+from tests.cluster.objects import ON_DEMAND, PROFILE, RESERVED, Json
 from tests.cluster.stack import Stack
 
 UNKNOWN_ID = "cr-0123456789abcdef0"
@@ -146,23 +145,25 @@ def test_class_that_cannot_launch_stops_no_other(stack: Stack, spec: Json, reaso
     stack.until_launched("c-1")
 
 
-def test_a_class_with_an_unknown_instance_profile(stack: Stack) -> None:
-    """The profile may be new: the claim waits with EC2's own message; only a lasting refusal is an event."""
+def test_class_with_an_unknown_instance_profile_launches_nothing_until_iam_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr, instanceProfile="nobody")
     stack.start()
     stack.claim(capacity=BOTH)
-    assert "nobody" in stack.until_waiting("c-0", "InstanceProfileNotReady").message
-    assert not [event for event in stack.events("c-0") if event.type == "Warning"]
-    start = stack.clock.now()
-    event = stack.until(
-        lambda: next((e for e in stack.events("c-0") if e.type == "Warning"), None), "an event", step=5.0
-    )
-    assert event is not None and event.reason == "InstanceProfileNotReady"
-    assert "correct spec.instanceProfile" in event.message
-    assert stack.clock.now() - start >= timedelta(minutes=1)
-    assert not stack.aws.instances()
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="InstanceProfileNotFound")
+    assert "spec.instanceProfile 'nobody'" in condition.message
+    assert "create the instance profile or correct the name" in condition.message
+    assert stack.until_waiting("c-0", "InstanceProfileNotFound").message == condition.message
+    stack.until_event("gpu", "InstanceProfileNotFound", kind="EC2NodeClass")
+    for _ in range(10):
+        stack.advance(60)
+        stack.passes()
+    assert stack.calls("CreateFleet") == 1
     assert stack.aws.free(odcr) == 1
+    iam = stack.aws.client("iam")
+    iam.create_instance_profile(InstanceProfileName="nobody")
+    iam.add_role_to_instance_profile(InstanceProfileName="nobody", RoleName=PROFILE)
+    stack.until(lambda: stack.get(NodeClaim, "c-0").instance_id, "it launches", step=5.0)
 
 
 def test_a_corrected_class_launches_at_once(stack: Stack) -> None:

@@ -95,6 +95,7 @@ class NodeClassController:
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # by class, and since when
         self._resolved: dict[str, LaunchClass] = {}  # also classes that the broker may not launch from
         self._forbidden: dict[str, tuple[Written, str]] = {}  # the permission that a trial found missing
+        self._doubted: set[str] = set()  # classes of which EC2 refused something
         self._cut: dict[str, Mapping[str, Any]] = {}  # the last status, if the CRD drops some of it
 
     def limit(self, name: str, update: ConditionUpdate) -> None:
@@ -185,6 +186,7 @@ class NodeClassController:
                 self._cut.pop(name, None)
                 self._resolved.pop(name, None)
                 self._forbidden.pop(name, None)
+                self._doubted.discard(name)
             if gone is not None:
                 self._notify(name)
             return None
@@ -261,6 +263,7 @@ class NodeClassController:
 
     def doubt(self, name: str) -> None:
         """Reads a class and the reservations again, since EC2 refused something that the class names."""
+        self._doubted.add(name)
         self._around.pop(name, None)
         self._requeue(name)
         self._describe()
@@ -296,8 +299,10 @@ class NodeClassController:
         known = self._around.get(node_class.name)
         if known and known[0] == written and now < known[1]:
             return known[2], None
-        around, obstacle = read_surroundings(node_class, self._provider)
+        name = node_class.name
+        around, obstacle = read_surroundings(node_class, self._provider, doubted=name in self._doubted)
         if obstacle is None:
+            self._doubted.discard(name)
             self._around[node_class.name] = (written, now + RECHECK, around)
         return around, obstacle
 

@@ -154,11 +154,12 @@ def surroundings(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: b
 
 
 def read_surroundings(
-    node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False
+    node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False, doubted: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
     """Reads like `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
 
     Obstacles are unknown images and an unreadable instance profile. Reservations resolve without these.
+    `doubted`: EC2 refused something that the class names.
     """
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
@@ -184,7 +185,7 @@ def read_surroundings(
         around = replace(around, images=tuple(provider.images(_images(node_class))))
         if not around.images:
             raise Unresolved("AMINotFound", _selects_nothing("amiSelectorTerms", spec.ami_selector_terms))
-        profile = _instance_profile(node_class, provider, dry_run=dry_run)
+        profile = _instance_profile(node_class, provider, dry_run=dry_run, doubted=doubted)
     except (Unresolved, ProviderError) as error:
         return around, error
     return replace(around, instance_profile=profile), None
@@ -345,7 +346,9 @@ def _placement_group(node_class: EC2NodeClass, provider: ClassLookups) -> Placem
         raise Unresolved("PlacementGroupNotFound", f"spec.placementGroupSelector: {error.message}") from error
 
 
-def _instance_profile(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool) -> str:
+def _instance_profile(
+    node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool, doubted: bool
+) -> str:
     spec = node_class.spec
     if not (spec.role or spec.instance_profile):
         raise Unresolved(
@@ -354,13 +357,17 @@ def _instance_profile(node_class: EC2NodeClass, provider: ClassLookups, *, dry_r
     if dry_run and spec.role:
         return f"(of role {spec.role})"
     try:
-        return provider.instance_profile(role=spec.role, profile=spec.instance_profile, labels=spec.tags)
+        return provider.instance_profile(
+            role=spec.role, profile=spec.instance_profile, labels=spec.tags, doubted=doubted
+        )
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise
+        field, value, kind = ("spec.role", spec.role, "role")
+        if spec.instance_profile:
+            field, value, kind = ("spec.instanceProfile", spec.instance_profile, "instance profile")
         raise Unresolved(
-            PROFILE_NOT_FOUND,
-            f"spec.role {spec.role!r}: {error.message}: create the role or correct the name",
+            PROFILE_NOT_FOUND, f"{field} {value!r}: {error.message}: create the {kind} or correct the name"
         ) from error
 
 

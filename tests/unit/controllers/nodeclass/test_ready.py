@@ -61,7 +61,9 @@ class Ec2:
     def images(self, _terms: Sequence[Selector]) -> Sequence[Image]:
         return [Image(id="ami-1")]
 
-    def instance_profile(self, *, role: str, profile: str, labels: Mapping[str, str]) -> str:
+    def instance_profile(
+        self, *, role: str, profile: str, labels: Mapping[str, str], doubted: bool = False
+    ) -> str:
         return profile or role
 
 
