@@ -17,10 +17,11 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, true_condition
+from broker.placement.claims import deadline_of
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
-from broker.text import InvalidText, abridged, counted, decode_time, format_time
+from broker.text import abridged, counted, format_time
 
 MOST_NAMED: Final = 3
 DAEMON_SET: Final = "DaemonSet"
@@ -234,11 +235,7 @@ def leaving(claim: NodeClaim) -> str:
 def _end(claim: NodeClaim, pods: Sequence[Pod]) -> tuple[datetime | None, str]:
     """When the slot becomes free at the latest, and why; neither if that is not known."""
     if why := leaving(claim):
-        try:
-            deadline = decode_time(claim.annotations.get(names.TERMINATION_DEADLINE, ""))
-        except InvalidText:
-            deadline = None
-        return deadline, f"its claim {why}"
+        return deadline_of(claim), f"its claim {why}"
     ends = [_deadline(pod) for pod in pods]
     known = [end for end in ends if end is not None]
     if known and len(known) == len(ends):

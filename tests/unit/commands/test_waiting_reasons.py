@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from broker.commands.explain.reading import with_events
 from broker.commands.explain.slot_rows import slot_rows
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.situation import Situation
+from broker.text import format_time
 from providers.model import Gpu, InstanceType
 from providers.names import MANAGER
 
@@ -236,3 +238,15 @@ def test_reservation_without_its_capacity_is_not_said_to_need_nothing(reason: st
     commands = {row["command"]: row["why"] for row in explain(part, subject).parts["do"]}
     why = commands.get("kubectl describe capacityreservation -n team gpus", "")
     assert (f"ResourcesSufficient=False {reason}" in why) is advised
+
+
+@pytest.mark.covers("ONC-01")
+def test_slot_of_a_deleted_claim_is_free_by_the_end_of_its_grace_period() -> None:
+    body = launched().wire()
+    body["metadata"] |= {"deletionTimestamp": format_time(NOW)}
+    body["metadata"]["labels"][names.RESERVATION_ID] = "cr-1"
+    body["spec"] = {**body.get("spec", {}), "terminationGracePeriod": "1h"}
+    (user,) = (
+        Situation(now=NOW, claims=[NodeClaim.decode(body)], mirrors=[mirror()]).slot_uses["cr-1"].holders
+    )
+    assert (user.until, user.why) == (NOW + timedelta(hours=1), "its claim ends")
