@@ -13,25 +13,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition
-from broker.controllers.claim_status import patch, replaces
+from broker.controllers.claim_status import replaces
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.placement.claims import deadline_of
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import rules_of
 from broker.text import InvalidText, counted, decode_time, format_time
 
 RECENT: Final = timedelta(hours=1)
 _ENTRY: Final = re.compile(r"NodeClaim (\S+) at ([^\s,]+)")
-# Of a node that recovered after its replacement was started.
-RECOVERED: Final = timedelta(minutes=10)
 
 
 def recent_repairs(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> Mapping[str, datetime]:
@@ -109,23 +106,3 @@ def _known(pool: NodePool) -> dict[str, datetime]:
         except InvalidText:
             continue
     return known
-
-
-def bound_drain(client: Client, claims: Cache[NodeClaim], node: ManagedNode, now: datetime) -> None:
-    """Writes until when the drain of a broken node may take: pods that may not be evicted must not keep it in
-    its slot. Raises ApiError.
-    """
-    bound: timedelta | None = RECOVERED
-    if node.node is not None and (known := diagnose(node.node, node.claim, rules_of(node.pool), now)):
-        bound = known.drain
-    if bound is None:
-        return
-    until = now + bound
-
-    def metadata(claim: NodeClaim) -> Mapping[str, Any]:
-        before = deadline_of(claim)
-        if before is not None and before <= until:
-            return {}
-        return {"annotations": {names.TERMINATION_DEADLINE: format_time(until)}}
-
-    patch(client, claims, node.claim, metadata)
