@@ -76,9 +76,13 @@ def abridged(texts: Sequence[str], most: int) -> str:
 
 def similar(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:
     """The most similar known word; empty if none has difflib's ratio."""
+    return next(iter(all_similar(word, known, most=1, ratio=ratio)), "")
+
+
+def all_similar(word: str, known: Iterable[str], *, most: int, ratio: float = 0.6) -> list[str]:
+    """The known words that have difflib's ratio, the most similar first."""
     folded = {name.casefold(): name for name in sorted(known)}
-    near = get_close_matches(word.casefold(), folded, n=1, cutoff=ratio)
-    return folded[near[0]] if near else ""
+    return [folded[near] for near in get_close_matches(word.casefold(), folded, n=most, cutoff=ratio)]
 
 
 def nearest(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
 from broker.apis import crds
 from broker.apis.meta import Kind
 from broker.apis.pod_fields import METADATA, PRESERVE, WORKLOADS, Schema
+from broker.text import similar
 
 CLOSE: Final = 0.8  # of difflib's ratio; cpuCFSQuotaPeriod is farther from cpuCFSQuota
 
@@ -108,9 +108,8 @@ def _meant(key: str, absent: Iterable[str]) -> str:
     # A known field and a further word, such as restartPolicyRules, is the name of another field.
     names = {_folded(name): name for name in absent if not _extends(key, name)}
     folded = _folded(key)
-    close = get_close_matches(folded, sorted(names), n=1, cutoff=CLOSE)
     swapped = [name for name in names if sorted(name) == sorted(folded)]
-    return next((names[name] for name in (*close, *swapped)), "")
+    return names.get(similar(folded, names, ratio=CLOSE) or next(iter(swapped), ""), "")
 
 
 def _extends(key: str, name: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from broker.apis.ome import CapacityReservation
-from broker.text import abridged
+from broker.text import abridged, all_similar
 
 
 def elsewhere(kind: str, name: str, namespace: str, namespaces: Iterable[str]) -> str:
@@ -30,7 +29,7 @@ def unknown(kind: str, name: str, known: Iterable[str], command: str, where: str
     existing = sorted(known)
     if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
         return f"no class and no CapacityReservation uses {name}: capacity-broker inventory shows all of EC2"
-    if meant := get_close_matches(name, existing, n=3):
+    if meant := all_similar(name, existing, most=3):
         shown = f"did you mean {' or '.join(meant)}?"
     else:
         shown = f"there are {abridged(existing, 3)}" if existing else "there is none at all"
