@@ -62,6 +62,13 @@ def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
     return next((pod_set.count for pod_set in workload.spec.pod_sets if pod_set.name == assignment.name), 0)
 
 
+def reserved_since(workload: Workload) -> float:
+    """When it got its quota, as a timestamp; infinite while that is not known."""
+    reserved = condition(workload.status.conditions, QUOTA_RESERVED)
+    at = reserved.last_transition_time if reserved is not None else None
+    return at.timestamp() if at is not None else float("inf")
+
+
 def _holder(workload: Workload, reserved: ReservationKey) -> ReservationHolder:
     usage: dict[FlavorResource, int] = {}
     admission = workload.status.admission
@@ -75,7 +82,6 @@ def _holder(workload: Workload, reserved: ReservationKey) -> ReservationHolder:
                 usage[key] = (
                     usage.get(key, 0) + total - (total * pods_returned // count if pods_returned else 0)
                 )
-    since = condition(workload.status.conditions, QUOTA_RESERVED)
     why = _trouble(workload)
     return ReservationHolder(
         kind="Workload",
@@ -83,9 +89,7 @@ def _holder(workload: Workload, reserved: ReservationKey) -> ReservationHolder:
         reserved=reserved,
         usage=usage,
         priority=workload.spec.priority,
-        since=since.last_transition_time.timestamp()
-        if since and since.last_transition_time
-        else float("inf"),
+        since=reserved_since(workload),
         healthy=not why,
         why=why,
     )

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.apis.kueue import QUOTA_RESERVED, REPLACES, Workload
-from broker.apis.meta import condition
+from broker.apis.kueue import REPLACES, Workload
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.running import RunningWorkloads
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
@@ -21,7 +20,7 @@ from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import CHECK, entry
 from broker.reservations.kueue_objects import BY_QUEUE, queue_name
-from broker.reservations.workloads import reserves
+from broker.reservations.workloads import reserved_since, reserves
 
 Demand = Mapping[str, Sequence[PodGroup]]
 
@@ -69,9 +68,7 @@ def replaced_demand(workload: Workload, reads: ReservationReads, demands: Demand
 
 def turn(workload: Workload) -> tuple[int, float, str]:
     """Sort key: priority, then the time of the quota reservation."""
-    since = condition(workload.status.conditions, QUOTA_RESERVED)
-    at = since.last_transition_time if since is not None else None
-    return (-workload.spec.priority, at.timestamp() if at else float("inf"), workload.key)
+    return -workload.spec.priority, reserved_since(workload), workload.key
 
 
 def broken(
