@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from providers.errors import ErrorClass
 from providers.model import Instance, Market
 
 Preference = Literal["open", "none", "capacity-reservations-only"]
+# EC2 launches into a reservation or not at all; it takes a target with no other preference.
+RESERVATIONS_ONLY: Final = "capacity-reservations-only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

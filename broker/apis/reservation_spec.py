@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ValidationError
 
@@ -19,17 +19,18 @@ from broker.apis import names
 from broker.apis.meta import Model
 from broker.apis.schema import SchemaRule, crd
 from broker.text import InvalidText, decode_object, nearest, shortened
+from providers.launch import RESERVATIONS_ONLY, Preference
 
 FIELD = "spec.capacityReservationSpec"
 
 # The draft writes both `none` and `None` for one value, and `open` in one way. EC2 added
 # `capacity-reservations-only` later:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
-PREFERENCES: Mapping[str, Literal["open", "none", "capacity-reservations-only"]] = {
+PREFERENCES: Mapping[str, Preference] = {
     "open": "open",
     "none": "none",
     "None": "none",
-    "capacity-reservations-only": "capacity-reservations-only",
+    RESERVATIONS_ONLY: RESERVATIONS_ONLY,
 }
 # Karpenter's pattern (apis/v1/ec2nodeclass.go), for fields that Karpenter's definition has as well.
 ID = "^cr-[0-9a-z]+$"
@@ -118,7 +119,7 @@ class CapacityReservationSpec(Model):
     capacity_reservation_target: Annotated[CapacityReservationTarget | None, crd()] = None
 
     @property
-    def preference(self) -> Literal["open", "none", "capacity-reservations-only"] | None:
+    def preference(self) -> Preference | None:
         """The preference in EC2's own spelling; None with a target, or for an unknown value."""
         return PREFERENCES.get(self.capacity_reservation_preference or "")
 

@@ -284,7 +284,7 @@ def offering_options(
     apart = [live.odcr for live in good]
     options: list[Option] = []
     selection = node_class.selection
-    by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
+    by_match = bool(selection.group_arn) or selection.matches_openly
     if (
         by_match
         and together

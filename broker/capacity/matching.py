@@ -223,7 +223,7 @@ def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tu
         return _by_ids(group.member_ids, inventory, account_id)
     if selection.terms:
         return _by_terms(selection.terms, inventory, account_id)
-    if selection.preference in ("open", "capacity-reservations-only"):
+    if selection.matches_openly:
         # These are not named one by one, so ended ones are not reported.
         return [o for o in inventory.odcrs.values() if o.match_criteria == "open" and not _over(o)], []
     return [], []

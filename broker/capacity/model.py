@@ -16,7 +16,7 @@ from broker.capacity.kubelet import Kubelet
 from broker.capacity.requirements import Requirements
 from broker.text import counted, pool_name
 from providers.errors import ErrorClass
-from providers.launch import BlockDevice, NetworkInterface, Preference
+from providers.launch import RESERVATIONS_ONLY, BlockDevice, NetworkInterface, Preference
 from providers.model import CapacityType, Image, Market, Odcr, Subnet
 
 
@@ -42,6 +42,11 @@ class Selection:
     reservation_id: str = ""
     group_arn: str = ""
     terms: tuple[ReservationTerm, ...] = ()
+
+    @property
+    def matches_openly(self) -> bool:
+        """Whether EC2 chooses among the open reservations."""
+        return self.preference in ("open", RESERVATIONS_ONLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from broker.capacity.model import Claim, NodeClass, Option, Pool
 from broker.capacity.requirements import Requirements
 from broker.capacity.type_filter import Mask
 from broker.capacity.types import WELL_KNOWN
+from providers.launch import RESERVATIONS_ONLY
 from providers.model import CapacityType, Odcr
 
 ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "spot", "on-demand")
@@ -247,9 +248,7 @@ def _ceiling(offered: Mapping[CapacityType, Mask], known: ClassCatalog) -> float
 
 def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:
     """The capacity types outside reservations, if the class and the claim let it leave them."""
-    if node_class.selection.preference == "capacity-reservations-only" or not _accepts_unreserved(
-        requirements
-    ):
+    if node_class.selection.preference == RESERVATIONS_ONLY or not _accepts_unreserved(requirements):
         return ()
     return tuple(kind for kind in capacity_types(requirements) if kind != "reserved")
 

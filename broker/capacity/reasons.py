@@ -24,6 +24,7 @@ from broker.capacity.options import capacity_types, possible_values, too_dear, u
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.unknown_values import unknown_values
 from broker.text import abridged, counted, format_time, group_name
+from providers.launch import RESERVATIONS_ONLY
 from providers.model import Odcr
 
 ALL_FULL: Final = "AllReservationsFull"
@@ -250,7 +251,7 @@ def _by_preference(claim: Claim, known: ClassCatalog) -> Iterator[str]:
         named = f"EC2NodeClass {node_class.name} has no capacityReservationSpec"
     if selection.preference == "none" or selection == Selection():
         yield f"{named}: set capacityReservationTarget, or allow on-demand in {CAPACITY_TYPE}"
-    elif selection.preference == "capacity-reservations-only":
+    elif selection.preference == RESERVATIONS_ONLY:
         if "reserved" not in capacity_types(claim.requirements):
             yield f"{named}: allow reserved in {CAPACITY_TYPE}, or set it to open"
         elif not known.reserved:

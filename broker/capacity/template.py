@@ -12,9 +12,7 @@ it in a slot that becomes free later (see `absorption`).
 from __future__ import annotations
 
 from broker.capacity.model import Option, Selection
-from providers.launch import ReservationTarget
-
-_OPEN_MATCHING = ("open", "capacity-reservations-only")
+from providers.launch import RESERVATIONS_ONLY, ReservationTarget
 
 
 def target_for(
@@ -44,9 +42,9 @@ def target_for(
         raise ValueError(
             f"option {pool}: {pool.capacity_type} capacity cannot be launched into a reservation"
         )
-    if selection.preference == "capacity-reservations-only":
+    if selection.preference == RESERVATIONS_ONLY:
         raise ValueError(
-            f"option {pool}: the class's preference is capacity-reservations-only, "
+            f"option {pool}: the class's preference is {RESERVATIONS_ONLY}, "
             f"which excludes {pool.capacity_type}; use preference open to allow it"
         )
     selects = selection != Selection() and selection.preference != "none"
@@ -69,16 +67,16 @@ def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool
     if option.pool.target == "group":
         if reservation != selection.group_arn:
             raise ValueError(f"option {option.pool}: the class's group is {selection.group_arn or '(none)'}")
-        return ReservationTarget(preference="capacity-reservations-only", group_arn=reservation)
+        return ReservationTarget(preference=RESERVATIONS_ONLY, group_arn=reservation)
     if reservation:
         if selection.reservation_id not in ("", reservation):
             raise ValueError(f"option {option.pool}: the class's reservation is {selection.reservation_id}")
-        return ReservationTarget(preference="capacity-reservations-only", reservation_id=reservation)
-    if selection.preference not in _OPEN_MATCHING:
+        return ReservationTarget(preference=RESERVATIONS_ONLY, reservation_id=reservation)
+    if not selection.matches_openly:
         raise ValueError(f"option {option.pool}: the class's preference is not open; name the reservation")
     if option.market != "on-demand":
         raise ValueError(f"option {option.pool}: a {option.market} reservation is never matched openly")
     if selection.preference == "open" and claim_allows_on_demand:
         return ReservationTarget(preference="open")
     # The claim takes reserved capacity alone: EC2 must not spill it to On-Demand.
-    return ReservationTarget(preference="capacity-reservations-only")
+    return ReservationTarget(preference=RESERVATIONS_ONLY)

@@ -27,6 +27,7 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.errors import ErrorClass, ProviderError
 from providers.launch import (
+    RESERVATIONS_ONLY,
     BlockDevice,
     ConnectionTracking,
     NetworkInterface,
@@ -179,12 +180,12 @@ def _reservation(target: ReservationTarget, *, market: str) -> dict[str, Any]:
         raise ValueError(
             f"a template has one reservation target: {target.reservation_id} or {target.group_arn}, not both"
         )
-    if aimed and target.preference not in (None, "capacity-reservations-only"):
+    if aimed and target.preference not in (None, RESERVATIONS_ONLY):
         raise ValueError(
             f"preference {target.preference} with target {target.reservation_id or target.group_arn}: "
-            "EC2 takes a target only with capacity-reservations-only"
+            f"EC2 takes a target only with {RESERVATIONS_ONLY}"
         )
-    if market == "spot" and (aimed or target.preference == "capacity-reservations-only"):
+    if market == "spot" and (aimed or target.preference == RESERVATIONS_ONLY):
         raise ValueError(
             "a spot template has no reservation target: spot instances never run in a reservation"
         )
@@ -199,7 +200,7 @@ def _reservation(target: ReservationTarget, *, market: str) -> dict[str, Any]:
         raise ValueError(f"target {target.reservation_id}: only a launch into a group may run outside it")
     specification: dict[str, Any] = {"CapacityReservationTarget": {kind: value}}
     if not target.spills:
-        specification["CapacityReservationPreference"] = "capacity-reservations-only"
+        specification["CapacityReservationPreference"] = RESERVATIONS_ONLY
     return specification
 
 

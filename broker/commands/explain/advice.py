@@ -36,6 +36,7 @@ from broker.reservations.conditions import SUFFICIENT
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
+from providers.launch import RESERVATIONS_ONLY
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
@@ -315,7 +316,7 @@ def _reserved_only(situation: Situation) -> Iterator[tuple[str, str]]:
     """Classes that forbid the fallback which their NodePools allow."""
     for node_class in situation.classes:
         spec = node_class.reservation_settings.spec
-        if spec is not None and spec.preference == "capacity-reservations-only":
+        if spec is not None and spec.preference == RESERVATIONS_ONLY:
             yield (
                 f"kubectl edit ec2nodeclass {node_class.name}",
                 f"its capacityReservationPreference is {spec.preference}: with open the pod falls back",

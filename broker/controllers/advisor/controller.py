@@ -35,6 +35,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
 from broker.text import counted, format_time
+from providers.launch import RESERVATIONS_ONLY
 
 RECHECK = 300.0
 SOON = 1.0
@@ -294,7 +295,7 @@ class Advisor:
 def _pool_conditions(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[ConditionUpdate]:
     if spec is None or spec.preference == "none" or not pools:
         return []
-    only = spec.preference == "capacity-reservations-only"
+    only = spec.preference == RESERVATIONS_ONLY
     return [conditions.allowed(pools_.without_reserved(pools), pools_.beyond_reserved(pools), only=only)]
 
 
