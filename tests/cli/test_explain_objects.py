@@ -316,11 +316,14 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
     ("arguments", "words"),
     [
         (("class", "trainning"), "no EC2NodeClass 'trainning' in this cluster: did you mean training?"),
-        (("reservation", "gpu"), "no CapacityReservation 'gpu' in this cluster: there are default/gpus"),
+        (("reservation", "default/gpu"), "is 'default/gpu' in this cluster: did you mean default/gpus?"),
         (
-            ("reservation", "cr-0abc"),
-            "no class and no CapacityReservation uses cr-0abc: capacity-broker inventory",
+            ("odcr", "nothing"),
+            "no CapacityReservation, and no EC2 reservation in use, is 'nothing' in this cluster: there are "
+            f"CapacityReservations default/gpus and EC2 reservations {ODCR}",
         ),
+        (("odcr", f"{ODCR[:-1]}f"), f"did you mean {ODCR}?"),
+        (("reservation", "cr-0abc"), "capacity-broker inventory shows all of EC2"),
     ],
 )
 def test_an_unknown_name_is_answered_with_known_ones(

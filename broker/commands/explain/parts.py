@@ -13,7 +13,7 @@ from broker.apis.meta import Object
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.commands.explain.event_facts import concerned
-from broker.commands.explain.unknown_names import unknown
+from broker.commands.explain.unknown_names import unknown, unknown_reservation
 from broker.oncall.situation import Situation
 from broker.oncall.waiters import drawn_by_pod
 from broker.quota.resolve import UnresolvedName
@@ -55,9 +55,10 @@ def of_reservation(
             f"several namespaces have a CapacityReservation {name!r}: write one of {', '.join(keys)}"
         )
     if not keys:
-        raise ValueError(unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
+        ids = {*situation.slot_owners, *(mirror.name for mirror in situation.mirrors)}
+        raise ValueError(unknown_reservation(name, known, ids))
     reservation_ = known[keys[0]]
-    ids = {reservation.id for reservation in reservation_.status.cloud_reservations}
+    own = {reservation.id for reservation in reservation_.status.cloud_reservations}
     rights = situation.rights
     return reservation_, _part(
         situation,
@@ -65,9 +66,9 @@ def of_reservation(
         [
             claim
             for claim in situation.claims
-            if rights.of_claim(claim) == reserved_of(reservation_) or occupied_odcr(claim) in ids
+            if rights.of_claim(claim) == reserved_of(reservation_) or occupied_odcr(claim) in own
         ],
-        [mirror for mirror in situation.mirrors if mirror.name in ids],
+        [mirror for mirror in situation.mirrors if mirror.name in own],
     )
 
 
