@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool, pods_of
+from broker.apis.karpenter import NodeClaim, NodePool, pods_in, pods_of
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.reading import read
 from broker.commands.plan import drafts
@@ -69,9 +69,9 @@ def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_r
     assert (len(plan.claims), plan.unserved) == (0, 1), "plan -f promises no machine either"
 
 
-def planned(stack: Stack, body: Json) -> PodPlan:
-    """What `plan -f` has for a pod of a file."""
-    documents = [{"apiVersion": "v1", "kind": "Pod", **body}]
+def planned(stack: Stack, *bodies: Json) -> PodPlan:
+    """What `plan -f` has for pods, and other objects, of a file."""
+    documents = [{"apiVersion": "v1", "kind": "Pod", **body} for body in bodies]
     client, _ = drafts.drafted(documents, lambda: Client(stack.tap))
     provider = stack.provider()
     return planned_pods(
@@ -95,6 +95,30 @@ def test_plan_reports_a_reservation_that_the_pod_may_not_draw_from_as_its_event_
     pods(stack, 1, annotations={names.DRAWS_FROM: "gpu"})
     message = stack.until_event("p-0", "ReservationNotFound", kind="Pod").message
     assert len(plan.claims) == 1 and f"pod default/file: {message}" in plan.notes
+
+
+@pytest.mark.covers("ONC-09")
+def test_plan_has_a_line_for_an_unknown_priority_class_and_one_for_a_given_node(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    stack.priority_class("high", 100)
+    given = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "own"}}
+    plan = planned(
+        stack,
+        given | {"value": 70},
+        objects.pod("known", priorityClassName="high"),
+        objects.pod("of-file", priorityClassName="own"),
+        objects.pod("unknown", priorityClassName="hihg"),
+        objects.pod("placed", nodeName="n-1"),
+    )
+    (unknown,) = [note for note in plan.notes if "priorityClassName" in note]
+    assert unknown.startswith("pod default/unknown: spec.priorityClassName is 'hihg', and there is no Prio")
+    assert unknown.endswith("; the nearest name is high")
+    (placed,) = [note for note in plan.notes if "default/placed" in note]
+    assert placed.startswith("pod default/placed: spec.nodeName is 'n-1'") and "nodeSelector" in placed
+    made_for = {key for claim in plan.claims for key in pods_in(claim["metadata"]["annotations"])}
+    assert made_for == {"default/known", "default/of-file", "default/unknown"}
 
 
 @pytest.mark.covers("FLT-35")

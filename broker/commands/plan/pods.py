@@ -16,7 +16,7 @@ from typing import Any
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.kueue import Namespace, PriorityClass
+from broker.apis.kueue import Namespace
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import NodeClass
 from broker.capacity.reasons import CLASS_NOT_FOUND, CLASS_NOT_READY
@@ -25,6 +25,7 @@ from broker.commands.dry_run import AccountReads, DryRun, read_once
 from broker.commands.explain.permitted import ODDS, SHORTAGES, listed, published
 from broker.commands.plan.claims import considered
 from broker.commands.plan.pod_manifests import existing_pods, pods_of, remarks
+from broker.commands.plan.priorities import PriorityClasses
 from broker.commands.plan.volumes import planned_storage
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.nodereservation.occupancy import OccupancyReader
@@ -152,6 +153,7 @@ def _pods(
     cluster: Sequence[Pod],
     evicting: Collection[str],
     reads: ProvisioningReads,
+    priorities: PriorityClasses,
 ) -> _Pods:
     """A pod of the files that the cluster has already stays as it is there.
 
@@ -162,8 +164,15 @@ def _pods(
     owned = [pod for document in documents for pod in existing_pods(document, cluster)]
     new = reads.admitted(pod for pod in given if pod.key not in by_key)
     gated = [pod for pod in new if pod.spec.scheduling_gates]
+    placed = [pod for pod in new if pod.spec.node_name]
     fresh = [pod for pod in new if not pod.spec.scheduling_gates and not pod.spec.node_name]
-    notes = [f"pod {pod.key}: it gets no node until its scheduling gates are removed" for pod in gated]
+    notes = [*priorities.unread, *priorities.unknown(new)]
+    notes += [f"pod {pod.key}: it gets no node until its scheduling gates are removed" for pod in gated]
+    notes += [
+        f"pod {pod.key}: spec.nodeName is {pod.spec.node_name!r}, so no scheduler places it, and it gets no "
+        "claim: leave it out, and name nodes by nodeSelector"
+        for pod in placed
+    ]
     for pod in given:
         if (known := by_key.get(pod.key)) is not None and known.spec.node_name:
             notes.append(f"pod {pod.key}: is on {known.spec.node_name} already")
@@ -184,19 +193,13 @@ def _pending(
     pods: _Pods,
     infos: Mapping[str, PodInfo],
     draw: Draw,
-    client: Client,
+    priorities: PriorityClasses,
     group_size: GroupSizes,
 ) -> list[PendingPod]:
-    classes = listed(client, PriorityClass)
-    values = {item.name: item.value for item in classes}
-    # Admission gives this to a new pod without a class; of several, the lowest.
-    values[""] = min((item.value for item in classes if item.global_default), default=0)
     stored = {pod.key for pod in pods.cluster}
     pending_pods = [pending_pod(pod, draw, group_size, infos[pod.key]) for pod in pods.waiting]
     return [
-        pending
-        if pod.key in stored
-        else replace(pending, priority=pod.spec.priority or values.get(pod.spec.priority_class_name, 0))
+        pending if pod.key in stored else replace(pending, priority=priorities.of(pod))
         for pending, pod in zip(pending_pods, pods.waiting, strict=True)
     ]
 
@@ -243,12 +246,14 @@ def planned_pods(
     claims = listed(client, NodeClaim)
     pools = _pools(every, claims, client, provider, settings, clock.now())
     reads = _reads(client, settings, clock)
-    pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims), reads)
+    priorities = PriorityClasses.read(client, documents)
+    evicting = preempting(cluster, listed(client, Node), claims)
+    pods = _pods(documents, cluster, evicting, reads, priorities)
     room = reads.occupancy.read(clock.now(), pods.all_)
     others = OtherPools(every, provider.instance_types)
     rights = dry_run().rights
     draw = drawing_in(rights, every)
-    pending = _pending(pods, room.infos, draw, client, reads.group_size)
+    pending = _pending(pods, room.infos, draw, priorities, reads.group_size)
     of_others = {pod.key: pool.shown for pod in pending if (pool := others.of(pod.info)) is not None}
     daemons = reads.daemons()
     requesting_pods = [pod for pod in pending if pod.key not in of_others]
