@@ -40,6 +40,7 @@ WITHOUT_OPTION: Final = frozenset(
 )
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
+OUTBID: Final = "OutbidInPlan"
 # The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
 UNKNOWN_DOMAIN: Final = "not-known-yet"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
@@ -61,7 +62,7 @@ class OutbidOptions:
         if not option.pool.reserved:
             return option.skipped("NotRequired", "not taken")
         free = counted(sum(self._inventory.free(odcr_id) for odcr_id in option.odcr_ids), "free slot")
-        return option.skipped("OutbidInPlan", f"its {free} went to claims that come before")
+        return option.skipped(OUTBID, f"its {free} went to claims that come before")
 
 
 def rest_and_skipped(
@@ -355,7 +356,15 @@ def gang_incomplete(
         for claim in members
         if claim.name in lacking and (waiting := unplaced.get(claim.uid)) and waiting.retry_at is not None
     ]
-    return {
+    too_few = {
+        claim.uid: replace(
+            waiting,
+            message=f"{waiting.message}; gang {gang} needs machines for its {len(members)} claims at once",
+        )
+        for claim in members
+        if claim.name in lacking and (waiting := unplaced.get(claim.uid)) and _outbid_by_its_own(waiting)
+    }
+    return too_few | {
         claim.uid: Unplaced(
             claim=claim,
             reason=GANG_INCOMPLETE,
@@ -366,3 +375,8 @@ def gang_incomplete(
         for claim in members
         if hold is not None or claim.name not in lacking
     }
+
+
+def _outbid_by_its_own(waiting: Unplaced) -> bool:
+    """Whether free slots may have gone to the other claims of its gang, which do not launch without it."""
+    return waiting.reason == ALL_FULL and any(skip.reason == OUTBID for skip in waiting.skipped)

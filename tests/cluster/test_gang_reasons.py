@@ -129,3 +129,14 @@ def test_every_pod_of_a_gang_names_the_full_reservation_that_one_of_them_needs(s
     start(stack)
     for name in ("leader-0", "worker-0", "worker-1"):
         stack.until_event(name, FAILED, kind="Pod", text=f"no free slot is left for it in {full}")
+
+
+@pytest.mark.covers("CUR-04", "ONC-01")
+def test_claim_whose_gang_needs_more_slots_than_are_free_names_the_gang(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    stack.start()
+    for name in ("c-0", "c-1"):
+        stack.claim(name, annotations={names.GANG: "train", names.GANG_SIZE: "2"})
+    lacking = stack.until_waiting("c-1", "AllReservationsFull")
+    assert lacking.message.endswith("gang train needs machines for its 2 claims at once")
+    assert "launches whole or not at all; nothing for c-1" in stack.until_waiting("c-0").message
