@@ -474,3 +474,27 @@ def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_a
     start(stack)
     stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the next leader knows it", step=1.0)
     assert stack.get(ConfigMap, REPORTS, namespace=NAMESPACE).metadata.resource_version == written
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_over_the_limits_of_several_pools_is_advised_to_raise_that_of_its_own(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr(count=3))
+    stack.node_class("outside", preference="none")
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}
+    pool(
+        stack,
+        "bought",
+        node_class="outside",
+        weight=10,
+        limits={"cpu": "2"},
+        template={"requirements": [types]},
+    )
+    pool(stack, "reserved", weight=50, limits={"cpu": "2"}, template={"requirements": [types]})
+    start(stack)
+    waiting = pods(stack, 3, cpu="1500m")
+    stack.until(lambda: sum(bound(stack, [name]) for name in waiting) == 2, "two run", step=0.5)
+    (left,) = [name for name in waiting if not bound(stack, [name])]
+    stack.until_event(left, FAILED, kind="Pod", text="its limit of cpu is 2")
+    page = explained(stack, left)
+    assert page["why"][0]["nodepool"] == "reserved"
+    assert page["do"][0]["command"] == "kubectl edit nodepool reserved"

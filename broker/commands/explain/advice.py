@@ -369,7 +369,8 @@ def _all_refused(situation: Situation, rows: Sequence[Mapping[str, Any]]) -> boo
 
 
 def _over_limit(pod: WaitingPod) -> Iterator[tuple[str, str]]:
-    for pool, resource in over_limits(pod.message):
+    own_first = sorted(over_limits(pod.message), key=lambda limited: limited[0] != pod.node_pool)
+    for pool, resource in own_first:
         yield f"kubectl edit nodepool {pool}", f"its limit of {resource} is reached: raise it in spec.limits"
 
 
