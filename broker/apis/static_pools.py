@@ -45,6 +45,10 @@ def replicas_problem(pool: NodePool) -> str:
     return ""
 
 
+# The condition of a static pool that has its number of nodes.
+REPLICAS_MET: Final = "ReplicasMet"
+
+
 def number_of_nodes(pool: NodePool) -> str:
     """What decides the number of the pool's nodes; empty if pods do."""
     if pool.spec.replicas is not None:

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition
-from broker.apis.static_pools import number_of_nodes
+from broker.apis.static_pools import REPLICAS_MET, number_of_nodes
 from broker.capacity.future_labels import future_labels
 from broker.capacity.options import with_capacity_types
 from broker.capacity.requirements import InvalidRequirement
@@ -95,7 +95,9 @@ def buys(pool: NodePool) -> bool:
 
 def static_pool(pool: NodePool) -> str:
     """Why pods get no machine from a pool that has a number of nodes of its own; empty for other pools."""
-    number = number_of_nodes(pool)
+    number, met = number_of_nodes(pool), condition(pool.status.conditions, REPLICAS_MET)
+    if number and met is not None and met.status == "False":
+        number = met.message  # also why nodes are missing
     return f"its number of nodes is its own: {number}; pods use the nodes that it has" if number else ""
 
 

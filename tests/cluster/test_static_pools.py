@@ -13,9 +13,10 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.static_pools import REPLICAS_MET
 from broker.apis.workloads import DaemonSet
 from broker.controllers.provisioning.report import FAILED
-from broker.controllers.staticpools.controller import REPLICAS_MET, SCALED_IN
+from broker.controllers.staticpools.controller import SCALED_IN
 from broker.kube.client import Request
 from providers.aws.groups import AwsGroups
 from providers.model import ReservationGroup
@@ -26,6 +27,7 @@ from tests.cluster.stack import Stack
 from tests.cluster.test_daemon_sets import daemon_set
 from tests.cluster.test_disruption import STEP, run
 from tests.cluster.test_full_reservation import drift
+from tests.cluster.test_provisioning import bound, pods
 
 SCALE = "/apis/karpenter.sh/v1/nodepools/web/scale"
 FOLLOWS = {names.REPLICAS: "all-reserved"}
@@ -524,3 +526,16 @@ def test_nodes_that_ec2_does_not_show_yet_keep_their_slots_when_a_pool_shrinks(s
     stack.until(lambda: len(own(stack)) == 3, "three end", step=STEP)
     stack.control.lag(0)
     assert settled(stack, 3) == [odcr] * 3
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_of_a_static_pool_that_lacks_nodes_has_the_reason_why_they_are_missing(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large")
+    static_pool(stack, 2, id_=odcr)
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    met(stack, "False", "1 of 2 nodes")
+    waiting = pods(stack, 2, cpu="1500m")
+    stack.until(lambda: any(bound(stack, [name]) for name in waiting), "one runs", step=0.5)
+    (left,) = [name for name in waiting if not bound(stack, [name])]
+    event = stack.until_event(left, FAILED, kind="Pod", text="spec.replicas is 2: 1 of 2 nodes: no free slot")
+    assert odcr in event.message

@@ -22,7 +22,14 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, Object
-from broker.apis.static_pools import ALL_RESERVED, follows, number_of_nodes, replicas_problem, static
+from broker.apis.static_pools import (
+    ALL_RESERVED,
+    REPLICAS_MET,
+    follows,
+    number_of_nodes,
+    replicas_problem,
+    static,
+)
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
 from broker.controllers.claim_caches import ClaimCaches
@@ -59,7 +66,6 @@ SOON: Final = 0.5  # seconds, after another loop made a claim
 AGAIN: Final = 10.0  # seconds, while nodes are missing
 _GROUP_UNREAD: Final = "GroupNotFound"
 _log = structlog.get_logger("staticpools")
-REPLICAS_MET: Final = "ReplicasMet"
 NODES_MISSING: Final = "NodesMissing"
 SCALED_IN: Final = "ScaledIn"
 
