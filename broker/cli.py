@@ -21,8 +21,8 @@ from broker.commands import advice_commands, explain_commands, oncall_commands, 
 from broker.commands.examples import are_examples, local
 from broker.commands.explain_commands import AWS, OWNERSHIP, PLAN
 from broker.commands.help import Command, Group, KindGroup
-from broker.commands.output import Format, show
-from broker.commands.verb_commands import CLUSTER, Output
+from broker.commands.output import Format, Output, show
+from broker.commands.verb_commands import CLUSTER
 from broker.options import options, region_of
 from broker.settings import Settings
 

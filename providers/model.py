@@ -33,12 +33,14 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+_ZONE_ID: Final = re.compile(r"-az[0-9]+$")
+LINUX: Final = "Linux/UNIX"
 # Platform and tenancy that EC2 assumes where a request names none.
-PLAIN_OFFER: Final = ("Linux/UNIX", "default")
+PLAIN_OFFER: Final = (LINUX, "default")
 # EC2 API Reference, CreateCapacityReservation, InstancePlatform.
 PLATFORMS: Final = frozenset(
     {
-        "Linux/UNIX",
+        LINUX,
         "Red Hat Enterprise Linux",
         "SUSE Linux",
         "Windows",
@@ -77,6 +79,11 @@ def owned_prefix(cluster: str) -> str:
     return f"capacity-broker.{cluster}."
 
 
+def is_zone_id(zone: str) -> bool:
+    """`use1-az4` is a zone's id, `us-east-1a` a name."""
+    return _ZONE_ID.search(zone) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EksCluster:
     """The facts of a cluster that its nodes need to join: URL of the API server, and base64 of its CA."""
@@ -98,7 +105,7 @@ class Odcr:
     owner_id: str = ""
     billing_owner_id: str = ""  # the account billed for unused slots; empty: the owner's
     zone_id: str = ""
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     tenancy: str = "default"
     match_criteria: MatchCriteria = "open"
     state: OdcrState = "active"
@@ -202,7 +209,7 @@ class OdcrRequest:
     instance_type: str
     zone: str
     count: int
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     tenancy: Tenancy = "default"
     match_criteria: MatchCriteria = "targeted"
     end: datetime | None = None
@@ -327,7 +334,7 @@ class Image:
 
     id: str
     architecture: Literal["amd64", "arm64"] = "amd64"
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     created: datetime | None = None
     deprecated: bool = False
     accelerator: Accelerator | None = None
@@ -383,7 +390,7 @@ class Instance:
     # The specification that it was launched with, by which EC2 may count it in a reservation later.
     reservation_preference: str = ""
     reservation_group: str = ""  # the ARN of the group that it targets
-    platform: str = "Linux/UNIX"  # its image's PlatformDetails
+    platform: str = LINUX  # its image's PlatformDetails
     placement_group: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
     tenancy: str = "default"

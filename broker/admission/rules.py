@@ -32,9 +32,8 @@ from broker.controllers.elasticquota.reading import Quota, declarations
 from broker.quota.elastic_resolve import ElasticDeclaration, problem_of
 from broker.reservations.drawing import allowed_namespaces
 from broker.reservations.reading import malformed_id
-from broker.reservations.spec import judged_spec
+from broker.reservations.spec import Reservation, judged_spec
 
-Reservation = CapacityReservation | ClusterCapacityReservation
 O = TypeVar("O", bound=Object)  # noqa: E741
 
 

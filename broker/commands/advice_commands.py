@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from broker.commands.help import Command
-from broker.commands.output import Format, show_one, table
-from broker.commands.verb_commands import Output
+from broker.commands.output import Format, Output, show_one, table
 from broker.options import called, options
 from broker.settings import Settings
 

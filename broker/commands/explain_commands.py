@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from broker.commands.help import Command
-from broker.commands.output import Format, show_one
-from broker.commands.verb_commands import CLUSTER, Output
+from broker.commands.output import Format, Output, show_one
+from broker.commands.verb_commands import CLUSTER
 from broker.oncall.workload_kinds import WORKLOADS
 from broker.options import options
 from broker.settings import Settings

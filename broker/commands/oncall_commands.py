@@ -10,8 +10,8 @@ import typer
 
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.help import Command
-from broker.commands.output import Format, show_one, table
-from broker.commands.verb_commands import CLUSTER, Output
+from broker.commands.output import Format, Output, show_one, table
+from broker.commands.verb_commands import CLUSTER
 from broker.options import options
 from broker.settings import Settings
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
+import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +29,9 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
 
 
 def console() -> Console:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from broker.commands.help import Command
-from broker.commands.output import Format, show
+from broker.commands.output import Format, Output, show
 from broker.commands.uninstall import command as uninstall_command
 from broker.options import options
 from broker.settings import Settings
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from providers.aws import AwsProvider
 
 CLUSTER: Final = ("kubeconfig", "context")
-Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
 Reservation = Annotated[
     str,
     typer.Argument(

@@ -14,14 +14,14 @@ from broker.capacity.class_catalog import image_for
 from broker.capacity.model import NodeClass, Pool
 from broker.capacity.requirements import Requirements
 from broker.controllers.launch.report import FULL
-from broker.history.demand import LINUX, CapacityPlace, UseLevel
+from broker.history.demand import CapacityPlace, UseLevel
 from broker.history.entries import is_shortage, pools
 from broker.oncall.journal import recorded
 from broker.oncall.outside import runs_outside
 from broker.oncall.state import launch_state
 from broker.placement.reading import claim_requirements
 from broker.reservations.idle import pays_idle
-from providers.model import Instance, InstanceType, Odcr
+from providers.model import LINUX, Instance, InstanceType, Odcr
 from providers.prices import usd_hour
 
 _DEFAULT: Final = "default"

@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.capacity.hindsight import DemandSpan
+from providers.model import LINUX
 from providers.prices import Product
 
 EVERY: Final = 3 * 3600
 HOLDS: Final = 2 * EVERY
-LINUX: Final = "Linux/UNIX"
 
 
 class CapacityPlace(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 
+from broker.apis import names
 from broker.apis.core import ConfigMap, Node
 from broker.apis.kueue import Namespace
 from broker.kube.client import Client
@@ -25,7 +26,6 @@ from broker.kube.errors import AlreadyExists, NotFound
 NAMESPACE: Final = "kube-system"
 SYSTEM_SELECTOR: Final = f"metadata.name={NAMESPACE}"
 NAME: Final = "capacity-broker-identity"
-REGION: Final = "topology.kubernetes.io/region"  # the label of a Node
 
 _log = structlog.get_logger("identity")
 
@@ -69,12 +69,12 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
     in other Regions: a wrong one must not be stored by the first start."""
     if compare(client, facts):
         return
-    node_regions, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
+    node_regions, _ = client.read_all(Node.KIND, _region, label_selector=names.REGION)
     regions = {*node_regions} - {""}
     if regions and facts["region"] not in regions:
         raise IdentityDiffers(
             f"not leading: region is {facts['region']!r}, and the Nodes of this cluster are in "
-            f"{', '.join(sorted(regions))} by their label {REGION}. Correct --region (AWS_REGION)"
+            f"{', '.join(sorted(regions))} by their label {names.REGION}. Correct --region (AWS_REGION)"
         )
     body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": dict(facts), "immutable": True}
     try:
@@ -88,4 +88,4 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
 def _region(node: Mapping[str, Any]) -> str:
     """Reads the region of an EC2 instance; other machines may have labels of their own meaning."""
     in_aws = str(node["spec"].get("providerID", "")).startswith("aws://")
-    return str(node["metadata"]["labels"][REGION]) if in_aws else ""
+    return str(node["metadata"]["labels"][names.REGION]) if in_aws else ""

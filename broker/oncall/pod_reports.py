@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 # The beginning of the events of Karpenter and of the broker on a pod without a node.
 FAILED_POD: Final = "Failed to schedule pod, "
-# The reason of their events on a pod that gets a node.
+# The reason of events on a pod that gets no node, and on one that gets one.
+FAILED: Final = "FailedScheduling"
 NOMINATED: Final = "Nominated"
 
 

@@ -21,6 +21,7 @@ from broker.placement.claims import deadline_of
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
+from broker.reservations.drawing import drawn_key
 from broker.text import abridged, counted, format_time
 
 MOST_NAMED: Final = 3
@@ -204,7 +205,6 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws, use: SlotUse | N
     None outside reservations.
     """
     launched = condition(claim.status.conditions, names.LAUNCHED)
-    drawn = draws(claim)
     own, ends = _end(claim, pods)
     until, why = own, ends
     last, ended = use.leaves if use is not None else (None, "")
@@ -213,7 +213,7 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws, use: SlotUse | N
     return SlotUser(
         claim=claim.name,
         pods=tuple(sorted(pod.key for pod in pods)),
-        owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
+        owner=drawn_key(draws(claim)),
         since=(launched and launched.last_transition_time) or claim.metadata.creation_timestamp,
         ends=ends,
         until=until,

@@ -12,13 +12,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.apis import names
 from broker.placement.affinity import NO_MATCH, node_affinity
 from broker.placement.binding import TOPOLOGY, volume_binding, volume_zone
 from broker.placement.filters import Filter, PreparedFilters, prepare
 from broker.placement.model import NodeTerm, PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.quantities import PODS
-from broker.placement.shapes import ZONE, PodShape
+from broker.placement.shapes import PodShape
 from broker.placement.snapshot import NodeState, PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import taint_toleration
@@ -174,7 +175,7 @@ def signature(option: MachineOption, keys: Sequence[str]) -> Hashable:
 
 def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:
     """The labels of nodes that any of the pods reads; always the zone."""
-    keys = {ZONE}
+    keys = {names.ZONE}
     for pod in pods:
         keys.update(item.key for item in pod.node_selector)
         keys.update(_term_keys(pod.node_terms or ()))

@@ -20,13 +20,14 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis import names
 from broker.apis.names import HOSTNAME
 from broker.placement.machines import MachineTable, Mask, places_of, topology_keys
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_reasons import packing_reasons
 from broker.placement.packing_state import BrokenGang, OpenBin, PackingState, Supply
 from broker.placement.sequential import close_blocking, place_in_order, place_on_open, take_rejected
-from broker.placement.shapes import ZONE, PodShape, by_domain, over_domains, shapes_of
+from broker.placement.shapes import PodShape, by_domain, over_domains, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 from broker.placement.together import place_units, units_of
@@ -345,6 +346,6 @@ def _finished(
 
 def _domain(item: OpenBin, state: PackingState) -> dict[str, str | None]:
     """The labels that rules between pods read on the machine; another machine would be in another domain."""
-    keys = {ZONE}.union(*(topology_keys(pod.info) for pod in item.pods))
+    keys = {names.ZONE}.union(*(topology_keys(pod.info) for pod in item.pods))
     keys |= {term.topology_key for terms in state.snapshot.repelling for term in terms}
     return {key: item.option.node.labels.get(key) for key in keys - {HOSTNAME}}

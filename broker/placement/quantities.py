@@ -28,7 +28,7 @@ MEMORY: Final = "memory"
 EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 _NATIVE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_HUGE_PAGES: Final = "hugepages-"
+HUGE_PAGES: Final = "hugepages-"
 _NANO: Final = 10**9
 _NO_STATUS: Final = ContainerStatus()
 
@@ -100,7 +100,7 @@ def _whole_pod(
         _raise(start, step)
     _raise(total, start)
     for name, text in whole.items():
-        if name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES):
+        if name in (CPU, MEMORY) or name.startswith(HUGE_PAGES):
             total[name] = _nano(text)
     _add(total, _nanos(spec.overhead))
     return total
@@ -117,7 +117,7 @@ def _nanos(quantities: Mapping[str, str]) -> dict[str, int]:
 @lru_cache(maxsize=1024)
 def counted(name: str) -> bool:
     """Whether kube-scheduler counts the resource: native, extended, huge pages, or attachable volumes."""
-    if name in _NATIVE or name.startswith((_HUGE_PAGES, "attachable-volumes-")):
+    if name in _NATIVE or name.startswith((HUGE_PAGES, "attachable-volumes-")):
         return True
     return "kubernetes.io/" in name or ("/" in name and not name.startswith("requests."))
 

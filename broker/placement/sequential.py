@@ -13,11 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis import names
 from broker.placement.filters import prepare
 from broker.placement.machines import Ints, MachineTable
 from broker.placement.packing_model import Drawing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState
-from broker.placement.shapes import ZONE, PodShape, shapes_of
+from broker.placement.shapes import PodShape, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 
@@ -176,8 +177,10 @@ def close_blocking(state: PackingState, first: int) -> list[PendingPod]:
     opened, before = state.bins[first:], _checkable(state.bins[:first])
     if not opened or not before:
         return []
-    names = {item.name for item in opened}
-    zones = {node.node.labels.get(ZONE) for name, node in state.snapshot.states.items() if name not in names}
+    new = {item.name for item in opened}
+    zones = {
+        node.node.labels.get(names.ZONE) for name, node in state.snapshot.states.items() if name not in new
+    }
     late = [item for item in opened if item.option.zone not in zones]
     if not late or not in_turn(before, _without_pods(state.snapshot, [*before, *opened]))[1]:
         return []

@@ -21,7 +21,6 @@ from broker.placement.selectors import Labels, Selector, matches
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import domain_counts
 
-ZONE: Final = "topology.kubernetes.io/zone"
 MANY: Final = 1_000_000
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from broker.apis import names
 from broker.placement.model import NodeTaint, PodInfo, PodToleration
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
-from broker.quota.flavors import tolerates
+from broker.quota.flavors import HARD, tolerates
 
 # Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
 EPHEMERAL: Final = frozenset(
@@ -25,7 +25,6 @@ EPHEMERAL: Final = frozenset(
 UNSCHEDULABLE: Final = "node(s) were unschedulable"
 UNTOLERATED: Final = "node(s) had untolerated taint(s)"
 CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-_REJECTING: Final = ("NoSchedule", "NoExecute")
 
 
 def node_unschedulable(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
@@ -56,7 +55,7 @@ def tolerates_all(tolerations: Iterable[PodToleration], taints: Iterable[NodeTai
 
 def untolerated(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> Iterator[NodeTaint]:
     """The taints that reject the pod. PreferNoSchedule rejects none."""
-    return (taint for taint in taints if taint.effect in _REJECTING and not tolerates(tolerations, taint))
+    return (taint for taint in taints if taint.effect in HARD and not tolerates(tolerations, taint))
 
 
 def shown_taints(taints: Iterable[NodeTaint]) -> str:

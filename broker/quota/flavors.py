@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from broker.text import InvalidText, decode_whole
 
-_HARD: Final = ("NoSchedule", "NoExecute")
+HARD: Final = ("NoSchedule", "NoExecute")  # the effects of taints that reject a pod
 
 
 class FlavorTaint(Protocol):
@@ -92,7 +92,7 @@ def misfit(request: FlavorRequest, flavor: Flavor) -> str:
     """Why the pods may not run in the flavor; empty if it may."""
     tolerations = (*request.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
-        if taint.effect in _HARD and not tolerates(tolerations, taint):
+        if taint.effect in HARD and not tolerates(tolerations, taint):
             value = f"={taint.value}" if taint.value else ""
             return f"untolerated taint {taint.key}{value}:{taint.effect} in flavor {flavor.name}"
     if any(flavor.labels.get(key, value) != value for key, value in request.selector.items()):

@@ -18,7 +18,7 @@ from providers.model import MatchCriteria, Tenancy
 
 T = TypeVar("T", bound=str)
 
-INVALID: Final = "InvalidAnnotation"
+INVALID_ANNOTATION: Final = "InvalidAnnotation"
 
 
 @dataclass(frozen=True, slots=True)

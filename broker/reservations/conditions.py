@@ -20,7 +20,7 @@ from broker.quota.hardware import HardwareShare, beyond
 from broker.quota.lifecycle import Obstacle, ObstacleKind, State, ready
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import ReservationHolder
-from broker.reservations.annotations import INVALID
+from broker.reservations.annotations import INVALID_ANNOTATION
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import BLOCKERS
@@ -33,7 +33,8 @@ SUFFICIENT: Final = "ResourcesSufficient"
 PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
-ANNOTATION_REASONS: Final = (INVALID, spelling.REASON)  # the author of the object can correct these in it
+# The author of the object can correct these in it.
+ANNOTATION_REASONS: Final = (INVALID_ANNOTATION, spelling.REASON)
 ACTIVE: Final = "Capacity reservation is active and healthy"
 AVAILABLE: Final = "Sufficient resources available for allocation"
 HEALTHY_DACS: Final = "All associated DACs are in healthy state"

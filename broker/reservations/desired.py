@@ -15,7 +15,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import Purchase
 from broker.reservations.sizing import InstanceFlavor, Sizing
-from providers.model import UNCHANGED, Instance, MatchCriteria, ReservationGroup, Tenancy, Unchanged
+from providers.model import LINUX, UNCHANGED, Instance, MatchCriteria, ReservationGroup, Tenancy, Unchanged
 from providers.prices import Product
 
 # A purchase with an unknown result: EC2 is believed to show it after this.
@@ -29,7 +29,7 @@ class PurchaseSpec:
     """Terms of every purchase for one reservation. Without `end` an ODCR never ends."""
 
     match_criteria: MatchCriteria = "targeted"
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     tenancy: Tenancy = "default"
     end: datetime | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

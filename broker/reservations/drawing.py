@@ -55,6 +55,11 @@ def allowed_namespaces(reservation: Object) -> tuple[frozenset[str] | None, str]
     return frozenset(entries) - {*invalid, ""}, problem
 
 
+def drawn_key(drawn: ReservationKey | UnresolvedName | None) -> str:
+    """The key of the reservation that is drawn from; empty for none."""
+    return str(drawn) if isinstance(drawn, ReservationKey) else ""
+
+
 class DrawRequest(NamedTuple):
     """The reservation that is named for pods, as written, and the namespaces of these pods."""
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.quota.usage import ReservationKey
 from broker.reservations.ownership import Ownership, made_here, named_in
-from providers.model import MatchCriteria, Odcr, Tenancy
+from providers.model import LINUX, MatchCriteria, Odcr, Tenancy
 
 TAG_PURCHASE: Final = "capacity-broker.io/purchase"
 LEDGER: Final = "capacity-broker-purchases"  # the ConfigMap that stores both, in kube-system
@@ -46,7 +46,7 @@ class PurchaseIntent(Purchase):
 
     attempt_id: str
     at: datetime
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     tenancy: Tenancy = "default"
     match_criteria: MatchCriteria = "targeted"
     end: datetime | None = None
@@ -74,7 +74,7 @@ class HeldRecord:
     zone: str
     total: int
     zone_id: str = ""
-    platform: str = "Linux/UNIX"
+    platform: str = LINUX
     tenancy: str = "default"
     bought: bool = False
     end: datetime | None = None

@@ -22,7 +22,7 @@ from broker.apis.reservation_spec import ARN, LONGEST_ARN, malformed_ids
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import (
     DELETION,
-    INVALID,
+    INVALID_ANNOTATION,
     MATCH_CRITERIA,
     POLICY,
     SIZING,
@@ -36,6 +36,7 @@ from broker.reservations.ownership import OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
+from providers.model import LINUX
 from providers.names import MANAGED_BY, MANAGER
 
 T = TypeVar("T", bound=str)
@@ -104,7 +105,7 @@ def read(
     unknown = spelling.misspelt(reservation.KIND.kind, reservation.annotations)
     invalid = bool(problems) or any(misspelling.meant in names.BUYING_TERMS for misspelling in unknown)
     if problem := allowed_namespaces(reservation)[1]:
-        problems.append(ReservationProblem(reason=INVALID, message=problem))
+        problems.append(ReservationProblem(reason=INVALID_ANNOTATION, message=problem))
     problems += [
         ReservationProblem(reason=spelling.REASON, message=misspelling.message) for misspelling in unknown
     ]
@@ -134,7 +135,7 @@ def read(
         flavor_names=flavor_names,
         terms=PurchaseSpec(
             match_criteria=match_criteria,
-            platform=reservation.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
+            platform=reservation.annotations.get(names.PLATFORM, "").strip() or LINUX,
             tenancy=tenancy,
             end=end,
             tags=_tags(reservation, reserved, cost_labels),
@@ -167,7 +168,7 @@ def read(
 def _choice(reservation: Reservation, choice: Choice[T], problems: list[ReservationProblem]) -> T:
     value, problem = choice.read(reservation)
     if problem:
-        problems.append(ReservationProblem(reason=INVALID, message=problem))
+        problems.append(ReservationProblem(reason=INVALID_ANNOTATION, message=problem))
     return value
 
 
@@ -181,7 +182,7 @@ def _end(reservation: Reservation, problems: list[ReservationProblem]) -> dateti
         message = (
             f"annotation {names.END_DATE} is {shortened(given)}: write a time such as 2027-01-31T00:00:00Z"
         )
-        problems.append(ReservationProblem(reason=INVALID, message=message))
+        problems.append(ReservationProblem(reason=INVALID_ANNOTATION, message=message))
         return None
 
 
@@ -196,14 +197,16 @@ def _minimum(reservation: Reservation, problems: list[ReservationProblem]) -> in
         message = (
             f"annotation {names.MINIMUM} is {shortened(given)}: write all, or a number of instances from 1"
         )
-        problems.append(ReservationProblem(reason=INVALID, message=message))
+        problems.append(ReservationProblem(reason=INVALID_ANNOTATION, message=message))
         return None
 
 
 def _ids(reservation: Reservation, key: str, problems: list[ReservationProblem]) -> frozenset[str]:
     given = reservation.annotations.get(key, "")
     malformed = malformed_ids(given)
-    problems += [ReservationProblem(reason=INVALID, message=malformed_id(key, id_)) for id_ in malformed]
+    problems += [
+        ReservationProblem(reason=INVALID_ANNOTATION, message=malformed_id(key, id_)) for id_ in malformed
+    ]
     return frozenset(id_ for text in given.split(",") if (id_ := text.strip()) and id_ not in malformed)
 
 
@@ -221,7 +224,7 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
         f"annotation {names.ADOPT_GROUP} is {shortened(given, LONGEST_ARN)}: write the ARN of a "
         "resource group, such as arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
     )
-    problems.append(ReservationProblem(reason=INVALID, message=message))
+    problems.append(ReservationProblem(reason=INVALID_ANNOTATION, message=message))
     return ""
 
 

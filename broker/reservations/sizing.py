@@ -43,7 +43,7 @@ from broker.capacity.types import (
     zone_labels,
 )
 from broker.capacity.unknown_values import unknown_value
-from providers.model import InstanceType, Odcr
+from providers.model import InstanceType, Odcr, is_zone_id
 
 Sizing = Literal["accelerator", "max"]
 
@@ -57,7 +57,6 @@ _NOT_OF_TYPE: Final = frozenset(
 # Labels of an ODCR that the broker buys; blocks and interruptible ones are used and never purchased.
 _AS_BOUGHT: Final = {RESERVATION_TYPE: "default", RESERVATION_INTERRUPTIBLE: "false"}
 _CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
-_ZONE_ID: Final = re.compile(r"-az[0-9]+$")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -229,11 +228,6 @@ def supply(type_: InstanceType) -> dict[str, float]:
     amounts = capacity(type_, ANY_CLASS) | {MEMORY: float(type_.memory_mib * _MIB)}
     del amounts[STORAGE]  # a volume of any size
     return amounts
-
-
-def is_zone_id(zone: str) -> bool:
-    """`use1-az4` is a zone's id, `us-east-1a` a name."""
-    return _ZONE_ID.search(zone) is not None
 
 
 def amount_text(resource: str, amount: float) -> str:

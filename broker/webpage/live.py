@@ -30,7 +30,7 @@ from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
-from broker.reservations.drawing import DrawRights
+from broker.reservations.drawing import DrawRights, drawn_key
 from broker.reservations.odcr_view import OdcrView, view_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.rooms import RoomRow, rooms
@@ -76,14 +76,6 @@ class ReservationRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerRow:
-    """An EC2NodeClass or a NodePool."""
-
-    name: str
-    conditions: tuple[Condition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
     """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can. `outside`: dollars an
     hour of the instances outside of reservations; None while EC2's instances are not known.
@@ -96,8 +88,8 @@ class LiveState:
     odcrs: Sequence[OdcrView] = ()
     reservations: Sequence[ReservationRow] = ()
     shortages: Sequence[ShortageRow] = ()
-    classes: Sequence[OwnerRow] = ()
-    pools: Sequence[OwnerRow] = ()
+    classes: Sequence[EC2NodeClass] = ()
+    pools: Sequence[NodePool] = ()
     loans: Sequence[LoanRow] = ()
     rooms: Sequence[RoomRow] = ()
     waiters: Sequence[Waiter] = ()
@@ -202,8 +194,8 @@ def shown_state(
         ],
         reservations=[*_reservations(snapshot)],
         shortages=situation.shortage_rows,
-        classes=[_owner(owner) for owner in situation.classes],
-        pools=[_owner(owner) for owner in situation.pools],
+        classes=situation.classes,
+        pools=situation.pools,
         loans=[*loans(situation.claims, snapshot)],
         rooms=rooms,
         waiters=situation.waiters,
@@ -216,7 +208,6 @@ def shown_state(
 
 
 def _claim(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
-    drawn = rights.of_claim(claim)
     reason, message = launch_state(claim)
     reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
     return ClaimRow(
@@ -235,7 +226,7 @@ def _claim(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
         capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
         price=price(claim),
         placed=reserved.message if reserved is not None else "",
-        owner=str(drawn) if isinstance(drawn, ReservationKey) else "",
+        owner=drawn_key(rights.of_claim(claim)),
     )
 
 
@@ -256,7 +247,3 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
             conditions=tuple(reservation.status.conditions),
             problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),
         )
-
-
-def _owner(owner: EC2NodeClass | NodePool) -> OwnerRow:
-    return OwnerRow(name=owner.name, conditions=tuple(owner.status.conditions))

@@ -21,10 +21,9 @@ from broker.oncall.waiters import drawn_by_pod
 from broker.oncall.waiting_pods import WaitingPod
 from broker.placement.node_prices import Price, divided
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests
-from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
 from broker.reservations.claims import node_odcr, occupied_odcr
-from broker.reservations.drawing import DrawRights
+from broker.reservations.drawing import DrawRights, drawn_key
 
 MOST_KNOWN: Final = 50_000  # pods whose requests are in memory
 # The resources that a node shows, each with its name and its unit in the amounts of a pod.
@@ -165,7 +164,7 @@ def pod_rows(
         row, claim = rows_.get(pod.key), by_node.get(pod.spec.node_name)
         name = claim.name if claim is not None else row.claim if row is not None else ""
         of_pool = named.get(row.node_pool, "") if row is not None else ""
-        return _key(drawn[name] if name in drawn else drawn_by_pod(rights, pod, of_pool))
+        return drawn_key(drawn[name] if name in drawn else drawn_by_pod(rights, pod, of_pool))
 
     present, bound = {node.name: node for node in nodes}, _bound(pods)
 
@@ -212,10 +211,6 @@ def total_fills(rows: Iterable[NodeRow]) -> list[Fill]:
     return [
         Fill(resource=name, requested=requested[name], allocatable=allocatable[name]) for name in allocatable
     ]
-
-
-def _key(drawn: ReservationKey | UnresolvedName | None) -> str:
-    return str(drawn) if isinstance(drawn, ReservationKey) else ""
 
 
 def _node(

@@ -13,13 +13,13 @@ from broker.apis.kueue import Namespace
 from broker.controllers.elasticquota.controller import ElasticQuotaController
 from broker.controllers.elasticquota.reading import ElasticPods, declaration
 from broker.controllers.nodereservation.godel import GodelPodController, GodelReservationController
-from broker.controllers.nodereservation.godel_reading import SCHEDULER, GodelAnnotations
+from broker.controllers.nodereservation.godel_reading import GodelAnnotations
 from broker.controllers.nodereservation.koordinator import (
     BY_RESERVATION,
     KoordinatorController,
     by_reservation,
 )
-from broker.controllers.nodereservation.reads import SchedulerReads, scheduler_of
+from broker.controllers.nodereservation.reads import GODEL, SchedulerReads, scheduler_of
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.scheduler.loop import PodScheduler
 from broker.kube.context import ControllerContext
@@ -55,7 +55,7 @@ def add_scheduler(term: SchedulerTerm) -> None:
     _add_koordinator(term)
     rules = term.reads.rules(term.settings.room_bounds, term.namespaces.cache)
     _add_godel_pods(term, rules)
-    if SCHEDULER in term.settings.schedulers:  # else reservations are left to Gödel
+    if GODEL in term.settings.schedulers:  # else reservations are left to Gödel
         _add_godel_reservations(term, rules)
     if NOS_SCHEDULER in term.settings.schedulers:
         _add_elastic(term)
@@ -133,12 +133,12 @@ def _add_godel_pods(term: SchedulerTerm, rules: RoomRules) -> None:
     pods, reads = term.pods, term.reads
     annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, rules=rules)
     controller = GodelPodController(
-        term, pods.cache, annotations, served=lambda: SCHEDULER in reads.served_names()
+        term, pods.cache, annotations, served=lambda: GODEL in reads.served_names()
     )
 
     def of(namespace: str) -> Iterable[str]:
         own = (pod for pod in pods.cache.list() if pod.namespace == namespace)
-        return [pod.key for pod in own if pod.spec.scheduler_name == SCHEDULER]
+        return [pod.key for pod in own if pod.spec.scheduler_name == GODEL]
 
     def of_namespace(deployment: GodelDeployment) -> Iterable[str]:
         return of(deployment.namespace)
@@ -148,7 +148,7 @@ def _add_godel_pods(term: SchedulerTerm, rules: RoomRules) -> None:
 
     def concerned(old: Pod | None, new: Pod | None) -> bool:
         pod = new or old
-        return pod is not None and pod.spec.scheduler_name == SCHEDULER
+        return pod is not None and pod.spec.scheduler_name == GODEL
 
     (
         term.manager.controller("godel-pods", controller.reconcile, synced=term.synced)
@@ -165,7 +165,7 @@ def _add_godel_reservations(term: SchedulerTerm, rules: RoomRules) -> None:
     )
 
     def end(key: str) -> Result | None:
-        return controller.reconcile(key) if SCHEDULER in reads.served_names() else Result(EVERY)
+        return controller.reconcile(key) if GODEL in reads.served_names() else Result(EVERY)
 
     def taken(pod: Pod) -> Iterable[str]:
         uids = by_reservation(pod)

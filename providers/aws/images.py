@@ -21,13 +21,12 @@ from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
-from providers.model import Accelerator, Image, Selector
+from providers.model import LINUX, Accelerator, Image, Selector
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
 
 PAGE = 1000
-LINUX = "Linux/UNIX"
 # The image's PlatformDetails (EC2 User Guide, "AMI billing information fields") where the platform of its
 # Capacity Reservation is named otherwise (EC2 API Reference, CapacityReservationInstancePlatform). With a
 # Red Hat license of one's own it is Linux/UNIX.

@@ -9,7 +9,6 @@ idempotency", CreateCapacityReservation, ModifyCapacityReservation, CancelCapaci
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,15 +18,13 @@ from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
 from providers.aws.tags import Owner
 from providers.errors import ErrorClass, ProviderError
-from providers.model import UNCHANGED, Odcr, OdcrRequest, Unchanged
+from providers.model import UNCHANGED, Odcr, OdcrRequest, Unchanged, is_zone_id
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
         CreateCapacityReservationRequestTypeDef,
         ModifyCapacityReservationRequestTypeDef,
     )
-
-_ZONE_ID = re.compile(r"-az[0-9]+$")
 
 
 class AwsReservationChanges(AwsAccount):
@@ -46,7 +43,7 @@ class AwsReservationChanges(AwsAccount):
             "EndDateType": "limited" if request.end else "unlimited",
             "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
         }
-        if _ZONE_ID.search(request.zone):
+        if is_zone_id(request.zone):
             parameters["AvailabilityZoneId"] = request.zone
         else:
             parameters["AvailabilityZone"] = request.zone

@@ -16,7 +16,7 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NO_OWNER, Owner
-from providers.model import BlockExtension, Odcr
+from providers.model import LINUX, BlockExtension, Odcr
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef
@@ -66,7 +66,7 @@ def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:
         instance_type=item.get("InstanceType", ""),
         zone=item.get("AvailabilityZone", ""),
         zone_id=item.get("AvailabilityZoneId", ""),
-        platform=item.get("InstancePlatform", "Linux/UNIX"),
+        platform=item.get("InstancePlatform", LINUX),
         tenancy=item.get("Tenancy", "default"),
         match_criteria=item.get("InstanceMatchCriteria", "open"),
         state=item.get("State", "active"),

@@ -8,7 +8,7 @@ import pytest
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack

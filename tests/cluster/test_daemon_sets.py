@@ -9,7 +9,7 @@ import pytest
 from broker.apis.core import Node
 from broker.apis.limits import LimitRange
 from broker.apis.workloads import DaemonSet
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_provisioning import bound, capacity, claims, pods, pool, start

@@ -6,8 +6,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Request
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required

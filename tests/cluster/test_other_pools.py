@@ -9,7 +9,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.provisioning.other_pools import KARPENTER_NOT_RUNNING
 from broker.controllers.provisioning.published import read_reports
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from broker.placement.pool_choice import SERVED
 from tests.cluster import cases
 from tests.cluster.objects import Json

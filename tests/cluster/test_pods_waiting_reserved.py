@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from broker.apis import names
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5

@@ -14,9 +14,8 @@ from broker.commands.dry_run import DryRun
 from broker.commands.explain.reading import read
 from broker.commands.plan import drafts
 from broker.commands.plan.pods import PodPlan, planned_pods
-from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Client
-from broker.oncall.pod_reports import NOMINATED
+from broker.oncall.pod_reports import FAILED, NOMINATED
 from broker.placement.pool_choice import OFFERING
 from broker.placement.type_reasons import DRAWS_ELSEWHERE
 from tests.cluster import cases, objects

@@ -16,12 +16,11 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.provisioning.other_pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING
 from broker.controllers.provisioning.pool_status import WITHIN_LIMITS
-from broker.controllers.provisioning.report import FAILED
 from broker.kube.client import Request
 from broker.kube.conditions import owner_reference
 from broker.kube.errors import ApiError, Forbidden, from_status
 from broker.oncall.metrics import REGISTRY
-from broker.oncall.pod_reports import NOMINATED
+from broker.oncall.pod_reports import FAILED, NOMINATED
 from broker.placement.pool_choice import SERVED
 from local.demo import kubelets
 from local.demo.scheduling import schedule

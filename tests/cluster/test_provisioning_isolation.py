@@ -20,8 +20,8 @@ from broker.apis.storage import PersistentVolumeClaim
 from broker.apis.workloads import DaemonSet
 from broker.controllers.nodereservation import node_holds
 from broker.controllers.provisioning import existing, other_pools, pending, provisioner, reads, usage
-from broker.controllers.provisioning.report import FAILED
 from broker.kube.manager import REASON
+from broker.oncall.pod_reports import FAILED
 from broker.placement import storage
 from broker.text import format_time
 from tests.cluster.everything import bodies, put

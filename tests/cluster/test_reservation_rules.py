@@ -8,7 +8,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.workloads import DaemonSet
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from tests.cluster import cases
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json

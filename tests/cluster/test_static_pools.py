@@ -15,9 +15,9 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.static_pools import REPLICAS_MET
 from broker.apis.workloads import DaemonSet
-from broker.controllers.provisioning.report import FAILED
 from broker.controllers.staticpools.controller import SCALED_IN
 from broker.kube.client import Request
+from broker.oncall.pod_reports import FAILED
 from providers.aws.groups import AwsGroups
 from providers.model import ReservationGroup
 from tests.cluster import objects

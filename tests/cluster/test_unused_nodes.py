@@ -9,9 +9,9 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.provisioning.report import FAILED
 from broker.controllers.provisioning.unused import ENDED_UNUSED, NODES_USED
 from broker.oncall.metrics import REGISTRY
+from broker.oncall.pod_reports import FAILED
 from broker.text import format_time
 from tests.cluster.stack import Stack
 from tests.cluster.test_interruption import QUEUE, Queue

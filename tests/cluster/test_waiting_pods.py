@@ -17,11 +17,10 @@ from broker.commands.explain.claims import Forecaster
 from broker.commands.explain.pod import PodExplainer, find
 from broker.commands.explain.reading import read
 from broker.controllers.provisioning.published import REPORTS, read_reports
-from broker.controllers.provisioning.report import FAILED
 from broker.kube.identity import NAMESPACE
 from broker.notifications.alerts import firing_alerts
 from broker.oncall.metrics import REGISTRY
-from broker.oncall.pod_reports import PodReport
+from broker.oncall.pod_reports import FAILED, PodReport
 from broker.oncall.waiting_pods import WaitingPod, grouped
 from broker.webpage.live import LiveState, live_state
 from tests.cluster.account import A

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.commands.explain.pod import UNFIT
-from broker.controllers.provisioning.report import FAILED
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.pods import gpu_pod, gpu_pool
 from tests.cluster.ome.reserved import GPU

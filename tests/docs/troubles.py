@@ -16,11 +16,11 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.capacityreservation import facts
 from broker.controllers.lifecycle.losses import MASS_LOSS
-from broker.controllers.provisioning.report import FAILED
 from broker.kube import identity
 from broker.kube.errors import NotFound
 from broker.kube.manager import REASON as LEFT_OUT
 from broker.oncall.metrics import REGISTRY
+from broker.oncall.pod_reports import FAILED
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import create_reservation, flavored

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Event, Pod
-from broker.oncall.pod_reports import NOMINATED, PodReport, of_event
+from broker.oncall.pod_reports import FAILED, NOMINATED, PodReport, of_event
 from broker.text import format_time
 from providers.names import MANAGER
 
-# Karpenter's component in its events, and its and the broker's reason for a pod without a node.
+# Karpenter's component in its events.
 KARPENTER: Final = "karpenter"
-FAILED_SCHEDULING: Final = "FailedScheduling"
 
 
 def happened(event: Event) -> datetime | None:
@@ -36,7 +35,7 @@ def written_by(event: Event, component: str) -> bool:
 def of_scheduler(event: Event) -> bool:
     """Whether a scheduler wrote that a pod gets no node: kube-scheduler, or another by its own name."""
     known = any(written_by(event, writer) for writer in (MANAGER, KARPENTER))
-    return event.reason == FAILED_SCHEDULING and event.involved_object.kind == Pod.KIND.kind and not known
+    return event.reason == FAILED and event.involved_object.kind == Pod.KIND.kind and not known
 
 
 def reports(events: Iterable[Event]) -> dict[str, PodReport]:
@@ -44,9 +43,9 @@ def reports(events: Iterable[Event]) -> dict[str, PodReport]:
     last = {
         event.involved_object.uid: event
         for event in events
-        if event.involved_object.kind == Pod.KIND.kind and event.reason in (FAILED_SCHEDULING, NOMINATED)
+        if event.involved_object.kind == Pod.KIND.kind and event.reason in (FAILED, NOMINATED)
     }
-    failed = ((uid, event) for uid, event in last.items() if event.reason == FAILED_SCHEDULING)
+    failed = ((uid, event) for uid, event in last.items() if event.reason == FAILED)
     return {uid: of_event(event.message) for uid, event in failed}
 
 

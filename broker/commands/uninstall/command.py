@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.commands.help import Command
-from broker.commands.output import Format, show, show_one
+from broker.commands.output import Format, Output, show, show_one
 from broker.options import options
 from broker.settings import Settings
 
@@ -22,7 +22,6 @@ Force = Annotated[bool, typer.Option("--force", help="Also while a broker holds 
 KeepTerms = Annotated[
     bool, typer.Option("--keep-terms", help="Leave the selector terms and their tags to Karpenter.")
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
 
 
 def register(

@@ -34,7 +34,7 @@ from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailab
 from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
 from broker.quota.usage import ReservationKey
-from broker.reservations.annotations import ADMISSION, INVALID, STOP
+from broker.reservations.annotations import ADMISSION, INVALID_ANNOTATION, STOP
 from broker.reservations.drawing import DrawRights
 from broker.reservations.kueue_checks import CHECK
 from broker.reservations.kueue_objects import (
@@ -139,7 +139,7 @@ class QueueController:
         reserved = reserved_of(reservation)
         _, invalid = ADMISSION.read(reservation)
         if invalid:
-            yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as Hold")
+            yield ReservationProblem(reason=INVALID_ANNOTATION, message=f"{invalid}; it counts as Hold")
         check = CHECK if uses_check(reservation) else ""
         if check and self._check.problem:
             yield self._check.problem
@@ -321,7 +321,7 @@ def _stops(reservation: Reservation, full: str) -> Generator[ReservationProblem,
     """
     policy, invalid = STOP.read(reservation)
     if invalid:
-        yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as {policy}")
+        yield ReservationProblem(reason=INVALID_ANNOTATION, message=f"{invalid}; it counts as {policy}")
     if policy != "None":
         ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
         yield ReservationProblem(

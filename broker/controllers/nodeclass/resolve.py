@@ -34,11 +34,10 @@ from broker.capacity.reasons import CLASS_TERMINATING
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import ClassLookups
 from providers.errors import ErrorClass, ProviderError
-from providers.model import Image, PlacementGroup, SecurityGroup, Selector, Subnet
+from providers.model import LINUX, Image, PlacementGroup, SecurityGroup, Selector, Subnet
 
 # The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
-LINUX = "Linux/UNIX"
 PROFILE_NOT_FOUND = "InstanceProfileNotFound"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.apis import godel
 from broker.apis.core import Pod
+from broker.controllers.nodereservation.reads import GODEL
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.kube.cache import Cache
 from broker.placement.holds import Consumption, Hold
@@ -19,7 +20,6 @@ from broker.placement.quantities import spec_requests
 from broker.placement.reading import pod_info
 from broker.text import LONGEST_SCALAR
 
-SCHEDULER: Final = "godel-scheduler"
 # Reasons of events.
 NOT_KEPT: Final = "RoomNotKept"
 BOUNDED: Final = "RoomBounded"
@@ -43,7 +43,7 @@ class GodelAnnotations:
 
     def requests_room(self, pod: Pod) -> bool:
         """Whether the pod or its Deployment has the annotation, allowed or not."""
-        if pod.spec.scheduler_name != SCHEDULER:
+        if pod.spec.scheduler_name != GODEL:
             return False
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)
         return any(_requested(item.annotations) for item in (pod, deployment) if item is not None)
@@ -92,7 +92,7 @@ class GodelAnnotations:
 
     def index(self, pod: Pod) -> str:
         """The index under which a kept room and its back pods meet; empty for pods of other schedulers."""
-        if pod.spec.scheduler_name != SCHEDULER:
+        if pod.spec.scheduler_name != GODEL:
             return ""
         return pod.annotations.get(godel.INDEX) or self.deployment(pod) or pod.name
 

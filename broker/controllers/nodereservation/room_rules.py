@@ -18,14 +18,21 @@ from broker.apis.core import ResourceQuota
 from broker.apis.kueue import Namespace
 from broker.kube.cache import Cache
 from broker.placement.holds_bounds import NamespaceRoom, RoomBounds, within
-from broker.placement.quantities import PODS, amounts, spec_requests
+from broker.placement.quantities import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    HUGE_PAGES,
+    MEMORY,
+    PODS,
+    amounts,
+    spec_requests,
+)
 from broker.text import exact
 
 _ON: Final = "true"
 _OFF: Final = ("", "false")
 _REQUESTS: Final = "requests."
-_HUGE_PAGES: Final = "hugepages-"
-_COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+_COMPUTE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, PODS})
 _DIVISIBLE: Final = _COMPUTE - {PODS}
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -120,7 +127,7 @@ def _own_limits(text: str) -> Mapping[str, int]:
 
 def _requested(key: str, text: str) -> dict[str, str]:
     """A quota's limit of requests, by the name of the resource: `cpu` and `requests.cpu` are two limits."""
-    if key in _COMPUTE or key.startswith((_REQUESTS, _HUGE_PAGES)):
+    if key in _COMPUTE or key.startswith((_REQUESTS, HUGE_PAGES)):
         return {key.removeprefix(_REQUESTS): text}
     return {}
 

@@ -19,7 +19,7 @@ from broker.capacity.inventory import Inventory
 from broker.kube.events import Recorder
 from broker.quota.usage import ReservationKey
 from broker.reservations import moves
-from broker.reservations.annotations import INVALID
+from broker.reservations.annotations import INVALID_ANNOTATION
 from broker.reservations.desired import OdcrChange
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchases import Purchase
@@ -43,7 +43,7 @@ STOPPING: Final = frozenset(
         "PriceUnknown",
         "PurchaseSkipped",
         moves.MOVED,
-        INVALID,
+        INVALID_ANNOTATION,
         # Adoptions that an annotation requests, and that are not possible.
         "AdoptionNotAllowed",
         "GroupNotFound",

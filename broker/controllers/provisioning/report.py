@@ -20,14 +20,13 @@ from broker.controllers.provisioning.pools import PoolNotServed, updates
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.events import EventType
-from broker.oncall.pod_reports import FAILED_POD, NOMINATED, PodReport
+from broker.oncall.pod_reports import FAILED, FAILED_POD, NOMINATED, PodReport
 from broker.placement.packing_model import Packing
 from broker.placement.pool_choice import NO_MACHINE, OFFERING, SERVED
 from broker.quota.resolve import UnresolvedName
 
 Waiting = Pod | KoordinatorReservation
 
-FAILED = "FailedScheduling"
 TOPIC = "provisioning"
 _log = structlog.get_logger("provisioning")
 

@@ -28,18 +28,16 @@ from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.refusals import ask_first
+from broker.oncall.pod_reports import FAILED
 from broker.placement.holds import Consumption, Hold
 from broker.text import format_time
 
 Json = dict[str, Any]
 P = TypeVar("P", Pod, koord.KoordinatorReservation)
-FAILED: Final = "FailedScheduling"
 # Causes that another node does not cure. Karpenter, the cluster autoscaler and the broker buy for the reason
 # Unschedulable only (karpenter pkg/utils/pod/scheduling.go, FailedToSchedule).
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 RESERVATION_REQUIRED: Final = "ReservationRequired"
-INVALID_ANNOTATION: Final = "InvalidAnnotation"
-GANG_INCOMPLETE: Final = "GangIncomplete"
 
 
 class OutcomeUnknown(Unavailable):

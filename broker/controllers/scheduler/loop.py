@@ -17,6 +17,7 @@ from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
 from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
+from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.controllers.elasticquota.reading import ElasticPods, declaration
 from broker.controllers.elasticquota.use import ElasticUse
 from broker.controllers.nodereservation.conditions import INVALID
@@ -24,12 +25,7 @@ from broker.controllers.nodereservation.godel_reading import GodelAnnotations
 from broker.controllers.nodereservation.node_holds import node_holds
 from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.scheduler.assumed import AssumedPlacements, AssumedPod
-from broker.controllers.scheduler.binder import (
-    GANG_INCOMPLETE,
-    INVALID_ANNOTATION,
-    OutcomeUnknown,
-    PlacementWriter,
-)
+from broker.controllers.scheduler.binder import OutcomeUnknown, PlacementWriter
 from broker.controllers.scheduler.gangs import PlacementUnit, units_in_turn, whole_or_not
 from broker.controllers.scheduler.kept_room import KeptRoom
 from broker.controllers.scheduler.preallocation import pre_allocated
@@ -69,6 +65,7 @@ from broker.placement.holds_reading import (
 from broker.placement.message import message
 from broker.placement.model import PodInfo
 from broker.placement.reading import namespace_labels, pod_info
+from broker.reservations.annotations import INVALID_ANNOTATION
 from broker.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 
 from broker.apis import names
-from broker.history.demand import LINUX, UseLevel
+from broker.history.demand import UseLevel
 from broker.history.recorder import LOST, WRITABLE, HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch, EntryFilter
 from broker.kube.clock import SystemClock
-from providers.model import Odcr
+from providers.model import LINUX, Odcr
 from tests.unit.history.facts import OTHER, POOL, event, fill, launch, refusal
 
 

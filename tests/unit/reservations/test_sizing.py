@@ -13,12 +13,11 @@ from broker.reservations.sizing import (
     InstanceFlavor,
     amount_text,
     flavor_of,
-    is_zone_id,
     needed,
     size,
     supply,
 )
-from providers.model import Odcr
+from providers.model import Odcr, is_zone_id
 from tests.unit.capacity.builders import INSTANCE_TYPE, ZONE, ZONES, odcr, type_
 
 GPU = "nvidia.com/gpu"

@@ -9,6 +9,8 @@ from typing import Any
 
 import urllib3
 
+from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import ReservationSummary
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
@@ -19,7 +21,7 @@ from broker.reservations.odcr_view import OdcrView
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.lending import LoanRow
-from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
+from broker.webpage.live import ClaimRow, LiveState, ReservationRow
 from broker.webpage.rooms import RoomRow
 from broker.webpage.server import WebPage
 from providers.model import Odcr
@@ -81,8 +83,8 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
                 until=NOW + timedelta(minutes=3),
             )
         ],
-        classes=[OwnerRow(name="gpu", conditions=())],
-        pools=[OwnerRow(name="gpu", conditions=())],
+        classes=[EC2NodeClass.decode({"metadata": {"name": "gpu"}})],
+        pools=[NodePool.decode({"metadata": {"name": "gpu"}})],
         loans=[
             loan("team/gpus", "other/research", ("train-8", "train-9"), ending=1),
             loan("team/gpus", "", ("train-7",)),

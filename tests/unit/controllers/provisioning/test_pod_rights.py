@@ -15,9 +15,10 @@ from broker.apis.kueue import OF_POD_GROUP
 from broker.controllers.lifecycle.drain import remaining
 from broker.controllers.provisioning.claims import manifest
 from broker.controllers.provisioning.pending import incomplete, pending_pod
-from broker.controllers.provisioning.report import FAILED, PodReporter
+from broker.controllers.provisioning.report import PodReporter
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
+from broker.oncall.pod_reports import FAILED
 from broker.placement.gangs import (
     JOBSET,
     KUEUE_COUNT,
