@@ -47,6 +47,7 @@ _NO_ACCOUNT = {
 
 # The longest tests begin first, so that at the end of a run no process waits for another's long test.
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")
+REAL_SERVER = 1.5  # those of the real API server stay together: each process that runs one starts a server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> float:
+    rank = next((n for n, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)), len(LONGEST))
+    return REAL_SERVER if rank > REAL_SERVER and item.get_closest_marker("real") else rank
 
 
 def pytest_collection_finish() -> None:
