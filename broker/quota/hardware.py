@@ -105,7 +105,7 @@ def steady(
                 since[machine.name] = began
         counted[machine.name] = shown
         if shown != usable:
-            machine = replace(machine, out_of_service="" if shown else "only just back")
+            machine = replace(machine, out_of_service="" if shown else f"{machine.name} is only just back")
         steadied.append(machine)
     return SteadyMachines(counted, since), tuple(steadied)
 

@@ -17,6 +17,7 @@ from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
+from tests.cluster.test_page_details import by_command
 
 STEP = 5.0
 DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "logs", "uid": "u", "controller": True}
@@ -323,8 +324,13 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     later(stack, 30)
     assert replacement(stack, "held") is None
     assert not stack.get(NodeClaim, "held").deleting
+    (step,) = by_command(stack, "default/app-held", stack.clock.now())["next"]
+    assert step.startswith("NodeClaim held has drifted (NodePoolDrifted): its node is replaced once ")
     if held_by != "pod":
         stack.until_event("held", "DisruptionBlocked", text="Pdb prevents pod evictions")
+        assert step.endswith("the budgets of its pods and of its NodePool allow it")
+    else:  # no event names what the user wrote
+        assert f"the annotation {names.DO_NOT_DISRUPT} of pod default/app-held no longer keeps it" in step
 
 
 def test_drift_of_the_class_and_of_requirements_shows_its_reason(stack: Stack) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import true_condition
 from broker.commands.explain.event_facts import concerned, event_rows
 from broker.commands.explain.explanation import Explanation
 from broker.commands.explain.slot_rows import end_of
@@ -15,6 +16,7 @@ from broker.commands.output import age
 from broker.oncall.broken import BrokenNode
 from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse, holder, leaving, workloads_on
+from broker.placement.disruption_pods import active, protected
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
 
@@ -36,7 +38,7 @@ def placed(situation: Situation, pod: Pod) -> Explanation:
             "do": _command_of(pod, claim, broken),
             "events": last_events(situation, pod, claim),
         },
-        next=[*_next_of_node(pod, claim, broken, use)],
+        next=[*_next_of_node(pod, claim, broken, use, _kept_by(situation, claim) if claim else ())],
         unread=situation.unread,
     )
 
@@ -77,8 +79,13 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
 
 
 def _next_of_node(
-    pod: Pod, claim: NodeClaim | None, broken: Iterable[BrokenNode], use: SlotUse | None
+    pod: Pod,
+    claim: NodeClaim | None,
+    broken: Iterable[BrokenNode],
+    use: SlotUse | None,
+    kept: Sequence[str],
 ) -> Iterator[str]:
+    """`kept`: the objects with do-not-disrupt that keep the node, for which no event is recorded."""
     if pod.ended:
         yield "nothing: the pod has ended"
     elif claim is None:
@@ -90,8 +97,27 @@ def _next_of_node(
     elif use and use.drains and use.ends:
         drain, end = format_time(use.drains), format_time(use.ends)
         yield f"its node drains from {drain} on, before Capacity Block {use.id} ends at {end}"
+    elif drifted := true_condition(claim, names.DRIFTED):
+        replaced = f"its node is replaced once {_until(kept)}"
+        yield f"NodeClaim {claim.name} has drifted ({drifted.reason}): {replaced}"
     else:
         yield "nothing: its node stays"
+
+
+def _kept_by(situation: Situation, claim: NodeClaim) -> list[str]:
+    pods = [
+        f"pod {pod.key}"
+        for pod in situation.pods
+        if pod.spec.node_name == claim.status.node_name and active(pod) and protected(pod, situation.now)
+    ]
+    own = claim.annotations.get(names.DO_NOT_DISRUPT) == "true"
+    return [*([f"NodeClaim {claim.name}"] if own else []), *pods]
+
+
+def _until(kept: Sequence[str]) -> str:
+    if kept:
+        return f"the annotation {names.DO_NOT_DISRUPT} of {abridged(kept, 3)} no longer keeps it"
+    return "the budgets of its pods and of its NodePool allow it"
 
 
 def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode]) -> list[dict[str, Any]]:

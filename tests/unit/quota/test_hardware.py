@@ -234,6 +234,8 @@ def test_change_counts_after_its_window() -> None:
     assert (usable, seen.since) == (1, {})
     seen, usable = counted(seen, nodes(2), 110)
     assert usable == 1
+    _, machines = steady(seen, nodes(2), 120, 60)
+    assert [machine.out_of_service for machine in machines] == ["n-0 is only just back", ""]
     assert counted(seen, nodes(2), 170)[1] == 2
 
 
