@@ -27,6 +27,7 @@ from broker.oncall.waiting_reasons import (
     RESERVATIONS_FULL,
 )
 from broker.oncall.wording import limit_name
+from broker.placement.claims import priority_of
 from broker.placement.pool_choice import buys
 from broker.placement.type_reasons import over_limits
 from broker.quota.usage import ReservationKey
@@ -120,8 +121,9 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
     rights = situation.rights
     for owner in situation.reservations:
         reserved, ids = reserved_of(owner), {cloud.id for cloud in owner.status.cloud_reservations}
+        reclaim = preemption(owner.spec).reclaim
         borrowers = [
-            claim.name
+            f"{claim.name} of priority {priority_of(claim)}" if reclaim == "LowerPriority" else claim.name
             for claim in whole.claims
             if occupied_odcr(claim) in ids and rights.of_claim(claim) != reserved
         ]
@@ -129,7 +131,6 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
         if borrowers and waiters:
             waits = counted(len(waiters), f"{waiters[0].kind} of the owner waits", "of the owner wait")
             lent = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
-            reclaim = preemption(owner.spec).reclaim
             yield (
                 waiters[0].command,
                 f"{waits} ({abridged([waiter.name for waiter in waiters], MOST_NAMED)}) while {lent} lent to "
@@ -139,7 +140,7 @@ def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
 
 _RECLAIM: Final[Mapping[str, str]] = {
     "Never": "preemptionRule.reclaimWithinCohort is Never, so lent slots come back only when they end",
-    "LowerPriority": "a borrower of lower priority gives its slot back, within the quota",
+    "LowerPriority": "a borrower of lower priority than what waits gives its slot back, within the quota",
     "Any": "a borrower gives its slot back, within the quota",
 }
 

@@ -138,7 +138,7 @@ def lent(draws: str = "", **rule: str) -> Situation:
     ("rule", "words"),
     [
         ({}, "reclaimWithinCohort is Never"),
-        ({"reclaim": "LowerPriority"}, "a borrower of lower priority gives its slot back"),
+        ({"reclaim": "LowerPriority"}, "a borrower of lower priority than what waits gives its slot back"),
         ({"reclaim": "Any"}, "a borrower gives its slot back"),
     ],
 )
@@ -147,7 +147,8 @@ def test_explain_reservation_names_its_pods_that_wait_while_slots_are_lent(
 ) -> None:
     subject, part = of_reservation(lent(**rule), "team/gpus")
     (why,) = (row["why"] for row in explain(part, subject).parts["do"] if "lent" in row["why"])
-    assert "1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to running: " in why
+    borrower = "running of priority 0" if rule.get("reclaim") == "LowerPriority" else "running"
+    assert f"1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to {borrower}: " in why
     assert words in why
 
 
