@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.apis.karpenter import NodeClaim
-from broker.commands.explain.live import LiveForecaster
+from broker.commands.explain.live import LIVE, LiveForecaster
 from tests.cluster import objects
 from tests.cluster.account import A
 from tests.cluster.stack import Stack
@@ -41,3 +41,16 @@ def _waiting(number: int) -> NodeClaim:
     )
     body["metadata"]["uid"] = f"uid-{number:04}"
     return NodeClaim.decode(body)
+
+
+@pytest.mark.covers("ONC-05")
+def test_page_names_the_reason_of_a_class_that_launches_nothing(stack: Stack) -> None:
+    broker = stack.start()
+    stack.until(lambda: broker.inventory.described, "EC2 is described")
+    stack.claim("c-0", node_class="absent")
+    stack.until(lambda: broker.read.claims.cache.find("c-0"), "the caches have the claim")
+    now = stack.clock.now()
+    shown = LIVE.claim(broker, "c-0")
+    command = forecaster(stack, now).of(stack.get(NodeClaim, "c-0"))
+    assert shown is not None and command is not None
+    assert "NodeClassNotFound" in shown["decision"] and "NodeClassNotFound" in command.decision

@@ -6,7 +6,7 @@ are those of the launch loop, so the options and verdicts are the broker's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -15,21 +15,18 @@ from typing import Any, Final
 from broker.apis.core import Event, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.app import Broker
-from broker.capacity.model import Claim
-from broker.capacity.supply import LaunchSupply
 from broker.commands.explain import claims
-from broker.commands.explain.decision import unplanned
-from broker.commands.explain.options import ClaimForecast, forecast_planned, tried_again
+from broker.commands.explain.options import ClaimForecast, forecast_among
 from broker.commands.explain.pod import PodExplainer
 from broker.commands.explain.reading import with_events
-from broker.controllers.snapshot import Snapshot
+from broker.commands.plan.claims import plan_inputs
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.oncall.situation import Situation
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import waits
-from broker.placement.claims import BadClaim, in_gangs, planned, waiting_since
-from broker.reservations.claims import ending_claims, occupied_odcr
+from broker.reservations.claims import occupied_odcr
 from broker.webpage.details import Explainer
 
 EVENTS_EVERY: Final = 10  # seconds between two reads of a pod's events: a live page is read every two
@@ -51,49 +48,23 @@ class LiveForecaster:
         if not self.broker.inventory.described:
             return ClaimForecast(decision="unknown, because EC2 is not described yet")
         snapshot = self.broker.slots.snapshot()
-        waiting = {other.uid: other for other in claims if other.waits and is_brokers(other)}
-        objects, plans, refused = self._readable(waiting)
-        if (subject := plans.get(claim.uid)) is None:
-            return ClaimForecast(decision=unplanned(refused.get(claim.uid, "it is being deleted")).sentence)
-        supply = self._supply(snapshot, objects, plans, ending_claims(claims))
-        if subject.node_class not in supply.classes:
-            why = f"class {subject.node_class} is not ready"
-            return ClaimForecast(decision=unplanned(why).sentence)
-        known = [plan for plan in plans.values() if plan.node_class in supply.classes]
-        return tried_again(forecast_planned(subject, known, supply, launched=in_gangs(claims)), claim)
-
-    def _readable(
-        self, waiting: Mapping[str, NodeClaim]
-    ) -> tuple[dict[str, NodeClaim], dict[str, Claim], dict[str, str]]:
-        """The claims that a plan can read, as objects and as plans, by uid; and why not the others."""
-        objects: dict[str, NodeClaim] = {}
-        plans: dict[str, Claim] = {}
-        refused: dict[str, str] = {}
-        for uid, claim in waiting.items():
+        waiting = [other for other in claims if other.waits]
+        ready: dict[str, LaunchClass] = {}
+        problems: dict[str, str] = {}
+        for name in {other.spec.node_class_ref.name for other in waiting}:
             try:
-                plan = planned(claim, since=waiting_since(claim, self.broker.read.pods.cache.find))
-            except BadClaim as error:
-                refused[uid] = f"{error.reason}: {error.message}"
-                continue
-            objects[uid], plans[uid] = claim, plan if plan.created else replace(plan, created=self.now)
-        return objects, plans, refused
-
-    def _supply(
-        self,
-        snapshot: Snapshot,
-        objects: Mapping[str, NodeClaim],
-        plans: Mapping[str, Claim],
-        ending: Mapping[str, Sequence[str]],
-    ) -> LaunchSupply:
-        """The supply that the launch loop has."""
-        return LaunchSupply(
-            classes=self.broker.nodeclasses.plans({plan.node_class for plan in plans.values()}),
-            types=snapshot.types,
-            inventory=snapshot.inventory,
-            shortages=self.broker.launcher.shortages,
+                ready[name] = self.broker.nodeclasses.ready(name)
+            except Unresolved as error:
+                problems[name] = f"{error.reason}: {error.message}"
+        pod = self.broker.read.pods.cache.find
+        return forecast_among(
+            claim,
+            claims,
+            plan_inputs(waiting, ready, problems, snapshot.inventory, pod, now=self.now),
+            snapshot.types,
+            self.broker.launcher.shortages,
             now=self.now,
-            entitlements=self.broker.slots.entitlements(objects, snapshot),
-            ending=ending,
+            entitle=lambda objects, _: self.broker.slots.entitlements(objects, snapshot),
         )
 
 

@@ -31,11 +31,12 @@ from broker.capacity.supply import LaunchSupply
 from broker.capacity.ways import ways
 from broker.commands.dry_run import AccountReads, Entitle
 from broker.commands.explain.decision import Decision, decided, unplanned
-from broker.commands.plan.claims import considered
+from broker.commands.plan.claims import PlanInputs, considered
 from broker.oncall.journal import repeated
 from broker.placement.claims import in_gangs
 from broker.reservations.claims import ending_claims
 from broker.text import format_time, plain
+from providers.model import InstanceType
 
 VERDICTS: Final = ("next", "then", "skipped", "soon", "later", "unfit")  # of an option, the best first
 
@@ -85,28 +86,43 @@ def forecast_claim(
         pods=pods,
         odds=odds,
     )
+    return forecast_among(
+        subject, every, inputs, provider.instance_types(), published, now=now, entitle=entitle
+    )
+
+
+def forecast_among(
+    subject: NodeClaim,
+    claims: Sequence[NodeClaim],
+    inputs: PlanInputs,
+    types: Mapping[str, InstanceType],
+    shortages: Shortages,
+    *,
+    now: datetime,
+    entitle: Entitle | None,
+) -> ClaimForecast:
+    """`claims`: all that exist, and the subject."""
     planned = next((claim for claim in inputs.waiting if claim.name == subject.name), None)
     if planned is None:
         return ClaimForecast(
             decision=unplanned(inputs.refused.get(subject.name, "it is being deleted")).sentence
         )
-    types = provider.instance_types()
     entitlements = NO_ENTITLEMENTS
     if entitle is not None:
-        objects = {claim.name: claim for claim in waiting}
+        objects = {claim.name: claim for claim in claims}
         by_uid = {claim.uid: objects[claim.name] for claim in inputs.waiting}
         entitlements = entitle(by_uid, inputs.inventory)
     supply = LaunchSupply(
         classes=inputs.classes,
         types=types,
         inventory=inputs.inventory,
-        shortages=published,
+        shortages=shortages,
         now=now,
         entitlements=entitlements,
-        ending=ending_claims(every),
+        ending=ending_claims(claims),
     )
-    forecast = forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(every))
-    return tried_again(forecast, subject)
+    forecast = forecast_planned(planned, inputs.waiting, supply, launched=in_gangs(claims))
+    return _tried_again(forecast, subject)
 
 
 def forecast_planned(
@@ -131,7 +147,7 @@ def forecast_planned(
     )
 
 
-def tried_again(forecast: ClaimForecast, claim: NodeClaim) -> ClaimForecast:
+def _tried_again(forecast: ClaimForecast, claim: NodeClaim) -> ClaimForecast:
     """The forecast of a claim whose next launch EC2 may refuse as it did the last one."""
     option = next((row["pool"] for row in forecast.rows if row["verdict"] == "next"), "")
     if not option or (last := repeated(claim)) is None:

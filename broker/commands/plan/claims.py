@@ -192,7 +192,7 @@ def considered(
     A claim that does not exist yet counts as created now. `pods`: the cluster's; read only if the hold of a
     gang depends on them.
     """
-    find = cache(lambda: {pod.key: pod for pod in pods()})
+    known_pods = cache(lambda: {pod.key: pod for pod in pods()})
     inventory, errors = _inventory(classes, provider, now)
     inventory = replace(
         slots_of_claims(among, now, owns=is_brokers),
@@ -224,12 +224,28 @@ def considered(
             if error.class_ is not ErrorClass.NOT_FOUND:
                 raise  # no answer about any class
             problems[node_class.name] = f"{error.code}: {error.message}"
+    return plan_inputs(
+        claims, ready, problems, inventory, lambda key: known_pods().get(key), now=now, where=where
+    )
+
+
+def plan_inputs(
+    claims: Iterable[NodeClaim],
+    ready: Mapping[str, LaunchClass],
+    problems: Mapping[str, str],
+    inventory: Inventory,
+    pod: Callable[[str], Pod | None],
+    *,
+    now: datetime,
+    where: str = "in the cluster",
+) -> PlanInputs:
+    """Reads the claims, of classes that can launch. `pod`: by `namespace/name`."""
     waiting: list[Claim] = []
     refused: dict[str, str] = {}
     for claim in claims:
         try:
             in_gang = names.GANG in claim.annotations  # only a gang's hold counts from the wait of pods
-            since = waiting_since(claim, lambda key: find().get(key)) if in_gang else None
+            since = waiting_since(claim, pod) if in_gang else None
             planned_claim = planned(claim, since=since)
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
