@@ -14,7 +14,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.dry_run import DryRun
 from broker.commands.explain.claims import Forecaster
-from broker.commands.explain.pod import PodExplainer, find
+from broker.commands.explain.pod import UNFIT, PodExplainer, find
 from broker.commands.explain.reading import read
 from broker.controllers.provisioning.published import REPORTS, read_reports
 from broker.kube.identity import NAMESPACE
@@ -26,6 +26,7 @@ from broker.webpage.live import LiveState, live_state
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5
+from tests.cluster.ome.pods import claim_for, gpu_pod, gpu_pool
 from tests.cluster.ome.reserved import GPU, reserve
 from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, guarded, lending, owned
 from tests.cluster.stack import Stack
@@ -497,3 +498,24 @@ def test_pod_over_the_limits_of_several_pools_is_advised_to_raise_that_of_its_ow
     page = explained(stack, left)
     assert page["why"][0]["nodepool"] == "reserved"
     assert page["do"][0]["command"] == "kubectl edit nodepool reserved"
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_beside_pods_of_less_priority_in_its_reservation_is_promised_no_claim(stack: Stack) -> None:
+    """kube-scheduler preempts them: the broker makes no claim for it, and explain has the same reason."""
+    stack.node_class(id_=owned(stack, 1))
+    reserve(stack, "training", flavor=P5, quotas={GPU: "8"})
+    gpu_pool(stack)
+    stack.priority_class("high", 100)
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    gpu_pod(stack, "low", annotations={names.DRAWS_FROM: OWNER})
+    used = claim_for(stack, "default/low").name
+    stack.until_ready(used)
+    stack.until_shown(used)
+    stack.until(lambda: bound(stack, ["low"]), "it runs", step=0.5)
+    gpu_pod(stack, "high", annotations={names.DRAWS_FROM: OWNER}, priorityClassName="high")
+    event = stack.until_event("high", FAILED, kind="Pod", text="has no quota left for slots of flavor")
+    page = explained(stack, "high")
+    assert page["why"][0]["message"] in event.message
+    assert page["next"] == [UNFIT]
+    assert [row["role"] for row in page["slots"]] == ["could take"]

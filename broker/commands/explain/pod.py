@@ -98,12 +98,14 @@ class PodExplainer:
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
         limited = chosen is not None and chosen.pool.name in dict(over_limits(report.message))
-        reported = report.message and (limited or any(row["verdict"] == "next" for row in rows))
+        # Such a claim could wait for a slot of its own reservation; pods leave that to kube-scheduler.
+        awaited = options.waits_for if options is not None else ()
+        reported = report.message and (limited or awaited or any(row["verdict"] == "next" for row in rows))
         held = bool(row.obstacles.held) and row.reason != GATED
         unfit = (claim is None and bool(reported)) or (held and (chosen is None or of_broker(chosen.pool)))
         unfit = unfit and not room
         if unfit and options is not None:
-            options = replace(options, rows=[*none_next(options.rows)])
+            options = replace(options, rows=[*none_next(options.rows)], waits_for=())
         slots = [*_slots(situation, claim, chosen, options)]
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
