@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from providers.aws.branches import branch_interfaces
 from providers.aws.clients import Aws
+from providers.aws.tags import texts
 from providers.model import Gpu, InstanceType
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def instance_types(aws: Aws) -> dict[str, InstanceType]:
         MaxResults=TYPES_PAGE,
     ):
         for item in page["InstanceTypes"]:
-            type_ = instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
+            type_ = instance_type(item, zones=texts(zones[item["InstanceType"]]))
             if type_ is not None:
                 types[type_.name] = type_
     return types
@@ -95,8 +96,8 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         ebs_mbps=_ebs_mbps(item.get("EbsInfo", {})),
         branch_interfaces=branch_interfaces(name),
         encryption_in_transit=network.get("EncryptionInTransitSupported", False),
-        market_types=frozenset(item.get("SupportedUsageClasses", [])),
-        placement_strategies=frozenset(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
+        market_types=texts(item.get("SupportedUsageClasses", [])),
+        placement_strategies=texts(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
         nested_virtualization="nested-virtualization"
         in item.get("ProcessorInfo", {}).get("SupportedFeatures", []),
         enclaves=item.get("NitroEnclavesSupport") == "supported",

@@ -16,7 +16,7 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.images import platform
 from providers.aws.listings import ListOperation, leave_out
-from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, text, to_ec2
+from providers.aws.tags import NO_OWNER, Owner, checked, from_ec2, text, texts, to_ec2
 from providers.errors import ErrorClass, ProviderError
 from providers.model import Instance
 from providers.names import TAG_CLUSTER
@@ -175,7 +175,7 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         state=text(item.get("State", {}), "Name", "pending"),
         image_id=text(item, "ImageId"),
         subnet_id=text(item, "SubnetId"),
-        security_group_ids=frozenset(text(group, "GroupId") for group in item.get("SecurityGroups", ())),
+        security_group_ids=texts(group.get("GroupId", "") for group in item.get("SecurityGroups", ())),
         reservation_id=text(item, "CapacityReservationId"),
         reservation_preference=text(specification, "CapacityReservationPreference"),
         reservation_group=text(target, "CapacityReservationResourceGroupArn"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -72,3 +73,13 @@ def from_ec2(tags: Iterable[TagTypeDef]) -> dict[str, str]:
 def text(item: Mapping[str, Any], name: str, otherwise: str = "") -> str:
     """A text of an answer. The SDK makes one for each item; thousands of items share it."""
     return intern(item.get(name) or otherwise)
+
+
+def texts(values: Iterable[str]) -> frozenset[str]:
+    """A set of texts of an answer. Thousands of items share it, as they share a text."""
+    return _shared(frozenset(map(intern, values)))
+
+
+@lru_cache(maxsize=4096)
+def _shared(values: frozenset[str]) -> frozenset[str]:
+    return values
