@@ -22,12 +22,13 @@ from broker.capacity.shortages import Shortage
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
+from broker.oncall.pod_facts import created, gang_members
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.short_pools import ShortageRow, shortage_row
 from broker.oncall.slot_holders import SlotUse, slot_uses
 from broker.oncall.slot_marks import SlotRow, slot_rows
 from broker.oncall.state import is_brokers
-from broker.oncall.waiters import Waiter, claim_waiters, created, gang_members, pod_waiters
+from broker.oncall.waiters import Waiter, claim_waiters, pod_waiters
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price
@@ -96,8 +97,7 @@ class Situation:
     def pod_waiters(self) -> list[Waiter]:
         if self.whole is not None:
             return [waiter for waiter in self.whole.pod_waiters if waiter.name in self.about]
-        obstacles = {row.key: row.obstacles for row in self.waiting_pods}
-        return [*pod_waiters(self.pods, self.rights, pools=self.pools, obstacles=obstacles)]
+        return [*pod_waiters(self.waiting_pods, self.pods, self.rights, self.pools)]
 
     @cached_property
     def waiting_pods(self) -> list[WaitingPod]:
@@ -107,7 +107,7 @@ class Situation:
             return [
                 row
                 for row in self.whole.waiting_pods
-                if (row.claim in claims if row.obstacles.waits else row.key in self.about)
+                if (row.claim in claims if row.claim_waits else row.key in self.about)
             ]
         return waiting_rows(self.pods, self.around, self.now)
 

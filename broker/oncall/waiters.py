@@ -15,13 +15,12 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Object
 from broker.capacity.reasons import ALL_FULL, CLASS_NOT_FOUND, CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.oncall.slot_holders import is_workload
+from broker.oncall.pod_facts import gang_members
 from broker.oncall.state import is_brokers, launch_state
-from broker.oncall.workload_kinds import kubectl_type, named_kind
-from broker.placement.gangs import gang_of, is_member, unknown_sizes
+from broker.oncall.waiting_pods import WaitingPod
+from broker.placement.gangs import gang_of, unknown_sizes
 from broker.placement.pool_choice import pool_node
 from broker.placement.quantities import amounts, pod_requests
 from broker.placement.reading import claim_requirements
@@ -31,15 +30,8 @@ from broker.reservations.drawing import DrawRights
 
 # The kinds of waiters.
 CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
-# Kinds of objects with a template that cannot be changed: Kubernetes' own, and Volcano's Job.
-FIXED = frozenset({"Job", "Pod"})
 # The reasons of a claim that no slot serves, since its class is gone for good.
 CLASS_GONE: Final = frozenset({CLASS_NOT_FOUND, CLASS_TERMINATING})
-# By the label with the hash in a ReplicaSet's name: the workload that has the template.
-_OF_REPLICA_SETS: Final[Mapping[str, str]] = {
-    "pod-template-hash": "Deployment",
-    "rollouts-pod-template-hash": "Rollout",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +52,13 @@ class Alternative:
     draws_from: ReservationKey | UnresolvedName | None = None
 
 
-class PodObstacles(NamedTuple):
-    """What stands between a pod and any machine. `held`: what it waits for before it may have one. `report`:
-    its launcher's last report. `accepting`: the NodePools that accept it, each with why it gives no pod a
-    node now; none if no NodePool does, or the pod has a claim. `claim`: that claim, and whether it `waits`.
-    """
-
-    claim: str = ""
-    waits: bool = False
-    held: str = ""
-    report: str = ""
-    accepting: tuple[tuple[str, str], ...] = ()
-
-
-NO_OBSTACLES: Final = PodObstacles()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
     """A claim or a pod that waits, with the last reason. `command` shows more.
 
     `alternatives`: any one of these serves it; none do if only a named node does, or its class is gone.
-    `gang`: its gang, of which `together` wait. `held`, `report`: as in `PodObstacles`. `claim`: a pod's
-    claim, which has its instance. `edit`: the command with which a person changes a pod's template.
+    `gang`: its gang, of which `together` wait. `held`, `report`: as in `WaitingPod`. `claim`: a pod's claim,
+    which has its instance. `edit`: the command with which a person changes a pod's template.
     """
 
     kind: str
@@ -111,21 +87,6 @@ class Waiter:
     def draws(self, owner: ReservationKey) -> bool:
         """Whether it may draw from the owner."""
         return any(alternative.draws_from == owner for alternative in self.alternatives)
-
-
-def created(obj: Object, now: datetime) -> datetime:
-    return obj.metadata.creation_timestamp or now
-
-
-def waits(pod: Pod) -> bool:
-    """Whether the pod needs a node. A DaemonSet's pod has one."""
-    return pod.waits and is_workload(pod)
-
-
-def gang_members(pods: Iterable[Pod]) -> Counter[str]:
-    """The pods of each gang that exist."""
-    gangs = (gang_of(pod, unknown_sizes).name for pod in pods if is_member(pod))
-    return Counter(name for name in gangs if name)
 
 
 def claim_waiters(
@@ -166,82 +127,40 @@ def claim_waiters(
 
 
 def pod_waiters(
-    pods: Iterable[Pod],
-    rights: DrawRights,
-    *,
-    pools: Iterable[NodePool],
-    obstacles: Mapping[str, PodObstacles],
+    rows: Iterable[WaitingPod], pods: Iterable[Pod], rights: DrawRights, pools: Iterable[NodePool]
 ) -> Iterator[Waiter]:
-    """`obstacles`: of the pods that wait, by key. A claim that waits stands for its pods itself."""
+    """The pods of these rows. A claim that waits stands for its pods itself."""
     templates = [*_templates(pools)]
     known = {pod.key: pod for pod in pods}
-    without = {key: state for key, state in obstacles.items() if key in known and not state.waits}
+    without = [row for row in rows if row.key in known and not row.claim_waits]
     alternatives: dict[object, tuple[Alternative, ...]] = {}
-    gangs = gang_members(known[key] for key in without)
-    for key, state in without.items():
-        pod = known[key]
+    gangs = gang_members(known[row.key] for row in without)
+    for row in without:
+        pod = known[row.key]
         own = own_requirements(pod)
         drawer = pod.namespace, pod.annotations.get(names.DRAWS_FROM, "")
-        asked = own, state.accepting, drawer
+        asked = own, row.accepting, drawer
         if asked not in alternatives:
             draws = partial(rights.of_pod_in, *drawer)
-            alternatives[asked] = tuple(_alternatives(own, templates, dict(state.accepting), draws))
+            alternatives[asked] = tuple(_alternatives(own, templates, dict(row.accepting), draws))
         gang, scheduled = gang_of(pod, unknown_sizes), pod.scheduled
         yield Waiter(
             kind=POD,
-            name=key,
-            namespace=pod.namespace,
-            since=pod.metadata.creation_timestamp,
+            name=row.key,
+            namespace=row.namespace,
+            since=row.since,
             reason=scheduled.reason if scheduled else "",
             message=scheduled.message if scheduled else "no scheduler has answered yet",
-            command=f"capacity-broker explain claim {state.claim}" if state.claim else pod_command(key),
+            command=f"capacity-broker explain claim {row.claim}" if row.claim else row.command,
             alternatives=alternatives[asked],
             requests=pod_requests(pod),
             gang=gang.name,
             together=gangs[gang.name] if gang.name else 1,
-            held=state.held,
-            report=state.report,
-            claim=state.claim,
-            edit=template_command(pod.namespace, pod.name, owner_of(pod)),
+            held=row.held,
+            report=row.report,
+            claim=row.claim,
+            edit=row.edit,
         )
-
-
-def pod_command(pod: str) -> str:
-    """The command that explains a pod, by its key."""
-    namespace, _, name = pod.rpartition("/")
-    return f"capacity-broker explain pod -n {namespace} {name}"
-
-
-def owner_of(pod: Pod) -> str:
-    """The workload that made the pod, as `Job train`. A Deployment's ReplicaSet has its name and a hash."""
-    for owner in pod.metadata.owner_references:
-        for label, kind in _OF_REPLICA_SETS.items() if owner.kind == "ReplicaSet" else ():
-            if hash_ := pod.labels.get(label):
-                return f"{kind} {owner.name.removesuffix(f'-{hash_}')}"
-        return f"{named_kind(owner.kind, owner.api_version)} {owner.name}"
-    return ""
-
-
-def template_command(namespace: str, pod: str, owner: str) -> str:
-    """The command with which a person changes the template of a pod, that of its workload. The template of a
-    Job, and a pod without a workload, cannot be changed: the command writes it for a changed copy.
-    """
-    kind, _, name = (owner or f"Pod {pod}").partition(" ")
-    type_ = kubectl_type(kind)
-    if kind.partition(".")[0] in FIXED:
-        return f"kubectl get {type_} -n {namespace} {name} -o yaml"
-    return f"kubectl edit {type_} -n {namespace} {name}"
-
-
-def drawn_by_pod(rights: DrawRights, pod: Pod, of_pool: str = "") -> ReservationKey | UnresolvedName | None:
-    """The reservation that a pod draws from by its own word or its Namespace's, else by its NodePool's."""
-    return rights.of_pod_in(pod.namespace, pod.annotations.get(names.DRAWS_FROM, ""), of_pool)
-
-
-def gates(pod: Pod) -> str:
-    """The scheduling gates that a pod waits for, in words; empty without any."""
-    gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-    return f"it waits for its scheduling gate {gates}" if gates else ""
 
 
 def own_requirements(pod: Pod) -> tuple[Requirements, ...]:

@@ -20,9 +20,7 @@ from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
 from broker.oncall.metrics import GaugeTable, follow_waiting
-from broker.oncall.waiters import (
-    NO_OBSTACLES,
-    PodObstacles,
+from broker.oncall.pod_facts import (
     created,
     owner_of,
     pod_command,
@@ -74,7 +72,10 @@ class WaitingPod:
     `node_pool`: the NodePool of its claim, else the one that it gets a node from; empty for none.
     `own_message`: that of its events and conditions alone, which each reader of the pod may see.
     `remedy`: the part of its template that no NodePool meets, if that is the reason. `full`: the ids of the
-    full reservations that its reason names and that it may use.
+    full reservations that its reason names and that it may use. `claim_waits`: its claim has no instance.
+
+    Of a pod without a claim: `held`: what it waits for before it may have any machine. `report`: its
+    launcher's last report. `accepting`: the NodePools that accept it, each with why it makes no node now.
     """
 
     namespace: str
@@ -88,7 +89,10 @@ class WaitingPod:
     own_message: str = ""
     remedy: str = ""
     full: tuple[str, ...] = ()
-    obstacles: PodObstacles = NO_OBSTACLES
+    claim_waits: bool = False
+    held: str = ""
+    report: str = ""
+    accepting: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:
@@ -173,7 +177,7 @@ class _Choices:
 
 def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
     pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
-    remedy, choice = "", None
+    remedy, held, report, choice = "", "", "", None
     if claim is not None:
         reason, message = claim_reason(claim)
     else:
@@ -181,8 +185,10 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         pool = next((verdict.pool.name for verdict in choice.verdicts if verdict.accepts), "")
         reason, message = reason_without_claim(pod, choice, around)
         remedy = remedy_of(choice) if reason == NO_NODEPOOL else ""
-    obstacles = _obstacles(pod, claim, choice, message if reason in _HELD else "", around)
-    without = reason == OTHER_CONTROLLER or bool(obstacles.held)
+        held = message if reason in _HELD else held_by(pod, around)
+        report = report_on(pod, around).message
+    verdicts = choice.verdicts if choice is not None else ()
+    without = reason == OTHER_CONTROLLER or bool(held)
     return WaitingPod(
         namespace=pod.namespace,
         name=pod.name,
@@ -193,22 +199,12 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         since=pod.metadata.creation_timestamp,
         claim=claim.name if claim is not None else "",
         own_message=last_report(pod, around),
-        obstacles=obstacles,
+        claim_waits=claim is not None and claim.waits,
+        held=held,
+        report=report,
+        accepting=tuple((item.pool.name, item.rejection) for item in verdicts if item.accepts),
         remedy=remedy,
         full=() if without else tuple(_full(claim, choice, reason, message, around)),
-    )
-
-
-def _obstacles(
-    pod: Pod, claim: NodeClaim | None, choice: PoolChoice | None, held: str, around: PodSurroundings
-) -> PodObstacles:
-    """Of a pod with a claim, the claim alone: its own obstacles count."""
-    if choice is None:
-        return PodObstacles(claim=claim.name, waits=claim.waits) if claim is not None else NO_OBSTACLES
-    return PodObstacles(
-        held=held or held_by(pod, around),
-        report=report_on(pod, around).message,
-        accepting=tuple((item.pool.name, item.rejection) for item in choice.verdicts if item.accepts),
     )
 
 

@@ -15,10 +15,10 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.reasons import GANG_INCOMPLETE
+from broker.oncall.pod_facts import gates
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import gates
 from broker.placement.gangs import gang_of, unknown_sizes, waits_for_pods
 from broker.placement.message import own_rejection
 from broker.placement.model import PodInfo

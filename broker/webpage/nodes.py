@@ -16,8 +16,8 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.types import ACCELERATORS
+from broker.oncall.pod_facts import drawn_by_pod
 from broker.oncall.slot_holders import is_workload
-from broker.oncall.waiters import drawn_by_pod
 from broker.oncall.waiting_pods import WaitingPod
 from broker.placement.node_prices import Price, divided
 from broker.placement.quantities import CPU, MEMORY, amounts, pod_requests

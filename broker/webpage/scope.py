@@ -17,8 +17,9 @@ from broker.history.hours import HourOfUse, hours_of_minute
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
 from broker.oncall.idle_matches import Shown
+from broker.oncall.pod_facts import pod_command
 from broker.oncall.slot_marks import SlotMark, SlotRow
-from broker.oncall.waiters import Waiter, pod_command
+from broker.oncall.waiters import Waiter
 from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.reservations.odcr_view import OdcrView

@@ -464,7 +464,7 @@ def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_a
         stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
     assert not stack.all(Event)
     (row,) = by_command(stack)
-    assert text in row.message and text in row.obstacles.held
+    assert text in row.message and text in row.held
     stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the page shows the same", step=1.0)
     matches = read(stack.client, stack.clock.now()).matches
     assert [match.command for match in matches] == ["capacity-broker explain pod -n default p-0"]

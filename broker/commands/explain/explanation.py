@@ -26,9 +26,9 @@ from broker.commands.explain.shown_rows import full_of, full_row, relative, show
 from broker.commands.explain.slot_rows import slot_state, users_of_slots
 from broker.commands.output import age, shortage_row
 from broker.oncall.broken import BrokenNode
+from broker.oncall.pod_facts import created
 from broker.oncall.situation import Situation
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import created
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.reservations.spec import Reservation
 from broker.text import counted, format_time, with_unpriced

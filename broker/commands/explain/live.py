@@ -23,9 +23,9 @@ from broker.commands.plan.claims import plan_inputs
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
+from broker.oncall.pod_facts import waits
 from broker.oncall.situation import Situation
 from broker.oncall.state import is_brokers
-from broker.oncall.waiters import waits
 from broker.reservations.claims import occupied_odcr
 from broker.webpage.details import Explainer
 

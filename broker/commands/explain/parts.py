@@ -14,8 +14,8 @@ from broker.capacity.model import Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.commands.explain.event_facts import concerned
 from broker.commands.explain.unknown_names import unknown, unknown_reservation
+from broker.oncall.pod_facts import drawn_by_pod
 from broker.oncall.situation import Situation
-from broker.oncall.waiters import drawn_by_pod
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.spec import Reservation, reserved_of

@@ -29,10 +29,10 @@ from broker.commands.explain.unknown_names import elsewhere, no_namespace, unkno
 from broker.commands.output import age
 from broker.controllers.provisioning.claims import total_requests
 from broker.controllers.provisioning.from_pool import pool_claim
+from broker.oncall.pod_facts import waits
 from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
-from broker.oncall.waiters import waits
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import GATED, advised_uses, report_on
 from broker.oncall.wording import scope_name
@@ -101,7 +101,7 @@ class PodExplainer:
         # Such a claim could wait for a slot of its own reservation; pods leave that to kube-scheduler.
         awaited = options.waits_for if options is not None else ()
         reported = report.message and (limited or awaited or any(row["verdict"] == "next" for row in rows))
-        held = bool(row.obstacles.held) and row.reason != GATED
+        held = bool(row.held) and row.reason != GATED
         unfit = (claim is None and bool(reported)) or (held and (chosen is None or of_broker(chosen.pool)))
         unfit = unfit and not room
         if unfit and options is not None:

@@ -23,9 +23,9 @@ from broker.commands.inventory.prices import shipped_price
 from broker.controllers.left_slots import slots_of_claims
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden
+from broker.oncall.pod_facts import waits
 from broker.oncall.situation import Situation
 from broker.oncall.state import is_brokers
-from broker.oncall.waiters import waits
 from providers.names import MANAGER
 
 

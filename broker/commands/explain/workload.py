@@ -14,8 +14,8 @@ from broker.commands.explain.unknown_names import elsewhere, no_namespace, unkno
 from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.pod_facts import owner_of, pod_command, waits
 from broker.oncall.situation import Situation
-from broker.oncall.waiters import owner_of, pod_command, waits
 from broker.oncall.waiting_pods import WaitingGroup, grouped
 from broker.oncall.workload_kinds import WORKLOADS
 from broker.text import counted

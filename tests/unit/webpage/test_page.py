@@ -16,7 +16,8 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.oncall.broken import BrokenNode
 from broker.oncall.idle_matches import IdleSlots, idle_matches
-from broker.oncall.waiters import Alternative, Waiter, pod_command
+from broker.oncall.pod_facts import pod_command
+from broker.oncall.waiters import Alternative, Waiter
 from broker.oncall.waiting_pods import WaitingPod
 from broker.quota.usage import ReservationKey
 from broker.webpage.live import ReservationRow
