@@ -25,6 +25,7 @@ from broker.commands.explain.present import WIDTH, rendered
 from broker.commands.explain.reading import read
 from broker.history.recorder import HistoryRecorder
 from broker.kube.client import Client
+from broker.memory import collect_seldom
 from broker.webpage.server import WebPage
 from local.in_process import InProcessTransport
 from local.kube import Cluster
@@ -36,6 +37,7 @@ SLOTS = 4
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
+    collect_seldom()  # as the broker and its commands do
     pods, reservations = (300, 20) if small else (10_000, 1_000)
     cluster = night.cluster()
     _fill(cluster, pods, reservations)

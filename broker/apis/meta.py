@@ -220,7 +220,8 @@ class Object(Model):
     @property
     def key(self) -> str:
         """`name`, or `namespace/name`: the key in queues and caches."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+        metadata = self.metadata
+        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
     @property
     def labels(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ _COUNTED_MARKS: Final = (
     (OF_POD_GROUP, KUEUE_COUNT),
     (JOBSET, ""),
 )
+_MARKS: Final = frozenset({names.GANG, names.GANG_DOMAIN, POD_GROUP, *(mark for mark, _ in _COUNTED_MARKS)})
 
 
 class GroupRef(NamedTuple):
@@ -75,6 +76,13 @@ def gang_of(pod: Pod, sizes: GroupSizes) -> PodGang:
     A domain belongs to claims: kube-scheduler would not keep it. A pod with one gets no room, even without a
     gang: machines in several domains are dear, and their pods cannot move.
     """
+    spec, metadata = pod.spec, pod.metadata
+    if (
+        not (spec.scheduling_group or spec.workload_ref)
+        and _MARKS.isdisjoint(metadata.labels)
+        and _MARKS.isdisjoint(metadata.annotations)
+    ):
+        return ALONE  # as nearly every pod is, and each pass asks for all of them
     gang = _marked(pod, sizes)
     if not (domain := pod.annotations.get(names.GANG_DOMAIN)):
         return gang

@@ -101,8 +101,8 @@ class DrawRights:
 
     def of_claim(self, claim: NodeClaim) -> ReservationKey | UnresolvedName | None:
         """The reservation that the claim draws from, or why it may draw from none; None if it names none."""
-        request = draw_request(claim)
-        return self.decide(*request) if request.named else None
+        named = claim.annotations.get(names.DRAWS_FROM, "")
+        return self.decide(named, namespaces_of(claim)) if named else None
 
     def of_namespace(self, namespace: Namespace) -> ReservationKey | UnresolvedName | None:
         """The reservation that the pods of the namespace draw from by its annotation."""
