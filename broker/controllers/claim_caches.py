@@ -20,7 +20,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.derived import Derived
 from broker.kube.partial import PartialObject
-from broker.placement.disruption_pods import protected
+from broker.placement.disruption_pods import annotated, protected
 
 # The names of indexes.
 BY_INSTANCE: Final = "instanceID"
@@ -128,7 +128,7 @@ class ClaimCaches:
         for node, pods in map(read, own_nodes):
             guarded += [node] if node is not None else []
             held = held or any(protected(pod, now) for pod in pods if not pod.ended)
-        return held or any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
+        return held or bool(annotated(guarded))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.meta import Object
 from broker.apis.policy import PodDisruptionBudget
 from broker.placement.model import NodeTaint
 from broker.placement.reading import label_selector, pod_tolerations
@@ -27,6 +28,7 @@ DEVICES: Final = "Pod asks for devices in spec.resourceClaims, which no other no
 ALWAYS_ALLOW: Final = "AlwaysAllow"
 _DRAIN: Final = NodeTaint(names.DISRUPTED_TAINT, "", NO_SCHEDULE)
 
+O = TypeVar("O", bound=Object)  # noqa: E741
 Limits = list[tuple[PodDisruptionBudget, Selector | None]]
 
 
@@ -64,6 +66,11 @@ def protected(pod: Pod, now: datetime) -> bool:
     except InvalidText:
         return False  # as in Karpenter
     return length > timedelta(0) and (started is None or now - started < length)
+
+
+def annotated(objects: Iterable[O]) -> list[O]:
+    """Those of the claims and Nodes that do-not-disrupt keeps. Only on pods may it be a duration."""
+    return [item for item in objects if item.annotations.get(names.DO_NOT_DISRUPT) == "true"]
 
 
 def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> list[Pod]:

@@ -301,7 +301,7 @@ def test_first_claim_of_a_gang_to_expire_takes_the_others_along(stack: Stack) ->
     assert not stack.get(NodeClaim, "other").deleting
 
 
-@pytest.mark.parametrize("held_by", ["pod", "budget", "budgets"])
+@pytest.mark.parametrize("held_by", ["pod", "node", "budget", "budgets"])
 def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_by: str) -> None:
     pool(stack)
     stack.start()
@@ -312,6 +312,9 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
         for name in ("app-held", "app-bounded"):
             body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
             stack.client.patch(Pod.KIND, name, body, namespace="default")
+    elif held_by == "node":
+        body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+        stack.client.patch(Node.KIND, stack.get(NodeClaim, "held").status.node_name, body)
     elif held_by == "budget":
         stack.budget("db", app="db", allowed=0)
     else:  # the API server evicts no pod of both
@@ -326,11 +329,13 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     assert not stack.get(NodeClaim, "held").deleting
     (step,) = by_command(stack, "default/app-held", stack.clock.now())["next"]
     assert step.startswith("NodeClaim held has drifted (NodePoolDrifted): its node is replaced once ")
-    if held_by != "pod":
+    if held_by in ("budget", "budgets"):
         stack.until_event("held", "DisruptionBlocked", text="Pdb prevents pod evictions")
         assert step.endswith("the budgets of its pods and of its NodePool allow it")
     else:  # no event names what the user wrote
-        assert f"the annotation {names.DO_NOT_DISRUPT} of pod default/app-held no longer keeps it" in step
+        kept = stack.get(NodeClaim, "held").status.node_name
+        kept = f"Node {kept}" if held_by == "node" else "pod default/app-held"
+        assert f"the annotation {names.DO_NOT_DISRUPT} of {kept} no longer keeps it" in step
 
 
 def test_drift_of_the_class_and_of_requirements_shows_its_reason(stack: Stack) -> None:

@@ -16,7 +16,7 @@ from broker.commands.output import age
 from broker.oncall.broken import BrokenNode
 from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse, holder, leaving, workloads_on
-from broker.placement.disruption_pods import active, protected
+from broker.placement.disruption_pods import active, annotated, protected
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, format_time
 
@@ -110,8 +110,8 @@ def _kept_by(situation: Situation, claim: NodeClaim) -> list[str]:
         for pod in situation.pods
         if pod.spec.node_name == claim.status.node_name and active(pod) and protected(pod, situation.now)
     ]
-    own = claim.annotations.get(names.DO_NOT_DISRUPT) == "true"
-    return [*([f"NodeClaim {claim.name}"] if own else []), *pods]
+    nodes = [node for node in situation.nodes if node.spec.provider_id == claim.status.provider_id]
+    return [*(f"{item.KIND.kind} {item.name}" for item in annotated([claim, *nodes])), *pods]
 
 
 def _until(kept: Sequence[str]) -> str:

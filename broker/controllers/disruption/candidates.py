@@ -17,7 +17,7 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.affinity import node_affinity
-from broker.placement.disruption_pods import NO_SCHEDULE, blocker, reschedulable
+from broker.placement.disruption_pods import NO_SCHEDULE, annotated, blocker, reschedulable
 from broker.placement.filters import Filter, prepare
 from broker.placement.ports import node_ports
 from broker.placement.reading import node_info, pod_info
@@ -73,8 +73,7 @@ def obstacle(
     hold it up.
     `pod` finds a pod by its key.
     """
-    annotated = (node.claim, *((node.node,) if node.node is not None else ()))
-    if any(holder.annotations.get(names.DO_NOT_DISRUPT) == "true" for holder in annotated):
+    if annotated((node.claim, *((node.node,) if node.node is not None else ()))):
         return f'Disruption is blocked through the "{names.DO_NOT_DISRUPT}" annotation'
     if waiting_key := nominated(node, pod, now):
         return nominated_for(waiting_key)

@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 
 from pydantic import ValidationError
 
-from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
@@ -23,7 +22,7 @@ from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.client import Client
 from broker.kube.partial import PartialObject
 from broker.placement.disruption_cost import lifetime_remaining, rescheduling_cost
-from broker.placement.disruption_pods import protected, reschedulable
+from broker.placement.disruption_pods import annotated, protected, reschedulable
 from broker.reservations.claims import occupied_odcr
 
 
@@ -102,10 +101,10 @@ class Candidates:
         moving = [pod for pod in present if reschedulable(pod)]
         kept = any(self._occupancy.held.get(node.name) for node in nodes)
         keeps = any(protected(pod, self._now) for pod in present)
-        annotated = any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in (claim, *nodes))
+        kept_by_hand = bool(annotated((claim, *nodes)))
         return ScaleInCandidate(
             claim=claim,
             empty=not moving and not keeps and not kept and known,
-            protected=annotated or keeps or not known,
+            protected=kept_by_hand or keeps or not known,
             cost=rescheduling_cost(moving) * lifetime_remaining(claim, self._now),
         )
