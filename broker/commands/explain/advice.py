@@ -346,15 +346,14 @@ def _by_options(
     elif begins := next((row["message"] for row in rows if row["verdict"] == "soon"), ""):
         yield "capacity-broker watch", f"{begins}: it shows the launch"
     elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
-        if not _buys(situation, pod.node_pool):
+        pool, pool_buys = pod.node_pool, _buys(situation, pod.node_pool)
+        if _insists(situation, pod):
+            of_pool = f"NodePool {pool} also buys" if pool_buys else f"so does NodePool {pool}"
+            yield pod.edit, f"its node selector or affinity takes reservations only; {of_pool}"
+        elif not pool_buys:
             yield (
-                f"kubectl edit nodepool {pod.node_pool}",
+                f"kubectl edit nodepool {pool}",
                 f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
-            )
-        elif _insists(situation, pod):
-            yield (
-                pod.edit,
-                f"its node selector or affinity takes reservations only; NodePool {pod.node_pool} also buys",
             )
         else:
             yield from _reserved_only(situation)
