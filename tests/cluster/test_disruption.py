@@ -331,7 +331,7 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     assert step.startswith("NodeClaim held has drifted (NodePoolDrifted): its node is replaced once ")
     if held_by in ("budget", "budgets"):
         stack.until_event("held", "DisruptionBlocked", text="Pdb prevents pod evictions")
-        assert step.endswith("the budgets of its pods and of its NodePool allow it")
+        assert step.endswith("room elsewhere, and the budgets of its pods and of its NodePool allow it")
     else:  # no event names what the user wrote
         kept = stack.get(NodeClaim, "held").status.node_name
         kept = f"Node {kept}" if held_by == "node" else "pod default/app-held"

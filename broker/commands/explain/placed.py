@@ -117,7 +117,7 @@ def _kept_by(situation: Situation, claim: NodeClaim) -> list[str]:
 def _until(kept: Sequence[str]) -> str:
     if kept:
         return f"the annotation {names.DO_NOT_DISRUPT} of {abridged(kept, 3)} no longer keeps it"
-    return "the budgets of its pods and of its NodePool allow it"
+    return "its pods have room elsewhere, and the budgets of its pods and of its NodePool allow it"
 
 
 def _command_of(pod: Pod, claim: NodeClaim | None, broken: Sequence[BrokenNode]) -> list[dict[str, Any]]:
