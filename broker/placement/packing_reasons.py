@@ -128,7 +128,7 @@ def _holding(
 def _unmet_rules(
     pod: PodInfo, options: Sequence[MachineOption], waiting: Sequence[PodShape], state: PackingState
 ) -> str:
-    """That the rules about other pods hold nowhere, and the one that no machine or no pod meets."""
+    """That the rules about other pods hold nowhere: the one that no machine or pod meets, or all of them."""
     snapshot, spaces = state.snapshot, state.snapshot.namespaces
     labelled = chain(
         (option.node.labels for option in options), (known.node.labels for known in snapshot.states.values())
@@ -151,7 +151,13 @@ def _unmet_rules(
         if not any(placed) and not any(term_counts(term, other.example, spaces) for other in waiting):
             pods = " and ".join(map(shown, term.selector or ()))
             return f"{SPREAD}: no pod is there that its pod affinity names{f' ({pods})' if pods else ''}"
-    return SPREAD
+    rules = {
+        "topologySpreadConstraints": {item.topology_key for item in pod.spread},
+        "podAffinity": {term.topology_key for term in pod.affinity},
+        "podAntiAffinity": {term.topology_key for term in pod.anti_affinity},
+    }
+    named = (f"{kind} on {key}" for kind, keys in rules.items() for key in sorted(keys))
+    return f"{SPREAD}: {', '.join(named)}"
 
 
 def _without_supply(

@@ -214,7 +214,7 @@ def test_a_zone_without_machines_bounds_the_others() -> None:
         many(5, **spread(ZONE)), [option(zone=A), option(zone=B)], room={}, snapshot=builders.world([full])
     )
     assert sum(len(item.pods) for item in result.bins) == 2
-    assert set(result.reasons.values()) == {SPREAD}
+    assert set(result.reasons.values()) == {f"{SPREAD}: topologySpreadConstraints on {ZONE}"}
 
 
 @pytest.mark.covers("KRP-35")

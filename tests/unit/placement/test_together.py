@@ -325,7 +325,7 @@ def test_a_zone_that_is_only_full_is_no_reason_for_ever() -> None:
     why = packing.by_pool["default/p-0"]["default"].text
     assert "no free slot is left for it in cr-a" in why and full_ids(why) == ("cr-a",)
     packing = pack(many(1, cpu="1500m", **near()), options[1:], room=room, snapshot=snapshot)
-    assert packing.reasons["default/p-0"] == SPREAD
+    assert packing.reasons["default/p-0"] == f"{SPREAD}: podAffinity on {ZONE}"
 
 
 def test_pods_of_a_broken_gang_wait_for_each_other() -> None:
