@@ -24,11 +24,18 @@ def missing(name: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[webdriver.Chrome]:
+def chromium() -> Iterator[webdriver.Chrome]:
     if shutil.which("chromedriver") is None:
         missing("chromedriver")
     with chrome() as opened:
         yield opened
+
+
+@pytest.fixture
+def browser(chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    """Leaves no page open that would read itself anew until the end of the run."""
+    yield chromium
+    chromium.get("about:blank")
 
 
 @pytest.fixture(scope="session")
