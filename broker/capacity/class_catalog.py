@@ -311,7 +311,7 @@ def _live(
     problem: tuple[str, str] | None = None
     candidate = candidates.get(odcr.instance_type)
     if misfit := state_misfit(odcr, now):
-        problem = ("ReservationNotActive", misfit.message)
+        problem = (misfit.reason, misfit.message)
     elif odcr.begins:
         problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state}, not active")
     elif candidate and image_for(node_class, candidate.type, odcr) is None:

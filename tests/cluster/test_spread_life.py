@@ -33,6 +33,9 @@ def in_two_zones(stack: Stack) -> list[str]:
     pool(stack, disruption=disruption, template={"requirements": requirements})
     waiting = pods(stack, COUNT, **PODS)
     start(stack)
+    # The first node alone would take both pods.
+    stack.until(lambda: len(stack.all(NodeClaim)) == COUNT, "a claim for each pod")
+    stack.until_ready(*(claim.name for claim in stack.all(NodeClaim)))
     stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
     assert zones_of(stack) == [A, B]
     seen = lambda: all(claim.status.last_pod_event_time for claim in stack.all(NodeClaim))  # noqa: E731

@@ -339,7 +339,7 @@ def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> 
     after = inventory(odcr("cr-1", state="cancelled"))
     usable, skipped = options(claim(kinds=["reserved"]), nodeclass, TYPES, after, NOW)
     assert usable == ()
-    assert [skip.reason for skip in skipped] == ["ReservationNotActive"]
+    assert [skip.reason for skip in skipped] == ["ReservationCancelled"]
 
 
 @pytest.mark.covers("FLT-35")
