@@ -418,7 +418,7 @@ def test_explain_and_the_page_have_the_same_values_from_the_first_minute(stack: 
     stack.until(lambda: live_state(broker).broken == [row], "the page has the same")
     explanation = explain(situation)
     assert explanation.headline.startswith("1 node is broken; ")
-    console = Console(width=100, file=io.StringIO(), highlight=False)
+    console = Console(width=160, file=io.StringIO(), highlight=False)
     console.print(rendered(explanation))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"{GPU}=False {XID48}" in shown and f"next: {row.next}" in " ".join(shown.split())
