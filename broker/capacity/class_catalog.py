@@ -24,7 +24,7 @@ from broker.capacity.absorption import Place, absorbing_places
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import begins_by, ends_at, state_misfit
-from broker.capacity.model import NodeClass, Option, Pool, Resolved, Selection
+from broker.capacity.model import RESERVATION_PENDING, NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
 from broker.capacity.unknown_values import label_values, place_values
@@ -313,7 +313,7 @@ def _live(
     if misfit := state_misfit(odcr, now):
         problem = (misfit.reason, misfit.message)
     elif odcr.begins:
-        problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state}, not active")
+        problem = (RESERVATION_PENDING, f"reservation {odcr.id} is {odcr.state}, not active")
     elif candidate and image_for(node_class, candidate.type, odcr) is None:
         needed = f"{odcr.instance_type} on platform {odcr.platform}"
         problem = ("PlatformMismatch", f"the class has no image for {needed}")

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
 
 from broker.apis.names import CAPACITY_TYPE, ZONE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, LiveReservation
-from broker.capacity.model import Claim, Misfit, Pool, Skipped
+from broker.capacity.model import RESERVATION_PENDING, Claim, Misfit, Pool, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
 from broker.capacity.types import fits, lacking
 from broker.text import format_time
 from providers.model import CapacityType, Odcr
-
-RESERVATION_PENDING: Final = "ReservationPending"
 
 
 def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:

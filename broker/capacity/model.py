@@ -19,6 +19,9 @@ from providers.errors import ErrorClass
 from providers.launch import RESERVATIONS_ONLY, BlockDevice, NetworkInterface, Preference
 from providers.model import CapacityType, Image, Market, Odcr, Subnet
 
+# The reason of a claim that waits for a reservation which is about to begin.
+RESERVATION_PENDING: Final = "ReservationPending"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationTerm:

@@ -18,7 +18,17 @@ from broker.capacity.entitlement import RECLAIMING, RESERVATION_FULL, Entitlemen
 from broker.capacity.full_slots import none_left
 from broker.capacity.inventory import Inventory
 from broker.capacity.mismatches import dropped, misfits
-from broker.capacity.model import Claim, GangHold, NodeClass, Option, Resolved, Selection, Skipped, Unplaced
+from broker.capacity.model import (
+    RESERVATION_PENDING,
+    Claim,
+    GangHold,
+    NodeClass,
+    Option,
+    Resolved,
+    Selection,
+    Skipped,
+    Unplaced,
+)
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import capacity_types, possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
@@ -188,7 +198,7 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
         f"reservation {odcr.id} ({odcr.instance_type} in {odcr.zone}) is about to begin, and EC2 makes it "
         f"launchable within five minutes: before {format_time(by)} nothing is launched beside it"
     )
-    return replace(waits, reason="ReservationPending", message=message, retry_at=by)
+    return replace(waits, reason=RESERVATION_PENDING, message=message, retry_at=by)
 
 
 def too_few_values(claim: Claim, candidates: CandidateOptions) -> Unplaced | None:

@@ -22,8 +22,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.inventory import Inventory
-from broker.capacity.mismatches import RESERVATION_PENDING, misfits
-from broker.capacity.model import Claim, LaunchDefaults, Option, Skipped
+from broker.capacity.mismatches import misfits
+from broker.capacity.model import RESERVATION_PENDING, Claim, LaunchDefaults, Option, Skipped
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages

@@ -11,7 +11,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.entitlement import RECLAIMING, SlotPool
-from broker.capacity.model import Claim, Plan
+from broker.capacity.model import RESERVATION_PENDING, Claim, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
 from broker.capacity.successors import AWAITS_REPLACED
@@ -20,7 +20,7 @@ from broker.placement.claims import BadClaim, planned, waiting_since
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
 WAITS_FOR_SLOT: Final = frozenset(
-    {RECLAIMING, HELD_FOR_GANG, AWAITS_REPLACED, "ReservationPending", "PlannedLater"}
+    {RECLAIMING, HELD_FOR_GANG, AWAITS_REPLACED, RESERVATION_PENDING, "PlannedLater"}
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, ReservationTerm, Selection
 from providers.model import Image, Odcr
+from providers.odcr_states import OdcrState
 from tests.unit.capacity.builders import options
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, planned, type_
@@ -333,13 +334,18 @@ def test_reservation_that_starts_later_is_reported_with_its_start() -> None:
 
 
 @pytest.mark.covers("KRP-08")
-def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> None:
+@pytest.mark.parametrize(
+    ("state", "reason"), [("cancelled", "ReservationCancelled"), ("pending", "ReservationPending")]
+)
+def test_a_reservation_that_changed_since_the_class_was_resolved_is_left_out(
+    state: OdcrState, reason: str
+) -> None:
     before = inventory(odcr("cr-1"))
     nodeclass = node_class(Selection(reservation_id="cr-1"), before)
-    after = inventory(odcr("cr-1", state="cancelled"))
+    after = inventory(odcr("cr-1", state=state))
     usable, skipped = options(claim(kinds=["reserved"]), nodeclass, TYPES, after, NOW)
     assert usable == ()
-    assert [skip.reason for skip in skipped] == ["ReservationCancelled"]
+    assert [skip.reason for skip in skipped] == [reason]
 
 
 @pytest.mark.covers("FLT-35")
