@@ -58,7 +58,9 @@ def by_command(stack: Stack, key: str, now: datetime) -> dict[str, Any]:
 
 
 @pytest.mark.covers("ONC-05")
-def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) -> None:
+def test_pages_have_the_values_of_explain_claim_and_explain_pod(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odcr = stack.aws.odcr("m5.large", A, 1)
     stack.node_class(id_=odcr)
     stack.node_pool()
@@ -75,12 +77,14 @@ def test_pages_have_the_values_of_explain_claim_and_explain_pod(stack: Stack) ->
         page = details(broker)
         launched = page.claim("c-0")
         placed = launched is not None and launched["capacity_type"] == "reserved"
-        return placed and page.pod("default/runs") is not None and page.nodes()[0].pods == 1
+        pod = page.pod("default/runs")
+        return placed and pod is not None and bool(pod["events"]) and page.nodes()[0].pods == 1
 
-    stack.until(seen, "the caches have the pod and its slot", step=0.5)
+    stack.until(seen, "the caches have the pod, its event and its slot", step=0.5)
     stack.stop()  # its caches stay as they are, and no poll calls EC2
     stack.kubelets.stop()
     calls, now = [stack.calls(action) for action in EC2_CALLS], stack.clock.now()
+    monkeypatch.setattr(stack.clock, "now", lambda: now)  # both say since when
     page = details(broker)
     runs, waits, pod = page.claim("c-0"), page.claim("c-1"), page.pod("default/runs")
     (row,) = page.nodes()
