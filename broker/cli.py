@@ -236,7 +236,7 @@ def _plan(
         defaults=settings.launch_defaults,
         dry_run=dry_run,
     )
-    for line in (bill.summary(rows), *packed.notes):
+    for line in (bill.summary(rows), *claims.unplanned_pools(objects), *packed.notes):
         typer.echo(line, err=output is not Format.TABLE)
     shown = claims.format_rows(rows) if output is Format.TABLE else rows
     show(shown, columns=claims.COLUMNS, extra=claims.EXTRA, format_=output)

@@ -52,8 +52,9 @@ class BadManifest(Exception):
 def read(
     paths: Iterable[str], *, fill: Callable[[str], str] = str, warn: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """Every document, in order; `-` is standard input, a folder its .yaml, .yml and .json files.
+    """Every object, in order; `-` is standard input, a folder its .yaml, .yml and .json files.
 
+    A List, as `kubectl get -o yaml` writes it, stands for its items.
     `warn` gets a line for each unknown field that is close to no known one. Raises BadManifest naming the
     file.
     """
@@ -65,9 +66,9 @@ def read(
             documents_ = [d for d in yaml.safe_load_all(fill(text)) if d]
         except yaml.YAMLError as error:
             raise BadManifest(f"{name}: not YAML: {error}") from error
-        for number, document in enumerate(documents_, 1):
+        for place, document in _items(documents_):
             if not isinstance(document, dict) or not document.get("kind"):
-                raise BadManifest(f"{name}, document {number}: no Kubernetes object (kind is missing)")
+                raise BadManifest(f"{name}, {place}: no Kubernetes object (kind is missing)")
             documents.append(document)
             model = KINDS.get((document.get("apiVersion", ""), document["kind"]))
             unknown.check(name, document, model.KIND if model else None)
@@ -83,6 +84,16 @@ def read(
     for line in unknown.ignored:
         warn(line)
     return documents
+
+
+def _items(documents: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The objects with their places in the file: each document, or the items of one that is a List."""
+    for number, document in enumerate(documents, 1):
+        if isinstance(document, dict) and document.get("kind") == "List":
+            for index, item in enumerate(document.get("items") or ()):
+                yield f"document {number}, items[{index}]", item
+        else:
+            yield f"document {number}", document
 
 
 def _placeholders(value: Any, field: str = "") -> Iterator[tuple[str, str]]:

@@ -295,6 +295,30 @@ def test_plan_of_a_fallback_explains_why_its_class_has_no_reservation(world: Wor
     assert rows[1]["why"] == "the best option that it has", "it requests none"
 
 
+def test_plan_reads_the_items_of_a_list(world: World, tmp_path: Path) -> None:
+    """As `kubectl get -o yaml` writes several objects."""
+    given = {"apiVersion": "v1", "kind": "List", "items": [node_class(world), claim("c-0")]}
+    code, rows = planned(world, files(tmp_path, given))
+    assert (code, [row["claim"] for row in rows]) == (0, ["c-0"])
+
+
+def test_item_of_a_list_that_is_no_object_is_named(tmp_path: Path) -> None:
+    path = files(tmp_path, claim("c-0"), {"apiVersion": "v1", "kind": "List", "items": [claim("c-1"), {}]})
+    with pytest.raises(manifests.BadManifest, match=r"document 2, items\[1\]: no Kubernetes object"):
+        manifests.read([path])
+
+
+def test_plan_reports_that_it_leaves_out_the_nodes_of_a_static_pool(world: World, tmp_path: Path) -> None:
+    """Its first line has the price of the other launches only."""
+    template = {"spec": {key: claim("x")["spec"][key] for key in ("nodeClassRef", "requirements")}}
+    pool = body("karpenter.sh/v1", "NodePool", "always", replicas=3, template=template)
+    path = files(tmp_path, node_class(world), claim("c-0"), pool)
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
+    assert result.stdout.splitlines()[1] == (
+        "NodePool always: spec.replicas is 3: the plan leaves out the nodes that it makes for that"
+    )
+
+
 def test_plan_of_a_claim_without_its_class(world: World, tmp_path: Path) -> None:
     code, rows = planned(world, files(tmp_path, claim("c-0")))
     assert code == 1

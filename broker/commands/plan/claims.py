@@ -17,9 +17,10 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object, condition
+from broker.apis.static_pools import number_of_nodes, static
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.model import LAUNCH_DEFAULTS, Claim, LaunchDefaults, NodeClass, Plan, Skipped, Solution
@@ -45,6 +46,7 @@ from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.state import is_brokers
 from broker.placement.claims import BadClaim, in_gangs, planned, waiting_since
+from broker.placement.pool_choice import of_broker
 from broker.quota.slot_model import CLAIM
 from broker.reservations.claims import ending_claims, occupied_odcr
 from broker.text import abridged, counted, plain
@@ -131,6 +133,15 @@ def check(objects: Iterable[Object], documents: Iterable[Mapping[str, Any]], *, 
     if not any(isinstance(obj, NodeClaim) for obj in objects):
         way_out = unread_claims(documents) or "add a file that has some"
         raise BadManifest(f"{where}: no NodeClaim (karpenter.sh/v1) and no pod to plan: {way_out}")
+
+
+def unplanned_pools(objects: Iterable[Object]) -> list[str]:
+    """A line about each static NodePool of the files: the plan has neither its nodes nor their price."""
+    pools = [obj for obj in objects if isinstance(obj, NodePool) and of_broker(obj) and static(obj)]
+    return [
+        f"NodePool {pool.name}: {number_of_nodes(pool)}: the plan leaves out the nodes that it makes for that"
+        for pool in pools
+    ]
 
 
 def unread_claims(documents: Iterable[Mapping[str, Any]]) -> str:
