@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Final
 
+from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
+from broker.apis.meta import Condition
 from broker.capacity.attempts import Attempt
 from broker.capacity.inventory import Inventory
 from broker.capacity.shortages import Shortage
@@ -32,12 +35,18 @@ from broker.oncall.waiters import Waiter, claim_waiters, pod_waiters
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price
+from broker.placement.pool_choice import OFFERING, SERVED, of_broker
 from broker.placement.pool_room import TypeRoom
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import Reservation, reserved_of
 from providers.model import InstanceType
 from providers.prices import slot_price
+
+# Conditions of a NodePool with the reason of its class or of the pods that wait for it.
+_SHOWN_ELSEWHERE: Final = frozenset(
+    {OFFERING, names.CAPACITY_RESERVATION, "NodeClassReady", "ValidationSucceeded"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +177,22 @@ class Situation:
     def broken(self) -> list[BrokenNode]:
         """The broken nodes of the claims, those in reservations first."""
         return broken_nodes(self.claims, self.nodes, self.pools, self.now, price=self.price)
+
+    @property
+    def pool_problems(self) -> list[tuple[NodePool, Condition]]:
+        """The conditions of NodePools that are not well, and that no class and no waiting pod shows.
+
+        Of a part, those of the NodePools of its classes.
+        """
+        classes = {node_class.name for node_class in self.classes}
+        return [
+            (pool, state)
+            for pool in self.pools
+            if self.whole is None or pool.spec.template.spec.node_class_ref.name in classes
+            for state in pool.status.conditions
+            if state.status == "False" and state.type not in _SHOWN_ELSEWHERE
+            if of_broker(pool) or state.type == SERVED
+        ]
 
     @property
     def idle_slots(self) -> list[IdleSlots]:

@@ -8,8 +8,9 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Event
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.static_pools import REPLICAS_MET
 from broker.text import format_time
 
 from .kit import claim, node_class
@@ -107,3 +108,45 @@ def test_lines_of_a_claim_fit_a_hundred_columns_without_broken_ids(town: Town, l
     else:
         assert keys[0] in shown and "and 22 more" in shown
         assert town.world.odcr in shown and "on-demand p5.48xlarge" in shown
+
+
+def conditions(town: Town, pool: str, *given: dict[str, Any]) -> None:
+    every = [condition("Ready", "True", "Ready"), *given]
+    town.client.patch(NodePool.KIND, pool, {"status": {"conditions": every}}, subresource="status")
+
+
+@pytest.mark.covers("ONC-02")
+def test_static_pool_that_lacks_nodes_is_on_the_pages_of_the_cluster_and_of_its_class(town: Town) -> None:
+    """No pod and no claim waits for such a node."""
+    town.pool("always", replicas=3)
+    why = "spec.replicas is 3: 2 of 3 nodes: no free slot"
+    waiting = condition("MachinesOffered", "False", "NoMachineOffered", "shown with the pods")
+    conditions(town, "always", condition(REPLICAS_MET, "False", "NodesMissing", why), waiting)
+    for page in (("cluster",), ("class", "training")):
+        explained = town.explain(*page)
+        (row,) = [row for row in explained["state"] if row["kind"] == "NodePool"]
+        assert (row["object"], row["state"]) == ("always", f"{REPLICAS_MET}=False NodesMissing")
+        assert row["message"] == why
+        assert "kubectl describe nodepool always" in [row["command"] for row in explained["do"]]
+        assert "NodePool always" in town.text(*page)
+    other = node_class(town.world)
+    other["metadata"]["name"] = "serving"
+    town.client.create(EC2NodeClass.KIND, other)
+    assert "always" not in str(town.explain("class", "serving"))
+
+
+@pytest.mark.covers("ONC-01")
+def test_pod_of_a_reserved_pool_whose_class_uses_no_reservation_is_told_the_field(town: Town) -> None:
+    none = node_class(town.world, capacityReservationSpec={"capacityReservationPreference": "none"})
+    none["metadata"]["name"] = "none"
+    town.client.create(EC2NodeClass.KIND, none)
+    town.pool(
+        "gpu", template={"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "none"}}
+    )
+    conditions(town, "gpu", condition("MachinesOffered", "False", "NoMachineOffered", "no reservation"))
+    town.pod("train")
+    page = town.explain("pod", "train", "-n", "ml")
+    assert (page["why"][0]["reason"], page["options"]) == ("NoMachineOffered", [])
+    (row,) = page["do"]
+    assert row["command"] == "kubectl edit nodepool gpu"
+    assert f"with on-demand in {names.CAPACITY_TYPE}" in row["why"]

@@ -28,7 +28,7 @@ from broker.oncall.waiting_reasons import (
 )
 from broker.oncall.wording import limit_name
 from broker.placement.claims import priority_of
-from broker.placement.pool_choice import buys
+from broker.placement.pool_choice import NO_MACHINE, buys
 from broker.placement.type_reasons import over_limits
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import STOP
@@ -276,6 +276,12 @@ def _of_ending_class(situation: Situation, name: str) -> Iterator[tuple[str, str
             yield f"kubectl edit nodepool {pool.name}", f"name another EC2NodeClass: {name} is being deleted"
 
 
+def _pools(situation: Situation) -> Iterator[tuple[str, str]]:
+    for pool, problem in islice(situation.pool_problems, MOST_NAMED):
+        why = f"{problem.type}=False {problem.reason}: the condition has the cause"
+        yield f"kubectl describe nodepool {pool.name}", why
+
+
 def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
     if situation.shortages:
         yield (
@@ -296,6 +302,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _elsewhere,
     _held,
     _insufficient,
+    _pools,
     _limits,
     _quotas,
     _no_fallback,
@@ -357,6 +364,9 @@ def _by_options(
             )
         else:
             yield from _reserved_only(situation)
+    elif not rows and pod.reason == NO_MACHINE and not _buys(situation, pod.node_pool):
+        fallback = f"with on-demand in {names.CAPACITY_TYPE} the pod falls back"
+        yield f"kubectl edit nodepool {pod.node_pool}", f"its class has no reservation for it: {fallback}"
     elif pod.node_pool and _all_refused(situation, rows):
         more = "more instance types or zones in its requirements give the pod more of them"
         yield f"kubectl edit nodepool {pod.node_pool}", f"EC2 refuses each option now: {more}"

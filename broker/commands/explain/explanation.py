@@ -192,7 +192,10 @@ def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
-    """The conditions of the subject; of a cluster, those of every object that is not well."""
+    """The conditions of the subject; of a cluster, those of every object that is not well.
+
+    Those of the NodePools of a class belong to it.
+    """
     yield from _broken_state(situation)
     yield from _pod_state(situation)
     if isinstance(subject, OnDemandCapacityReservation):
@@ -206,6 +209,8 @@ def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, A
         for condition_ in obj.status.conditions:
             if subject is not None or condition_.status == "False":
                 yield _condition(obj, condition_)
+    for pool, problem in situation.pool_problems:
+        yield _condition(pool, problem)
 
 
 def _broken_state(situation: Situation) -> Iterator[dict[str, Any]]:

@@ -28,12 +28,12 @@ def shown_rows(
     situation: Situation, parts: Mapping[str, Sequence[Row]], *, brief: bool
 ) -> dict[str, Sequence[Row]]:
     """`brief`: of the cluster. Without the refusals that a short pool already stands for, which `errors`
-    counts; each object of the state has its kind.
+    counts; each object of the state has its kind. On the page of one object only its NodePools have it.
     """
     now, pools = situation.now, situation_pools(situation)
     return {
         "state": [
-            _with_kind(row) if brief else row
+            _with_kind(row) if brief or row["kind"] == "NodePool" else row
             for row in parts["state"]
             if not parts.get(_REPEATED.get(row["object"], ""))
         ],
