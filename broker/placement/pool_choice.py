@@ -96,8 +96,8 @@ def buys(pool: NodePool) -> bool:
 def static_pool(pool: NodePool) -> str:
     """Why pods get no machine from a pool that has a number of nodes of its own; empty for other pools."""
     number, met = number_of_nodes(pool), condition(pool.status.conditions, REPLICAS_MET)
-    if number and met is not None and met.status == "False":
-        number = met.message  # also why nodes are missing
+    if number and met is not None:
+        number = met.message  # also how many there are, and why no more
     return f"its number of nodes is its own: {number}; pods use the nodes that it has" if number else ""
 
 

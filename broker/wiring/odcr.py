@@ -96,12 +96,11 @@ def _endings_and_mirror(
 
     endings = EndingController(
         term.client,
-        term.caches.claims,
+        term.caches,
         term.read.classes.cache,
         term.inventory,
         clock=term.clock,
         recorder=term.recorder,
-        owns=term.caches.owns,
         users=class_users,
     )
     mirror = MirrorController(

@@ -18,6 +18,7 @@ from broker.apis.workloads import DaemonSet
 from broker.controllers.staticpools.controller import SCALED_IN
 from broker.kube.client import Request
 from broker.oncall.pod_reports import FAILED
+from broker.text import format_time
 from providers.aws.groups import AwsGroups
 from providers.model import ReservationGroup
 from tests.cluster import objects
@@ -357,11 +358,28 @@ def test_a_following_pool_leaves_a_reservation_before_its_end(stack: Stack) -> N
     static_pool(stack, annotations=FOLLOWS, group=stack.aws.group(short, long))
     stack.start()
     assert settled(stack, 2) == sorted([short, long])
+    (leaving,) = [claim.name for claim in own(stack) if stack.reservation_of(claim.name) == short]
     stack.advance((end - stack.clock.now()).total_seconds() - 9 * 60)
     assert settled(stack, 1) == [long]
+    stack.until_event(leaving, SCALED_IN, text=f"leaves {short}, which ends at {format_time(end)}")
     assert stack.aws.reservation(short)["State"] == "active"
     quiet(stack, 60)
     assert len(own(stack)) == 1
+
+
+@pytest.mark.covers("FUL-31", "FLT-35")
+def test_a_pod_of_a_following_pool_without_slots_is_told_which_reservation_ended(stack: Stack) -> None:
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    odcr = stack.aws.odcr(count=1, EndDateType="limited", EndDate=end)
+    static_pool(stack, annotations=FOLLOWS, id_=odcr)
+    stack.start()
+    assert settled(stack, 1) == [odcr]
+    stack.advance((end - stack.clock.now()).total_seconds() - 9 * 60)
+    assert settled(stack, 0) == []
+    ends = f"0 of 0 nodes: reservation {odcr} ends at {format_time(end)}"
+    met(stack, "True", ends)
+    pods(stack, 1, "late")
+    stack.until_event("late-0", FAILED, kind="Pod", text=ends)
 
 
 @pytest.mark.covers("FUL-31", "FUL-01")

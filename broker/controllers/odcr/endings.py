@@ -13,10 +13,13 @@ from typing import Final
 
 import structlog
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.matching import ends_at
+from broker.apis.static_pools import ALL_RESERVED, follows
+from broker.capacity.matching import ends_at, leaves_at
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.inventory import InventoryCache
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -26,6 +29,7 @@ from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.kube.removal import remove
 from broker.oncall.metrics import GaugeTable
+from broker.placement.pool_choice import of_broker
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.endings import drains, next_moment, notice
 from broker.text import counted, format_time
@@ -48,22 +52,20 @@ class EndingController:
     def __init__(
         self,
         client: Client,
-        claims: Cache[NodeClaim],
+        caches: ClaimCaches,
         classes: Cache[EC2NodeClass],
         inventory: InventoryCache,
         *,
         clock: Clock,
         recorder: Recorder,
-        owns: Callable[[NodeClaim], bool],
         users: Callable[[], Mapping[str, Iterable[str]]],
     ) -> None:
         self._client = client
-        self._claims = claims
+        self._claims, self._pools, self._owns = caches.claims, caches.pools, caches.owns
         self._classes = classes
         self._inventory = inventory
         self._clock = clock
         self._recorder = recorder
-        self._owns = owns
         self._users = users  # reservation id -> names of the classes that use it
         self._published: frozenset[NoticeKey] = frozenset()
 
@@ -126,13 +128,26 @@ class EndingController:
             objects = self._concerned(odcr, users, claims_by_odcr)
             new = [obj for obj in objects if (obj.uid, odcr.id, odcr.end, before) not in self._published]
             for obj in new:
-                self._recorder.event(obj, "Warning", "ReservationEnding", _warning(odcr, before))
+                message = _warning(odcr, before, self._following(obj))
+                self._recorder.event(obj, "Warning", "ReservationEnding", message)
             if new:
                 _log.warning(
                     "reservation ends", odcr=odcr.id, end=_end(odcr), notified=[obj.name for obj in new]
                 )
             published.update((obj.uid, odcr.id, odcr.end, before) for obj in objects)
         self._published = frozenset(published)
+
+    def _following(self, obj: Object) -> str:
+        """The NodePools of the class or claim that leave a reservation before its end; empty if none does."""
+        return ", ".join(
+            sorted(
+                pool.name
+                for pool in self._pools.list()
+                if follows(pool) and of_broker(pool)
+                if pool.name == obj.labels.get(names.NODEPOOL)
+                or (isinstance(obj, EC2NodeClass) and obj.name == pool.spec.template.spec.node_class_ref.name)
+            )
+        )
 
     def _concerned(
         self, odcr: Odcr, users: Mapping[str, Iterable[str]], claims: Mapping[str, Sequence[NodeClaim]]
@@ -151,12 +166,14 @@ def _measure(ending: Iterable[Odcr], clock: Clock) -> None:
     _LEFT.follow(lambda: {labels: (end - clock.now()).total_seconds() for labels, end in ends.items()})
 
 
-def _warning(odcr: Odcr, before: timedelta) -> str:
-    then = (
-        "EC2 terminates its instances"
-        if odcr.interruptible
-        else "its instances run on as On-Demand Instances"
-    )
+def _warning(odcr: Odcr, before: timedelta, following: str) -> str:
+    """`following`: the NodePools that end their nodes there before."""
+    then = "EC2 terminates {}" if odcr.interruptible else "{} run on as On-Demand Instances"
+    instances = "its instances"
+    if following and (at := leaves_at(odcr)):
+        then = f"NodePool {following} ({ALL_RESERVED}) ends its nodes there at {format_time(at)}; {then}"
+        instances = "other instances"
+    then = then.format(instances)
     minutes = int(before.total_seconds() // 60)
     return (
         f"{_name(odcr)} ends at {_end(odcr)}, in less than {counted(minutes, 'minute')}: {then} and nothing "

@@ -11,7 +11,7 @@ one odd answer of EC2 ends none. Claims are made only beside all that wait (see
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +30,7 @@ from broker.apis.static_pools import (
     replicas_problem,
     static,
 )
+from broker.capacity.matching import expiring
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.static_nodes import next_departure, staying
 from broker.controllers.claim_caches import ClaimCaches
@@ -58,9 +59,12 @@ from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.pool_choice import of_broker
-from broker.text import counted
+from broker.reservations.claims import occupied_odcr
+from broker.text import abridged, counted, format_time
 from providers.errors import ProviderError
+from providers.model import Odcr
 
+MOST_NAMED: Final = 3  # reservations that have no usable slot
 MOST_AT_ONCE: Final = 2_000  # claims that one pass plans for a pool
 SOON: Final = 0.5  # seconds, after another loop made a claim
 AGAIN: Final = 10.0  # seconds, while nodes are missing
@@ -161,7 +165,7 @@ class StaticPoolController:
             read = Candidates(self._client, self._caches, self._reads.occupancy.read(now), now)
             leaving = first_to_end(map(read.cached, counts.active), excess, read.newest)
             why = f"NodePool {pool.name} has {len(counts.active)} nodes, and spec.replicas is {wanted}"
-            self._end(leaving, why, pool)
+            self._end(leaving, lambda _: why, pool)
         served_pool = self._served(pool)
         lacks, created, refused = counts.lacks(wanted), 0, 0
         problem = f"the pool is not {names.READY}" if lacks and served_pool is None else ""
@@ -212,11 +216,8 @@ class StaticPoolController:
         if len(leaving) < len(strays):
             self._wakes.append(AGAIN)
         rules = (pool, self._nodeclasses.ready(served_pool.node_class.name).source)
-        self._end(
-            leaving,
-            f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots",
-            *rules,
-        )
+        now = self._clock.now()
+        self._end(leaving, lambda claim: _left(pool, inventory.odcrs.get(occupied_odcr(claim)), now), *rules)
         own = counts.waiting
         room, problem = self._room(pool, counts, usable.open)
         successors_of = counts.left_by(usable.odcr_ids)
@@ -230,11 +231,13 @@ class StaticPoolController:
             problem = next(iter(waiting), grant.problem or problem)
             stuck = self._without_slot(counts, stuck_claims(grant.plan) - refused.keys())
             why = f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node"
-            self._end(stuck, why, *rules)
+            self._end(stuck, lambda _: why, *rules)
             leaving += stuck
         self._create(served_pool, counts, given, count, successors_of)
         wanted = len(counts.active) + room + len(successors_of) - len(leaving)
-        self._reporter.report(pool, Progress(have=wanted - short, wanted=wanted, problem=problem))
+        unusable = _unusable(served_pool, now)
+        progress = Progress(have=wanted - short, wanted=wanted, problem=problem, unusable=unusable)
+        self._reporter.report(pool, progress)
         if count and short:
             self._wakes.append(AGAIN)
         if at := next_departure(inventory.odcrs, kept_in, self._clock.now()):
@@ -312,17 +315,33 @@ class StaticPoolController:
         self._caches.claims.observe(answer)
         _log.info("claim created", claim=body["metadata"]["name"])
 
-    def _end(self, claims: Collection[NodeClaim], why: str, *rules: Object) -> None:
+    def _end(self, claims: Collection[NodeClaim], why: Callable[[NodeClaim], str], *rules: Object) -> None:
         """Ends the claims, unless an object that decided it has changed. Raises Overtaken, ApiError."""
         if claims and not unchanged(self._client, rules):
             raise Overtaken(rules[0].name)
         for claim in claims:
             # One that waits may have been launched meanwhile.
             if remove(self._client, NodeClaim.KIND, claim, self._caches.claims, unchanged=claim.waits):
-                self._reporter.ended(claim, why)
+                self._reporter.ended(claim, why(claim))
 
     def _wake(self, at: datetime) -> None:
         self._wakes.append(max(SOON, (at - self._clock.now()).total_seconds()))
+
+
+def _left(pool: NodePool, odcr: Odcr | None, now: datetime) -> str:
+    """Why a following pool ends a node. `odcr`: the reservation that the node is in."""
+    if odcr is not None and odcr.active and odcr.end is not None and expiring(odcr, now):
+        why = f"it leaves {odcr.id}, which ends at {format_time(odcr.end)}"
+        return f"NodePool {pool.name} is {ALL_RESERVED}, and {why}"
+    return f"NodePool {pool.name} is {ALL_RESERVED}, and the node is in none of its usable slots"
+
+
+def _unusable(served_pool: ServedPool, now: datetime) -> str:
+    """Why reservations of the class have no usable slots; empty if none is out."""
+    resolved = served_pool.node_class.resolved
+    ending = [odcr for odcr in resolved.usable if expiring(odcr, now)]
+    ends = [f"reservation {odcr.id} ends at {format_time(odcr.end)}" for odcr in ending if odcr.end]
+    return abridged([*(misfit.message for misfit in resolved.misfits), *ends], MOST_NAMED)
 
 
 def _unread_group(served_pool: ServedPool) -> str:
@@ -333,16 +352,18 @@ def _unread_group(served_pool: ServedPool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`have` of the `wanted` nodes are made. `problem`: why no more."""
+    """`have` of the `wanted` nodes are made. `problem`: why no more. `unusable`: why none is wanted."""
 
     have: int = 0
     wanted: int = 0
     problem: str = ""
+    unusable: str = ""
 
     def update(self, number: str) -> ConditionUpdate:
         """The condition of a pool with this number of nodes."""
         nodes = f"{number}: {self.have} of {counted(self.wanted, 'node')}"
         if self.have >= self.wanted and not self.problem:
+            nodes = nodes if self.wanted or not self.unusable else f"{nodes}: {self.unusable}"
             return ConditionUpdate(type=REPLICAS_MET, status="True", reason=REPLICAS_MET, message=nodes)
         message = f"{nodes}: {self.problem or 'the others are being made'}"
         return ConditionUpdate(type=REPLICAS_MET, status="False", reason=NODES_MISSING, message=message)

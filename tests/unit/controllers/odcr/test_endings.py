@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.apis.static_pools import ALL_RESERVED
 from broker.kube.errors import Forbidden
 from broker.oncall.metrics import REGISTRY
+from broker.text import format_time
 from providers.model import Odcr
 from tests.unit.capacity.builders import minutes, odcr
 from tests.unit.controllers.odcr.world import OUTSIDE, World, inside
@@ -113,6 +117,26 @@ def test_the_event_names_the_consequence_of_the_end(world: World) -> None:
     assert "run on as On-Demand Instances" in messages["a"]
     assert "modify-capacity-reservation --capacity-reservation-id cr-1" in messages["a"]
     assert "EC2 terminates its instances" in messages["b"]
+
+
+@pytest.mark.covers("FUL-31")
+def test_the_event_names_the_nodepool_that_ends_its_nodes_before_the_reservation(world: World) -> None:
+    """Others of the class run on."""
+    for name, marks in (("every", {names.REPLICAS: ALL_RESERVED}), ("web", {})):
+        ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}
+        meta = {"name": name, "uid": name, "annotations": marks}
+        pool = {"metadata": meta, "spec": {"template": {"spec": {"nodeClassRef": ref}}}}
+        world.api.put(NodePool.KIND, pool)
+        world.claim(f"{name}-1", labels={**inside("cr-1"), names.NODEPOOL: name})
+    world.node_class("gpu")
+    world.users = {"cr-1": ["gpu"]}
+    at = format_time(world.clock.now() + minutes(20))
+    world.described(ending(world, 30))
+    after(world, 0)
+    leaves = f"NodePool every (all-reserved) ends its nodes there at {at}"
+    messages = {name: message for name, _, message in world.recorded.events}
+    assert leaves in messages["gpu"] and "other instances run on as On-Demand" in messages["gpu"]
+    assert leaves in messages["every-1"] and "every" not in messages["web-1"]
 
 
 @pytest.mark.covers("KRP-29")

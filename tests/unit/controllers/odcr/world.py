@@ -115,8 +115,16 @@ class World:
         self.ec2, self.recorded = Ec2(self.clock), RecordedEvents()
         self.claims = Cache(NodeClaim)
         self.classes = Cache(EC2NodeClass)
+        self.pools = Cache(NodePool)
         self.nodes = Cache(Node, indexes={BY_INSTANCE: by_instance})
-        self.api = Api({"nodeclaims": self.claims, "nodes": self.nodes, "ec2nodeclasses": self.classes})
+        self.api = Api(
+            {
+                "nodeclaims": self.claims,
+                "nodes": self.nodes,
+                "ec2nodeclasses": self.classes,
+                "nodepools": self.pools,
+            }
+        )
         provider: Any = self.ec2
         client: Any = self.api
         recorder: Any = self.recorded
@@ -124,27 +132,23 @@ class World:
         self.view = InstanceView(provider, clock=self.clock, grace=timedelta(seconds=30), check=lambda: None)
         self.relisted = 0
         self.users: dict[str, list[str]] = {}
+        caches = ClaimCaches(
+            claims=self.claims, nodes=self.nodes, pods=Cache(Pod), pools=self.pools, owns=self._owns
+        )
         self.labeller = InstanceLabelController(
             ControllerContext(client=client, recorder=recorder, clock=self.clock),
-            ClaimCaches(
-                claims=self.claims,
-                nodes=self.nodes,
-                pods=Cache(Pod),
-                pools=Cache(NodePool),
-                owns=self._owns,
-            ),
+            caches,
             self.inventory,
             self.view,
             relist=self._relist,
         )
         self.endings = EndingController(
             client,
-            self.claims,
+            caches,
             self.classes,
             self.inventory,
             clock=self.clock,
             recorder=recorder,
-            owns=self._owns,
             users=lambda: self.users,
         )
 
