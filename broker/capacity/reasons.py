@@ -261,12 +261,15 @@ def _by_preference(claim: Claim, known: ClassCatalog) -> Iterator[str]:
     if selection == Selection():
         named = f"EC2NodeClass {node_class.name} has no capacityReservationSpec"
     if selection.preference == "none" or selection == Selection():
-        yield f"{named}: set capacityReservationTarget, or allow on-demand in {CAPACITY_TYPE}"
+        instead = " in its place" if selection.preference else ""
+        yield f"{named}: set capacityReservationTarget{instead}, or allow on-demand in {CAPACITY_TYPE}"
     elif selection.preference == RESERVATIONS_ONLY:
         if "reserved" not in capacity_types(claim.requirements):
             yield f"{named}: allow reserved in {CAPACITY_TYPE}, or set it to open"
-        elif not known.reserved:
-            yield f"{named}: make an open reservation, or set it to open"
+        else:
+            fits = " that fits" if known.reserved else ""
+            buys = capacity_types(claim.requirements) != ("reserved",)
+            yield f"{named}: make an open reservation{fits}{', or set it to open' if buys else ''}"
     elif not selection.preference and node_class.resolved == Resolved():
         yield f"{shown_selection(selection)} of EC2NodeClass {node_class.name} finds no reservation"
 

@@ -111,7 +111,8 @@ NAMED = "capacityReservationPreference of EC2NodeClass default is"
             Selection(preference="none"),
             ["reserved"],
             [odcr("cr-1")],
-            f"{NAMED} none: set capacityReservationTarget, or allow on-demand in karpenter.sh/capacity-type",
+            f"{NAMED} none: set capacityReservationTarget in its place, or allow on-demand in "
+            "karpenter.sh/capacity-type",
         ),
         (
             Selection(),
@@ -133,13 +134,28 @@ NAMED = "capacityReservationPreference of EC2NodeClass default is"
             [],
             f"{NAMED} capacity-reservations-only: make an open reservation, or set it to open",
         ),
+        (
+            ONLY,
+            [],
+            [odcr("cr-1", "g5.xlarge", match_criteria="open")],
+            f"{NAMED} capacity-reservations-only: make an open reservation that fits, or set it to open; "
+            "g5.xlarge: ",
+        ),
+        (
+            ONLY,
+            ["reserved"],
+            [odcr("cr-1", "g5.xlarge", match_criteria="open")],
+            f"{NAMED} capacity-reservations-only: make an open reservation that fits; g5.xlarge: ",
+        ),
     ],
 )
 def test_claim_that_its_class_leaves_without_an_option_names_the_field_and_the_remedy(
     selection: Selection, kinds: Sequence[str], odcrs: Sequence[Odcr], remedy: str
 ) -> None:
     world = inventory(*odcrs)
-    (unplaced,) = planned([claim(kinds=kinds)], node_class(selection, world), world).unplaced
+    (unplaced,) = planned(
+        [claim(kinds=kinds, types=["m5.xlarge"])], node_class(selection, world), world
+    ).unplaced
     assert unplaced.reason == "NoUsableReservation" and remedy in unplaced.message
 
 
