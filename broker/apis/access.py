@@ -26,13 +26,7 @@ class TokenReviewStatus(Model):
 
 
 class TokenReview(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="authentication.k8s.io",
-        version="v1",
-        kind="TokenReview",
-        plural="tokenreviews",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group="authentication.k8s.io", version="v1", kind="TokenReview")
 
     status: TokenReviewStatus = TokenReviewStatus()
 
@@ -43,12 +37,6 @@ class AccessReviewStatus(Model):
 
 
 class SubjectAccessReview(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="authorization.k8s.io",
-        version="v1",
-        kind="SubjectAccessReview",
-        plural="subjectaccessreviews",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group="authorization.k8s.io", version="v1", kind="SubjectAccessReview")
 
     status: AccessReviewStatus = AccessReviewStatus()

@@ -14,18 +14,14 @@ from broker.apis.meta import Kind, Object
 
 
 class Secret(Object):
-    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Secret", namespaced=True)
 
     data: dict[str, str] = Field(default_factory=dict)
 
 
 class ValidatingWebhookConfiguration(Object):
     KIND: ClassVar[Kind] = Kind(
-        group="admissionregistration.k8s.io",
-        version="v1",
-        kind="ValidatingWebhookConfiguration",
-        plural="validatingwebhookconfigurations",
-        namespaced=False,
+        group="admissionregistration.k8s.io", version="v1", kind="ValidatingWebhookConfiguration"
     )
 
     webhooks: tuple[dict[str, Any], ...] = ()

@@ -96,12 +96,6 @@ class OnDemandCapacityReservation(Object):
     """A capacity reservation in EC2 that the broker sees, under its id. A mirror: creating one reserves
     nothing."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=names.BROKER,
-        version="v1alpha1",
-        kind="OnDemandCapacityReservation",
-        plural="ondemandcapacityreservations",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=names.BROKER, version="v1alpha1", kind="OnDemandCapacityReservation")
 
     status: OnDemandCapacityReservationStatus = OnDemandCapacityReservationStatus()

@@ -19,8 +19,6 @@ class LeaseSpec(Model):
 
 
 class Lease(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="coordination.k8s.io", version="v1", kind="Lease", namespaced=True)
 
     spec: LeaseSpec = LeaseSpec()

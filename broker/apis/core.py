@@ -80,7 +80,7 @@ class NodeStatus(Model):
 
 
 class Node(Object):
-    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Node")
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -328,7 +328,7 @@ class PodStatus(Model):
 
 
 class Pod(Object):
-    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Pod", namespaced=True)
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -357,9 +357,7 @@ class Pod(Object):
 
 
 class ConfigMap(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="ConfigMap", namespaced=True)
 
     data: dict[str, str] = Field(default_factory=dict)
 
@@ -371,9 +369,7 @@ class ResourceQuotaSpec(Model):
 
 
 class ResourceQuota(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="ResourceQuota", plural="resourcequotas", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="ResourceQuota", namespaced=True)
 
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
 
@@ -401,7 +397,7 @@ class EventSeries(Model):
 
 
 class Event(Object):
-    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Event", namespaced=True)
 
     involved_object: ObjectReference = ObjectReference()
     type: str = "Normal"

@@ -9,13 +9,7 @@ import yaml
 
 from broker.apis.meta import Kind
 
-KIND: Final = Kind(
-    group="apiextensions.k8s.io",
-    version="v1",
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    namespaced=False,
-)
+KIND: Final = Kind(group="apiextensions.k8s.io", version="v1", kind="CustomResourceDefinition")
 
 # libyaml's loader where there is one: it reads the same in a tenth of the time.
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -82,9 +82,7 @@ class GodelReservationStatus(Model):
 class GodelReservation(Object):
     """The room of a deleted pod, kept for the pod that replaces it."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=GROUP, version="v1alpha1", kind="Reservation", plural="reservations", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group=GROUP, version="v1alpha1", kind="Reservation", namespaced=True)
 
     spec: GodelReservationSpec = GodelReservationSpec()
     status: GodelReservationStatus = GodelReservationStatus()
@@ -93,14 +91,10 @@ class GodelReservation(Object):
 class GodelDeployment(Object):
     """A Deployment, of which its annotations count."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="apps", version="v1", kind="Deployment", namespaced=True)
 
 
 class GodelReplicaSet(Object):
     """A ReplicaSet, of which its owner counts."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group="apps", version="v1", kind="ReplicaSet", plural="replicasets", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="apps", version="v1", kind="ReplicaSet", namespaced=True)

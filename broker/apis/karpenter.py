@@ -193,9 +193,7 @@ class NodeClaimStatus(Model):
 class NodeClaim(Object):
     """One requested instance, and its state."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=names.KARPENTER, version="v1", kind="NodeClaim", plural="nodeclaims", namespaced=False
-    )
+    KIND: ClassVar[Kind] = Kind(group=names.KARPENTER, version="v1", kind="NodeClaim")
     ALIKE: ClassVar[bool] = True
 
     spec: Annotated[NodeClaimSpec, crd(required=True)] = NodeClaimSpec()
@@ -395,9 +393,7 @@ class NodePoolStatus(Model):
 class NodePool(Object):
     """A template for claims that serve pods, with limits."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=names.KARPENTER, version="v1", kind="NodePool", plural="nodepools", namespaced=False
-    )
+    KIND: ClassVar[Kind] = Kind(group=names.KARPENTER, version="v1", kind="NodePool")
 
     spec: Annotated[NodePoolSpec, crd(required=True)] = NodePoolSpec()
     status: NodePoolStatus = NodePoolStatus()

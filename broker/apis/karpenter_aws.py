@@ -292,13 +292,7 @@ class EC2NodeClassStatus(Model):
 class EC2NodeClass(Object):
     """A class of EC2 instances: their launch settings, and the capacity reservations that they use."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=names.KARPENTER_AWS,
-        version="v1",
-        kind="EC2NodeClass",
-        plural="ec2nodeclasses",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=names.KARPENTER_AWS, version="v1", kind="EC2NodeClass")
 
     spec: EC2NodeClassSpec = EC2NodeClassSpec()
     status: EC2NodeClassStatus = EC2NodeClassStatus()
@@ -327,12 +321,6 @@ class EC2NodeClassSpecV1Beta1(EC2NodeClassSpec):
 class EC2NodeClassV1Beta1(EC2NodeClass):
     """A class of EC2 instances, under its older version: v1 with another default in metadataOptions."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=names.KARPENTER_AWS,
-        version="v1beta1",
-        kind="EC2NodeClass",
-        plural="ec2nodeclasses",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=names.KARPENTER_AWS, version="v1beta1", kind="EC2NodeClass")
 
     spec: EC2NodeClassSpecV1Beta1 = EC2NodeClassSpecV1Beta1()

@@ -178,9 +178,7 @@ class KoordinatorReservationStatus(Model):
 class KoordinatorReservation(Object):
     """Room on a node for pods to come."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=GROUP, version="v1alpha1", kind="Reservation", plural="reservations", namespaced=False
-    )
+    KIND: ClassVar[Kind] = Kind(group=GROUP, version="v1alpha1", kind="Reservation")
 
     spec: KoordinatorReservationSpec = KoordinatorReservationSpec()
     status: KoordinatorReservationStatus = KoordinatorReservationStatus()

@@ -46,15 +46,8 @@ _ANY: Final[dict[str, Any]] = {"x_kubernetes_preserve_unknown_fields": True}
 _ATOMIC: Final[dict[str, Any]] = {"x_kubernetes_list_type": "atomic"}
 
 
-def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
-    return Kind(
-        group=KUEUE,
-        version=VERSIONS[0],
-        kind=kind,
-        plural=plural,
-        namespaced=namespaced,
-        versions=VERSIONS,
-    )
+def _kind(kind: str, *, namespaced: bool = False) -> Kind:
+    return Kind(group=KUEUE, version=VERSIONS[0], kind=kind, namespaced=namespaced, versions=VERSIONS)
 
 
 Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", map_key="type")]
@@ -71,7 +64,7 @@ class ResourceFlavorSpec(Model):
 class ResourceFlavor(Object):
     """Nodes of one kind, by their labels."""
 
-    KIND: ClassVar[Kind] = _kind("ResourceFlavor", "resourceflavors")
+    KIND: ClassVar[Kind] = _kind("ResourceFlavor")
 
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
@@ -113,7 +106,7 @@ class ClusterQueueStatus(Model):
 class ClusterQueue(Object):
     """Quota by flavor, for the selected namespaces."""
 
-    KIND: ClassVar[Kind] = _kind("ClusterQueue", "clusterqueues")
+    KIND: ClassVar[Kind] = _kind("ClusterQueue")
 
     spec: ClusterQueueSpec = ClusterQueueSpec()
     status: ClusterQueueStatus = ClusterQueueStatus()
@@ -136,7 +129,7 @@ class LocalQueueStatus(Model):
 class LocalQueue(Object):
     """The queue of a namespace for a ClusterQueue."""
 
-    KIND: ClassVar[Kind] = _kind("LocalQueue", "localqueues", namespaced=True)
+    KIND: ClassVar[Kind] = _kind("LocalQueue", namespaced=True)
 
     spec: LocalQueueSpec = LocalQueueSpec()
     status: LocalQueueStatus = LocalQueueStatus()
@@ -149,7 +142,7 @@ class CohortSpec(Model):
 class Cohort(Object):
     """A node between ClusterQueues and the root of their quota."""
 
-    KIND: ClassVar[Kind] = _kind("Cohort", "cohorts")
+    KIND: ClassVar[Kind] = _kind("Cohort")
 
     spec: CohortSpec = CohortSpec()
 
@@ -165,7 +158,7 @@ class AdmissionCheckStatus(Model):
 class AdmissionCheck(Object):
     """A check before a workload with reserved quota is admitted, and its controller."""
 
-    KIND: ClassVar[Kind] = _kind("AdmissionCheck", "admissionchecks")
+    KIND: ClassVar[Kind] = _kind("AdmissionCheck")
 
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
     status: AdmissionCheckStatus = AdmissionCheckStatus()
@@ -264,7 +257,7 @@ class WorkloadStatus(Model):
 class Workload(Object):
     """Pods that are admitted together."""
 
-    KIND: ClassVar[Kind] = _kind("Workload", "workloads", namespaced=True)
+    KIND: ClassVar[Kind] = _kind("Workload", namespaced=True)
 
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
@@ -273,7 +266,7 @@ class Workload(Object):
 class WorkloadPriorityClass(Object):
     """Priority of a workload in its queue, apart from its pods'."""
 
-    KIND: ClassVar[Kind] = _kind("WorkloadPriorityClass", "workloadpriorityclasses")
+    KIND: ClassVar[Kind] = _kind("WorkloadPriorityClass")
 
     value: int = 0
 
@@ -281,19 +274,11 @@ class WorkloadPriorityClass(Object):
 class PriorityClass(Object):
     """Kubernetes' own: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"""
 
-    KIND: ClassVar[Kind] = Kind(
-        group="scheduling.k8s.io",
-        version="v1",
-        kind="PriorityClass",
-        plural="priorityclasses",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group="scheduling.k8s.io", version="v1", kind="PriorityClass")
 
     value: int = 0
     global_default: bool = False
 
 
 class Namespace(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="Namespace", plural="namespaces", namespaced=False
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Namespace")

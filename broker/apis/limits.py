@@ -27,8 +27,6 @@ class LimitRangeSpec(Model):
 
 
 class LimitRange(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="LimitRange", plural="limitranges", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="LimitRange", namespaced=True)
 
     spec: LimitRangeSpec = LimitRangeSpec()

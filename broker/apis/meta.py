@@ -25,7 +25,7 @@ LONGEST_MESSAGE: Final = 32768  # characters of a condition's message, by metav1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A resource in requests. `group` is empty for the core group.
+    """A resource in requests. `group` is empty for the core group, `plural` by default the usual one.
 
     `versions`: all that the broker reads, the preferred first, if they are several.
     """
@@ -33,9 +33,13 @@ class Kind:
     group: str
     version: str
     kind: str
-    plural: str
-    namespaced: bool
+    plural: str = ""
+    namespaced: bool = False
     versions: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.plural:
+            object.__setattr__(self, "plural", _plural(self.kind.lower()))
 
     @property
     def api_version(self) -> str:
@@ -64,6 +68,13 @@ class Kind:
         parts.append(self.version)
         parts += ["namespaces", namespace] if namespace else []
         return "/".join([*parts, self.plural, *filter(None, (name, subresource))])
+
+
+def _plural(name: str) -> str:
+    """Kubernetes' rule (apimachinery, pkg/api/meta, UnsafeGuessKindToResource)."""
+    if name.endswith("s"):
+        return f"{name}es"
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 class Model(BaseModel):

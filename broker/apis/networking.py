@@ -18,7 +18,7 @@ class ServiceSpec(Model):
 
 
 class Service(Object):
-    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Service", plural="services", namespaced=True)
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Service", namespaced=True)
 
     spec: ServiceSpec = ServiceSpec()
 
@@ -28,12 +28,6 @@ class ServiceCIDRSpec(Model):
 
 
 class ServiceCIDR(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="networking.k8s.io",
-        version="v1",
-        kind="ServiceCIDR",
-        plural="servicecidrs",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group="networking.k8s.io", version="v1", kind="ServiceCIDR")
 
     spec: ServiceCIDRSpec = ServiceCIDRSpec()

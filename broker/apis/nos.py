@@ -59,9 +59,7 @@ class ElasticQuotaStatus(Model):
 class ElasticQuota(Object):
     """Resources that a namespace is guaranteed, and may borrow beyond."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=GROUP, version="v1alpha1", kind="ElasticQuota", plural="elasticquotas", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group=GROUP, version="v1alpha1", kind="ElasticQuota", namespaced=True)
 
     spec: ElasticQuotaSpec = ElasticQuotaSpec()
     status: ElasticQuotaStatus = ElasticQuotaStatus()
@@ -71,11 +69,7 @@ class CompositeElasticQuota(Object):
     """Resources that several namespaces are guaranteed together, and may borrow beyond."""
 
     KIND: ClassVar[Kind] = Kind(
-        group=GROUP,
-        version="v1alpha1",
-        kind="CompositeElasticQuota",
-        plural="compositeelasticquotas",
-        namespaced=True,
+        group=GROUP, version="v1alpha1", kind="CompositeElasticQuota", namespaced=True
     )
 
     spec: CompositeElasticQuotaSpec = CompositeElasticQuotaSpec()

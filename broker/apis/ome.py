@@ -286,13 +286,7 @@ class ReservationStatus(Model):
 class CapacityReservation(Object):
     """Quota that a team reserves: an amount of each resource in each flavor, shared in a cohort."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=OME,
-        version="v1beta1",
-        kind="CapacityReservation",
-        plural="capacityreservations",
-        namespaced=True,
-    )
+    KIND: ClassVar[Kind] = Kind(group=OME, version="v1beta1", kind="CapacityReservation", namespaced=True)
 
     spec: Annotated[ReservationSpec, crd("The reserved quota, and how it is shared.", required=True)] = (
         ReservationSpec()
@@ -303,13 +297,7 @@ class CapacityReservation(Object):
 class ClusterCapacityReservation(Object):
     """Quota that is reserved for the whole cluster: a CapacityReservation without a namespace."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=OME,
-        version="v1beta1",
-        kind="ClusterCapacityReservation",
-        plural="clustercapacityreservations",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=OME, version="v1beta1", kind="ClusterCapacityReservation")
 
     spec: Annotated[ReservationSpec, crd("The reserved quota, and how it is shared.", required=True)] = (
         ReservationSpec()

@@ -142,13 +142,7 @@ class DedicatedAIClusterStatus(Model):
 class DedicatedAICluster(Object):
     """Machines held for one tenant, out of a capacity reservation."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=OME,
-        version="v1beta1",
-        kind="DedicatedAICluster",
-        plural="dedicatedaiclusters",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=OME, version="v1beta1", kind="DedicatedAICluster")
 
     spec: Annotated[DedicatedAIClusterSpec, crd("Its size, and its reservation.", required=True)] = (
         DedicatedAIClusterSpec()
@@ -168,13 +162,7 @@ class DedicatedAIClusterProfileSpec(Placement):
 class DedicatedAIClusterProfile(Object):
     """A named size of dedicated clusters."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group=OME,
-        version="v1beta1",
-        kind="DedicatedAIClusterProfile",
-        plural="dedicatedaiclusterprofiles",
-        namespaced=False,
-    )
+    KIND: ClassVar[Kind] = Kind(group=OME, version="v1beta1", kind="DedicatedAIClusterProfile")
 
     spec: Annotated[DedicatedAIClusterProfileSpec, crd("One unit of a cluster.", required=True)] = (
         DedicatedAIClusterProfileSpec()

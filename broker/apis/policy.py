@@ -20,13 +20,7 @@ class PodDisruptionBudgetStatus(Model):
 class PodDisruptionBudget(Object):
     """The number of pods of a selector that may be evicted now."""
 
-    KIND: ClassVar[Kind] = Kind(
-        group="policy",
-        version="v1",
-        kind="PodDisruptionBudget",
-        plural="poddisruptionbudgets",
-        namespaced=True,
-    )
+    KIND: ClassVar[Kind] = Kind(group="policy", version="v1", kind="PodDisruptionBudget", namespaced=True)
 
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()

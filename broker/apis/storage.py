@@ -17,7 +17,7 @@ WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 
 
 def _kind(kind: str, plural: str) -> Kind:
-    return Kind(group=STORAGE, version="v1", kind=kind, plural=plural, namespaced=False)
+    return Kind(group=STORAGE, version="v1", kind=kind, plural=plural)
 
 
 class PersistentVolumeClaimSpec(Model):
@@ -31,9 +31,7 @@ class PersistentVolumeClaimStatus(Model):
 
 
 class PersistentVolumeClaim(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="PersistentVolumeClaim", namespaced=True)
 
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
@@ -54,9 +52,7 @@ class PersistentVolumeSpec(Model):
 
 
 class PersistentVolume(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="", version="v1", kind="PersistentVolume", plural="persistentvolumes", namespaced=False
-    )
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="PersistentVolume")
 
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 

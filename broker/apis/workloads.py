@@ -29,9 +29,7 @@ class DaemonSetSpec(Model):
 
 
 class DaemonSet(Object):
-    KIND: ClassVar[Kind] = Kind(
-        group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True
-    )
+    KIND: ClassVar[Kind] = Kind(group="apps", version="v1", kind="DaemonSet", namespaced=True)
 
     spec: DaemonSetSpec = DaemonSetSpec()
 
@@ -44,7 +42,7 @@ class SchedulingPodGroup(Object):
     """The scheduler-plugins' group of pods that are scheduled together."""
 
     KIND: ClassVar[Kind] = Kind(
-        group="scheduling.x-k8s.io", version="v1alpha1", kind="PodGroup", plural="podgroups", namespaced=True
+        group="scheduling.x-k8s.io", version="v1alpha1", kind="PodGroup", namespaced=True
     )
 
     spec: PodGroupSpec = PodGroupSpec()
@@ -71,7 +69,6 @@ class NativePodGroup(Object):
         group="scheduling.k8s.io",
         version="v1beta1",
         kind="PodGroup",
-        plural="podgroups",
         namespaced=True,
         versions=("v1beta1", "v1alpha3", "v1alpha2"),
     )
@@ -92,7 +89,7 @@ class NativeWorkload(Object):
     """Kubernetes' own Workload, of which pods named a group in 1.35."""
 
     KIND: ClassVar[Kind] = Kind(
-        group="scheduling.k8s.io", version="v1alpha1", kind="Workload", plural="workloads", namespaced=True
+        group="scheduling.k8s.io", version="v1alpha1", kind="Workload", namespaced=True
     )
 
     spec: NativeWorkloadSpec = NativeWorkloadSpec()

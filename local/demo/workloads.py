@@ -35,10 +35,8 @@ EVERY: Final = 0.1
 HASH: Final = "pod-template-hash"
 DEPLOYMENTS: Final = GodelDeployment.KIND
 REPLICA_SETS: Final = GodelReplicaSet.KIND
-STATEFUL_SETS: Final = Kind(
-    group="apps", version="v1", kind="StatefulSet", plural="statefulsets", namespaced=True
-)
-JOBS: Final = Kind(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
+STATEFUL_SETS: Final = Kind(group="apps", version="v1", kind="StatefulSet", namespaced=True)
+JOBS: Final = Kind(group="batch", version="v1", kind="Job", namespaced=True)
 WORKLOADS: Final[Mapping[str, Kind]] = {
     kind.kind: kind for kind in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS)
 }
