@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from broker.admission.rules import Unknown
 from broker.apis.core import ResourceQuota
-from broker.apis.meta import Object
+from broker.apis.meta import Json, Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAIClusterProfile
@@ -23,7 +23,6 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, NotFound
 
-Json = dict[str, Any]
 O = TypeVar("O", bound=Object)  # noqa: E741
 V = TypeVar("V")
 RATE: Final = 30  # reads a second

@@ -20,6 +20,7 @@ from broker.admission import certificates
 from broker.admission.certificates import StoredCertificates
 from broker.apis import names
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.meta import Json
 from broker.apis.nos import GROUP as NOS
 from broker.apis.ome import OME
 from broker.kube.client import Client
@@ -42,7 +43,6 @@ SECONDS: Final = 5  # that an API server waits for an answer
 BROKER_LABELS: Final = {MANAGED_BY: NAME}
 ATTEMPTS: Final = 5
 
-Json = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from broker.apis.meta import Json
 from broker.text import LONGEST_SCALAR, levels, shortened
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -28,8 +29,6 @@ MOST_BYTES: Final = 4096
 LONGEST_LINE: Final = 1000  # characters
 # Levels of a review or an object. The kinds with rules have fewer, and Python prints about 1000.
 DEEPEST: Final = 100
-
-Json = dict[str, Any]
 
 
 class NotAReview(ValueError):

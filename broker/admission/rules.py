@@ -16,10 +16,10 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from broker.admission.review import Json, ReviewRequest, ReviewResult
+from broker.admission.review import ReviewRequest, ReviewResult
 from broker.apis import names
 from broker.apis.core import ResourceQuota
-from broker.apis.meta import Object
+from broker.apis.meta import Json, Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile

@@ -15,9 +15,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from broker.apis import crds, names
-from broker.apis.meta import Kind, Model, Object
-
-Json = dict[str, Any]
+from broker.apis.meta import Json, Kind, Model, Object
 
 NAME = f"ec2nodeclasses.{names.KARPENTER_AWS}"
 PROPERTY = "capacityReservationSpec"

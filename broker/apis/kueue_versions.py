@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-Json = dict[str, Any]
+from broker.apis.meta import Json
 
 OLD: Final = "v1beta1"
 _TO_OLD: Final = {

@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from broker.apis.schema import SchemaRule, crd
 from broker.text import bounded, format_micros, format_time
 
+Json = dict[str, Any]
 ConditionStatus = Literal["True", "False", "Unknown"]
 LONGEST_MESSAGE: Final = 32768  # characters of a condition's message, by metav1
 

@@ -8,13 +8,10 @@ label of that key stays as it is.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-from broker.apis.meta import Object
+from broker.apis.meta import Json, Object
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
-
-Json = dict[str, Any]
 
 
 class OwnedMetadata:

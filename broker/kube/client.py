@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from broker.apis.meta import Kind
+from broker.apis.meta import Json, Kind
 from broker.kube import undeclared
 from broker.kube.errors import (
     ApiError,
@@ -28,7 +28,6 @@ from broker.kube.errors import (
     from_status,
 )
 
-Json = dict[str, Any]
 R = TypeVar("R")
 Items = list[Json]
 Collected = list[R]

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from broker.apis.meta import LONGEST_MESSAGE, Condition, ConditionUpdate, Object
+from broker.apis.meta import LONGEST_MESSAGE, Condition, ConditionUpdate, Json, Object
 from broker.text import format_time
-
-Json = dict[str, Any]
 
 
 def set_conditions(

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Json, Kind, Object
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound
 from broker.kube.informer import Informer
 from broker.kube.watch_group import WatchGroup, group_of
 
-Json = dict[str, Any]
 T = TypeVar("T", bound=Object)
 
 

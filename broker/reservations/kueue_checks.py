@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from broker.apis.kueue import EVICTED, AdmissionCheckState, Workload
-from broker.apis.meta import condition
-
-Json = dict[str, Any]
+from broker.apis.meta import Json, condition
 
 CHECK: Final = "reserved-capacity.capacity-broker.io"
 PARKED: Final = "parked"

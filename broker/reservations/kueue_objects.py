@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import names
 from broker.apis.kueue import Workload
-from broker.apis.meta import Object
+from broker.apis.meta import Json, Object
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.quota.usage import ReservationKey
 from broker.reservations.spec import Reservation, reserved_of
 from providers.names import MANAGED_BY, MANAGER
-
-Json = dict[str, Any]
 
 BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"

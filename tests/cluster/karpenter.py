@@ -15,7 +15,8 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_definition import NAME, OWN, PROPERTY
-from broker.kube.client import Client, Json
+from broker.apis.meta import Json
+from broker.kube.client import Client
 from broker.kube.errors import Conflict, Unavailable
 from tests.cluster import objects
 from tests.cluster.stack import Stack

@@ -10,8 +10,9 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Json
 from broker.controllers.advisor.terms import PATIENCE, load, tag_key
-from broker.kube.client import Client, Json
+from broker.kube.client import Client
 from tests.cluster.account import CLUSTER, B, tags
 from tests.cluster.karpenter import (
     LIST,

@@ -12,9 +12,10 @@ from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY
+from broker.apis.meta import Json
 from broker.commands.crds.install import complete, patch
 from broker.controllers.advisor.definition import PATIENCE
-from broker.kube.client import Client, Json, Request
+from broker.kube.client import Client, Request
 from broker.kube.errors import Conflict
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.karpenter import (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from broker.apis.meta import Condition, ConditionUpdate
+from broker.apis.meta import Condition, ConditionUpdate, Json
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import LARGEST_AMOUNT, written
 from broker.capacity.types import ACCELERATORS
@@ -21,8 +21,6 @@ from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.conditions import ReservationFacts
 from broker.text import format_time
 from providers.model import Odcr
-
-Json = dict[str, Any]
 
 BROKER_CONDITIONS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
 MESSAGE: Final = 2000

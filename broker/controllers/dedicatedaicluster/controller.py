@@ -12,14 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import is_true
+from broker.apis.meta import Json, is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -53,8 +53,6 @@ from broker.reservations.cluster_sizes import Size, sizes
 from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import FlavorProblem
 from providers.model import InstanceType
-
-Json = dict[str, Any]
 
 RETRY_SECONDS: Final = 1.0
 

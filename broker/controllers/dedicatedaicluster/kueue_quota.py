@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import names
 from broker.apis.kueue import (
@@ -27,7 +27,7 @@ from broker.apis.kueue import (
     PodSet,
     Workload,
 )
-from broker.apis.meta import Condition, ConditionUpdate, condition, is_true, true_condition
+from broker.apis.meta import Condition, ConditionUpdate, Json, condition, is_true, true_condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.capacity.types import ACCELERATORS
@@ -39,8 +39,6 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.kueue_checks import BY_CHECK, CHECK, identity, refused
 from providers.names import MANAGED_BY, MANAGER
-
-Json = dict[str, Any]
 
 PREEMPTED: Final = "Preempted"
 _MAIN, _REST = "main", "rest"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
@@ -22,7 +22,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.label_names import by_present_names, stable
-from broker.apis.meta import is_true
+from broker.apis.meta import Json, is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.types import ACCELERATORS, WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -33,8 +33,6 @@ from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import SizedQuota, supply
 from broker.text import InvalidText, decode_whole
 from providers.model import InstanceType
-
-Json = dict[str, Any]
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _LONGEST: Final = 40  # of the cluster's name in a claim's name, which becomes a node label

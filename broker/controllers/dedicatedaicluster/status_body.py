@@ -7,14 +7,13 @@ fields. A condition's time changes only with its status. Conditions of other man
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
+from broker.apis.meta import Json
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.status import CONDITIONS, ClusterStatus
 from broker.kube.conditions import condition_body, set_conditions
 from broker.reservations.cluster_admission import status
-
-Json = dict[str, Any]
 
 MESSAGE: Final = 2000
 INT32: Final = 2**31 - 1  # the highest value that OME's schema allows

@@ -9,9 +9,9 @@ ClusterQueue that admitted it, or the LocalQueue in which it waits. `kueue_quota
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from broker.apis.kueue import LocalQueue, Workload
+from broker.apis.meta import Json
 from broker.controllers.dedicatedaicluster import kueue_quota
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState
@@ -25,8 +25,6 @@ from broker.quota.model import Amounts
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import is_parked
 from broker.reservations.kueue_objects import BY_RESERVATION, owning_cluster, queue_name
-
-Json = dict[str, Any]
 
 
 class ClusterQueueing:

@@ -9,11 +9,11 @@ internal/controllers/elasticquota.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import nos
 from broker.apis.core import Pod
-from broker.apis.meta import ConditionUpdate
+from broker.apis.meta import ConditionUpdate, Json
 from broker.apis.units import kept
 from broker.controllers.elasticquota.reading import (
     ElasticPods,
@@ -32,7 +32,6 @@ from broker.placement.holds_reading import holds_room
 from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts
 from broker.quota.elastic_resolve import ElasticDeclaration, ElasticProblem, in_force
 
-Json = dict[str, Any]
 BY_NAMESPACE: Final = "namespace"
 RUNNING: Final = "Running"
 

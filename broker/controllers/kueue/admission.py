@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from broker.apis.kueue import EVICTED, AdmissionCheckState, Workload
-from broker.apis.meta import is_true
+from broker.apis.meta import Json, is_true
 from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.answers import (
@@ -45,8 +45,6 @@ from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_parked, re
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
 from broker.reservations.workloads import reserves
-
-Json = dict[str, Any]
 
 RECHECK_SECONDS: Final = 60.0  # seconds until Pending workloads are reconciled again
 

@@ -21,18 +21,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import names
 from broker.apis.kueue import CheckState, PodSetTemplate, Workload
+from broker.apis.meta import Json
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_checks import WAITS, identity
 from broker.reservations.sizing import amount_text
 from broker.reservations.workloads import assigned
 from broker.text import counted, format_time, quantity
-
-Json = dict[str, Any]
 
 SKEW: Final = timedelta(minutes=1)  # the allowed lag of Kueue's clock behind the broker's
 FIRST, LONGEST = 60, 600  # seconds for which a workload without room is parked

@@ -8,10 +8,10 @@ is left alone, and no queue of the broker names it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
-from broker.apis.meta import ConditionUpdate, is_true
+from broker.apis.meta import ConditionUpdate, Json, is_true
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.render import CONTROLLER
 from broker.kube.conditions import condition_body, set_conditions
@@ -27,7 +27,6 @@ from broker.reservations.queue_problems import CONFLICT
 from broker.reservations.spec import Reservation
 from providers.names import MANAGED_BY, MANAGER
 
-Json = dict[str, Any]
 TERMINATING: Final = "AdmissionCheckTerminating"
 READY: Final = "BrokerRuns"
 MESSAGE: Final = "the capacity broker answers once the reserved instances exist"

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, Cohort, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
-from broker.apis.meta import Object
+from broker.apis.meta import Json, Object
 from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
@@ -58,7 +58,6 @@ from broker.reservations.queue_problems import (
 from broker.reservations.reading import read
 from broker.reservations.spec import Reservation, reserved_of
 
-Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)
 
 REVERTED: Final = "EditReverted"

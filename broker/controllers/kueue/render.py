@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
+from broker.apis.meta import Json
 from broker.apis.ome import (
     BorrowWithinCohort,
     FlavorResourceQuota,
@@ -37,8 +38,6 @@ from broker.reservations.kueue_objects import (
 from broker.reservations.queues import preemption
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import exact
-
-Json = dict[str, Any]
 
 # The controller that answers the broker's AdmissionCheck.
 CONTROLLER: Final = "capacity-broker.io/reserved-capacity"

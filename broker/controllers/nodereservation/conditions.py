@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Pod
-from broker.apis.meta import ConditionStatus
+from broker.apis.meta import ConditionStatus, Json
 from broker.text import format_time
 
-Json = dict[str, Any]
 Conditions = Iterable[koord.ReservationCondition]
 EXPIRED: Final = "Expired"
 INVALID: Final = "Invalid"  # no node helps it

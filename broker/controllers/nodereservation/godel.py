@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import godel
 from broker.apis.core import Pod
 from broker.apis.godel import GodelReservation
-from broker.apis.meta import ObjectMeta
+from broker.apis.meta import Json, ObjectMeta
 from broker.controllers.nodereservation.godel_reading import NOT_KEPT, GodelAnnotations
 from broker.controllers.nodereservation.room_rules import RoomRules
 from broker.controllers.pod_metadata import patch_metadata
@@ -24,7 +24,6 @@ from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, NotFound
 from broker.kube.removal import remove
 
-Json = dict[str, Any]
 TOPIC: Final = "kept-room"  # of events about a pod's request to keep its room
 _FIELDS: Final = (
     "schedulerName",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Node, Pod
+from broker.apis.meta import Json
 from broker.apis.units import kept
 from broker.controllers.nodereservation.conditions import (
     EXPIRED,
@@ -31,7 +32,6 @@ from broker.placement.quantities import pod_requests
 from broker.placement.reading import takes_room
 from broker.text import format_time
 
-Json = dict[str, Any]
 KEPT: Final = timedelta(hours=24)  # after its end
 UNREADABLE: Final = 60.0  # seconds between two reads of a Node that cannot be read
 BY_RESERVATION: Final = "reservation"

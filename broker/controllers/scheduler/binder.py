@@ -8,13 +8,14 @@ read back before the next decision, since it may have been carried out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import orjson
 
 from broker.apis import godel
 from broker.apis import koordinator as koord
 from broker.apis.core import POD_SCHEDULED, UNSCHEDULABLE, Pod
+from broker.apis.meta import Json
 from broker.apis.units import written
 from broker.controllers.nodereservation.conditions import (
     current_owners,
@@ -32,7 +33,6 @@ from broker.oncall.pod_reports import FAILED
 from broker.placement.holds import Consumption, Hold
 from broker.text import format_time
 
-Json = dict[str, Any]
 P = TypeVar("P", Pod, koord.KoordinatorReservation)
 # Causes that another node does not cure. Karpenter, the cluster autoscaler and the broker buy for the reason
 # Unschedulable only (karpenter pkg/utils/pod/scheduling.go, FailedToSchedule).

@@ -7,10 +7,10 @@ lost, the same claim is not made twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Json
 from broker.apis.static_pools import follows
 from broker.capacity.future_labels import future_labels
 from broker.controllers.provisioning.claims import claim_name, total_requests
@@ -20,8 +20,6 @@ from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo
 from broker.placement.reading import node_taints
 from broker.reservations.claims import occupied_odcr
-
-Json = dict[str, Any]
 
 
 def static_requests(served: ServedPool, daemons: DaemonOverhead) -> dict[str, int]:

@@ -21,7 +21,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import ConditionUpdate, Object
+from broker.apis.meta import ConditionUpdate, Json, Object
 from broker.apis.static_pools import (
     ALL_RESERVED,
     REPLICAS_MET,
@@ -45,7 +45,7 @@ from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.controllers.slots.controller import PreemptionController
-from broker.controllers.staticpools.bodies import Json, new_claims, static_requests
+from broker.controllers.staticpools.bodies import new_claims, static_requests
 from broker.controllers.staticpools.census import OutsideClaims, PoolCensus, census, outside
 from broker.controllers.staticpools.leaving import Candidates, first_to_end
 from broker.controllers.staticpools.pool_supply import PoolSupply, PoolSupplyReader
