@@ -9,7 +9,8 @@ its text decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from botocore import exceptions as sdk
@@ -311,6 +312,16 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
 def misconfigured(code: str, message: str, *, operation: str) -> ProviderError:
     """Rejects a request before it is sent, since a person has to correct it first."""
     return ProviderError(code, message, class_=ErrorClass.CONFIGURATION, operation=operation)
+
+
+@contextmanager
+def suppressed(class_: ErrorClass) -> Iterator[None]:
+    """Ends its block without an error at one of this class, such as that what is to go is gone."""
+    try:
+        yield
+    except ProviderError as error:
+        if error.class_ is not class_:
+            raise
 
 
 def only_tried(error: ProviderError) -> bool:

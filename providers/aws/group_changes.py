@@ -77,12 +77,9 @@ class GroupChanges(AwsAccount):
 
     def delete_group(self, arn: str) -> None:
         """Deletes the group; its members stay as they are."""
-        try:
+        with errors.suppressed(ErrorClass.NOT_FOUND):
             _require_owned(self._aws, arn, self._owner, operation="DeleteGroup")
             self._aws.call(self._aws.groups.delete_group, Group=arn)
-        except ProviderError as error:
-            if error.class_ is not ErrorClass.NOT_FOUND:
-                raise
 
 
 def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any], *, member: bool) -> None:
@@ -110,12 +107,11 @@ def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any
 
 def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup | None:
     """The group of that name, if the broker owns it; made a pool again if its configuration was changed."""
-    try:
+    arn = ""
+    with errors.suppressed(ErrorClass.NOT_FOUND):
         arn = aws.call(aws.groups.get_group, Group=name)["Group"]["GroupArn"]
-    except ProviderError as error:
-        if error.class_ is ErrorClass.NOT_FOUND:
-            return None
-        raise
+    if not arn:
+        return None
     _require_tags(arn, group_tags(aws, arn), labels, operation="CreateGroup")
     configuration = aws.call(aws.groups.get_group_configuration, Group=arn).get("GroupConfiguration", {})
     if POOL not in [item["Type"] for item in configuration.get("Configuration", [])]:
@@ -141,13 +137,10 @@ def _require_tags(arn: str, carried: Mapping[str, str], labels: Mapping[str, str
 
 
 def _exists(aws: Aws, arn: str) -> bool:
-    try:
+    with errors.suppressed(ErrorClass.NOT_FOUND):
         aws.call(aws.groups.get_group, Group=arn)
-    except ProviderError as error:
-        if error.class_ is ErrorClass.NOT_FOUND:
-            return False
-        raise
-    return True
+        return True
+    return False
 
 
 def _id(arn: str) -> str:

@@ -52,7 +52,10 @@ def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instanc
     by_id: dict[str, Instance] = {}
     for batch in filters.batches(sorted(set(ids)), filters.VALUES):
         chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": list(batch)}]
-        by_id.update({instance.id: instance for instance in _pages(aws, chosen, owner)})
+        for page in aws.pages(aws.ec2.describe_instances, Filters=chosen, MaxResults=PAGE):
+            for reservation in page["Reservations"]:
+                listed = [_instance(item, owner) for item in reservation.get("Instances", [])]
+                by_id |= {instance.id: instance for instance in listed}
     return by_id
 
 
@@ -147,19 +150,8 @@ def _end(aws: Aws, batch: Sequence[str]) -> dict[str, ProviderError]:
 
 def _gone(aws: Aws, id_: str, error: ProviderError) -> bool:
     """Whether there is nothing to end: EC2 knows no such instance, or has ended it."""
-    if error.class_ is not ErrorClass.NOT_FOUND:
-        return False
-    chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": [id_]}]
-    return all(instance.state in ENDED for instance in _pages(aws, chosen, NO_OWNER))
-
-
-def _pages(aws: Aws, chosen: Sequence[FilterTypeDef], owner: Owner) -> list[Instance]:
-    return [
-        _instance(item, owner)
-        for page in aws.pages(aws.ec2.describe_instances, Filters=chosen, MaxResults=PAGE)
-        for reservation in page["Reservations"]
-        for item in reservation.get("Instances", [])
-    ]
+    known = described(aws, [id_], NO_OWNER) if error.class_ is ErrorClass.NOT_FOUND else None
+    return known is not None and all(instance.state in ENDED for instance in known.values())
 
 
 def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:

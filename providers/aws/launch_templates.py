@@ -257,14 +257,11 @@ class LaunchTemplates(AwsAccount):
         if not ref.name.startswith(PREFIX):
             raise ValueError(f"launch template {ref.name} is not the broker's: its names start with {PREFIX}")
         self._forget_template(ref)
-        try:
+        with errors.suppressed(ErrorClass.TEMPLATE_GONE):
             if ref.id:
                 self._aws.call(self._aws.ec2.delete_launch_template, LaunchTemplateId=ref.id)
             else:
                 self._aws.call(self._aws.ec2.delete_launch_template, LaunchTemplateName=ref.name)
-        except ProviderError as error:
-            if error.class_ is not ErrorClass.TEMPLATE_GONE:
-                raise
 
     def _forget_template(self, ref: TemplateRef) -> None:
         """Forgets a template that EC2 reports gone: the next `ensure_template` makes it again."""

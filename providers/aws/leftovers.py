@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from providers.aws import groups
+from providers.aws import errors, groups
 from providers.aws.account import AwsAccount
 from providers.aws.clients import Aws
-from providers.errors import ErrorClass, ProviderError
+from providers.errors import ErrorClass
 from providers.model import ReservationGroup
 from providers.names import TAG_CLUSTER_UID
 
@@ -51,9 +51,6 @@ class Leftovers(AwsAccount):
 
 
 def _tags(aws: Aws, arn: str) -> Mapping[str, str]:
-    try:
+    with errors.suppressed(ErrorClass.NOT_FOUND):  # deleted since it was listed
         return groups.tags(aws, arn)
-    except ProviderError as error:
-        if error.class_ is ErrorClass.NOT_FOUND:
-            return {}  # deleted since it was listed
-        raise
+    return {}

@@ -23,7 +23,7 @@ from providers.launch import ProfileRef
 from providers.model import owned_prefix
 
 if TYPE_CHECKING:
-    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef, TagTypeDef
+    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef
 
 PAGE = 1000
 
@@ -89,7 +89,9 @@ class Profiles(AwsAccount):
             profile = self._read(ref.name)
         except ProviderError as error:
             self._emptied.pop(ref.name, None)
-            return _gone(error)
+            if error.class_ is ErrorClass.NOT_FOUND:
+                return True
+            raise
         marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
         if self._owner.ownership_of(marks) != "owned":
             labels = ", ".join(f"{key}={value}" for key, value in self._owner.labels().items())
@@ -108,10 +110,8 @@ class Profiles(AwsAccount):
                 InstanceProfileName=ref.name,
                 RoleName=role["RoleName"],
             )
-        try:
+        with errors.suppressed(ErrorClass.NOT_FOUND):
             self._aws.call(self._aws.iam.delete_instance_profile, InstanceProfileName=ref.name)
-        except ProviderError as error:
-            _gone(error)
         del self._emptied[ref.name]
         return True
 
@@ -153,7 +153,7 @@ class Profiles(AwsAccount):
                 self._aws.iam.tag_instance_profile,
                 InstanceProfileName=held["InstanceProfileName"],
                 # A policy may allow the call for the cluster's own tag only.
-                Tags=_listed({**missing, **self._owner.labels()}),
+                Tags=tags.to_ec2({**missing, **self._owner.labels()}),
             )
 
     def _name(self, role: str) -> str:
@@ -166,7 +166,7 @@ class Profiles(AwsAccount):
             self._aws.call(
                 self._aws.iam.create_instance_profile,
                 InstanceProfileName=name,
-                Tags=_listed({**labels, **self._owner.labels()}),
+                Tags=tags.to_ec2({**labels, **self._owner.labels()}),
             )
         except ProviderError as error:
             if not errors.already_exists(error):
@@ -177,14 +177,3 @@ class Profiles(AwsAccount):
                 self._aws.iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=role
             )
         return name
-
-
-def _listed(labels: Mapping[str, str]) -> list[TagTypeDef]:
-    return [{"Key": key, "Value": value} for key, value in labels.items()]
-
-
-def _gone(error: ProviderError) -> bool:
-    """True where there is nothing left to delete; any other error is raised."""
-    if error.class_ is not ErrorClass.NOT_FOUND:
-        raise error
-    return True

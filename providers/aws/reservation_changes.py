@@ -99,13 +99,10 @@ class AwsReservationChanges(AwsAccount):
 
 def _describe(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
     """The reservation now; None if EC2 knows none of that id."""
-    try:
+    with errors.suppressed(ErrorClass.RESERVATION_GONE):
         answer = aws.call(aws.ec2.describe_capacity_reservations, CapacityReservationIds=[id_])
-    except ProviderError as error:
-        if error.class_ is ErrorClass.RESERVATION_GONE:
-            return None
-        raise
-    return next((odcr(item, cluster) for item in answer["CapacityReservations"]), None)
+        return next((odcr(item, cluster) for item in answer["CapacityReservations"]), None)
+    return None
 
 
 def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
