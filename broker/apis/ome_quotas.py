@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.apis.core import ResourceQuota
 from broker.apis.ome import CapacityReservation
-from broker.apis.units import units, written
+from broker.apis.units import units, units_or_zero, written
 
 COUNTED: Final = "ome.io/capacity-reservations"
 _REQUESTS: Final = "requests."
@@ -106,7 +106,8 @@ def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
     total: Used = {COUNTED: 1}
     for group in reservation.spec.resource_groups:
         for flavor in group.flavors:
-            _add(total, {quota.name: _units(quota.name, quota.nominal_quota) for quota in flavor.resources})
+            quotas = {quota.name: quota.nominal_quota for quota in flavor.resources}
+            _add(total, {name: units_or_zero(name, text) for name, text in quotas.items()})
     return total
 
 
@@ -138,11 +139,3 @@ def _exceeded(
 def _add(total: Used, more: Mapping[str, int]) -> None:
     for name, value in more.items():
         total[name] = total.get(name, 0) + value
-
-
-def _units(name: str, text: str) -> int:
-    """0 for an invalid quantity, which the check of the spec reports."""
-    try:
-        return units(name, text)
-    except ValueError:
-        return 0

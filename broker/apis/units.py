@@ -27,6 +27,14 @@ def units(resource: str, text: str) -> int:
     return max(-LARGEST_AMOUNT, min(int(value.to_integral_value(ROUND_CEILING)), LARGEST_AMOUNT))
 
 
+def units_or_zero(resource: str, text: str) -> int:
+    """The same; 0 for an invalid quantity, where another check reports it."""
+    try:
+        return units(resource, text)
+    except ValueError:
+        return 0
+
+
 def whole(amounts: Mapping[str, float]) -> dict[str, int]:
     """Amounts in base units (cores, bytes, counts) as whole units of quota, rounded down."""
     return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from broker.quota.model import summed
+
 Amounts = Mapping[str, int]
 
 CPU: Final = "cpu"
@@ -55,7 +57,9 @@ class ElasticSums(NamedTuple):
     def of(cls, shares: Iterable[ElasticShare]) -> ElasticSums:
         listed = [*shares]
         named = ({name: share.used.get(name, 0) for name in share.min} for share in listed)
-        return cls(_sum(share.used for share in listed), _sum(named), _sum(share.min for share in listed))
+        return cls(
+            summed(share.used for share in listed), summed(named), summed(share.min for share in listed)
+        )
 
     def with_usage(self, share: ElasticShare, requests: Amounts, sign: int) -> ElasticSums:
         named = {name: amount for name, amount in requests.items() if name in share.min}
@@ -133,7 +137,7 @@ class ElasticTotals:
 
     def unused_min(self) -> dict[str, int]:
         """The guaranteed resources that no quota uses for itself, summed over quotas."""
-        return _sum(
+        return summed(
             {name: max(0, amount - share.used.get(name, 0)) for name, amount in share.min.items()}
             for share in self.shares.values()
         )
@@ -169,18 +173,4 @@ def exceeds(
 
 def added(amounts: Amounts, more: Amounts, sign: int = 1) -> dict[str, int]:
     """The sum, or the difference with `sign` -1."""
-    total = dict(amounts)
-    _add(total, more, sign)
-    return total
-
-
-def _sum(parts: Iterable[Amounts]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        _add(total, part)
-    return total
-
-
-def _add(total: dict[str, int], more: Amounts, sign: int = 1) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + sign * amount
+    return summed((amounts, {name: sign * amount for name, amount in more.items()}))

@@ -376,7 +376,4 @@ class _AdmissionRound:
 
 def held_of(usage: Amounts) -> dict[str, int]:
     """The held amount of each resource, in all flavors together."""
-    amounts: dict[str, int] = {}
-    for key, value in usage.items():
-        amounts[key.resource] = amounts.get(key.resource, 0) + value
-    return amounts
+    return summed({key.resource: value} for key, value in usage.items())

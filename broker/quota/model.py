@@ -8,10 +8,10 @@ milli); times are seconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 # Larger than any sum of real quotas: Kueue treats amounts beyond 64 bits as unlimited.
 UNLIMITED: Final = 1 << 100
@@ -32,10 +32,11 @@ class FlavorResource(NamedTuple):
 
 
 Amounts = Mapping[FlavorResource, int]
+K = TypeVar("K", bound=Hashable)
 
 
-def summed(parts: Iterable[Amounts]) -> dict[FlavorResource, int]:
-    total: dict[FlavorResource, int] = {}
+def summed(parts: Iterable[Mapping[K, int]]) -> dict[K, int]:
+    total: dict[K, int] = {}
     for part in parts:
         for key, value in part.items():
             total[key] = total.get(key, 0) + value

@@ -17,7 +17,7 @@ from broker.capacity.types import ACCELERATORS
 from broker.kube.conditions import condition_body, set_conditions
 from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
-from broker.quota.model import Amounts, FlavorResource
+from broker.quota.model import Amounts, summed
 from broker.reservations.conditions import ReservationFacts
 from broker.text import format_time
 from providers.model import Odcr
@@ -120,11 +120,7 @@ def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
     shown, rest = named[:MOST_USERS], named[MOST_USERS:]
     rows = [{"name": name, "usage": flavors(usage)} for name, usage in shown]
     if rest:
-        total: dict[FlavorResource, int] = {}
-        for _, usage in rest:
-            for key, value in usage.items():
-                total[key] = total.get(key, 0) + value
-        rows.append({"name": OTHERS, "usage": flavors(total)})
+        rows.append({"name": OTHERS, "usage": flavors(summed(usage for _, usage in rest))})
     return rows
 
 

@@ -29,14 +29,14 @@ from broker.apis.kueue import (
 )
 from broker.apis.meta import Condition, ConditionUpdate, Json, condition, is_true, true_condition
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.apis.units import CPU, units, written
+from broker.apis.units import CPU, units_or_zero, written
 from broker.capacity.types import ACCELERATORS
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.status import ClusterEviction
 from broker.kube.conditions import condition_body, owner_reference, set_conditions
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
-from broker.quota.model import Amounts, FlavorResource
+from broker.quota.model import Amounts, FlavorResource, summed
 from broker.reservations.kueue_checks import BY_CHECK, CHECK, identity, refused
 from providers.names import MANAGED_BY, MANAGER
 
@@ -102,11 +102,10 @@ def _pieces(workload: Workload) -> tuple[Piece, ...]:
 
 def requested(workload: Workload) -> Mapping[str, int]:
     """The requests of the Workload's spec, which Kueue counts, including all that was given back since."""
-    total: dict[str, int] = {}
-    for pods in workload.spec.pod_sets:
-        for resource, value in _pod_requests(pods).items():
-            total[resource] = total.get(resource, 0) + value * pods.count
-    return total
+    return summed(
+        {resource: value * pods.count for resource, value in _pod_requests(pods).items()}
+        for pods in workload.spec.pod_sets
+    )
 
 
 def remaining(workload: Workload) -> Mapping[str, int]:
@@ -134,19 +133,10 @@ def usage(workloads: Iterable[Workload]) -> Amounts:
 
 def _pod_requests(pods: PodSet) -> Mapping[str, int]:
     """The requests of one pod of a set."""
-    requests: dict[str, int] = {}
-    for container in pods.template.spec.containers:
-        for resource, text in container.resources.requests.items():
-            requests[resource] = requests.get(resource, 0) + _units(resource, text)
-    return requests
-
-
-def _units(resource: str, text: str) -> int:
-    """Zero for a quantity that cannot be read: another Workload is made instead."""
-    try:
-        return max(0, units(resource, text))
-    except ValueError:
-        return 0
+    return summed(
+        {name: max(0, units_or_zero(name, text)) for name, text in container.resources.requests.items()}
+        for container in pods.template.spec.containers
+    )
 
 
 def _flavors(workload: Workload) -> Mapping[str, str]:
@@ -213,10 +203,7 @@ def eviction(workloads: Sequence[Workload]) -> ClusterEviction | None:
 
 def lacking(workloads: Iterable[Workload], demand: ClusterDemand) -> Mapping[str, int]:
     """The part of the demand that no Workload requests yet."""
-    total: dict[str, int] = {}
-    for workload in workloads:
-        for name, value in remaining(workload).items():
-            total[name] = total.get(name, 0) + value
+    total = summed(map(remaining, workloads))
     return {
         name: value - total.get(name, 0)
         for name, value in demand.requests.items()
@@ -228,10 +215,8 @@ def outdated(workloads: Iterable[Workload], demand: ClusterDemand) -> list[Workl
     """The waiting Workloads, if they and the admitted ones exceed the demand. Others replace them."""
     # A Workload with reserved quota may wait long for its check.
     waiting = [workload for workload in workloads if not counted(workload)]
-    total = dict(held_of(usage(workload for workload in workloads if counted(workload))))
-    for workload in waiting:
-        for name, value in requested(workload).items():
-            total[name] = total.get(name, 0) + value
+    has = held_of(usage(workload for workload in workloads if counted(workload)))
+    total = summed([has, *map(requested, waiting)])
     more = any(value > demand.requests.get(name, 0) for name, value in total.items())
     return waiting if more else []
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.apis import names, nos
 from broker.apis.core import Node, Pod
-from broker.apis.units import units
+from broker.apis.units import units_or_zero
 from broker.kube.cache import Cache
 from broker.placement.quantities import PODS, pod_requests
 from broker.quota.elastic_gpu import with_gpu_memory
@@ -79,10 +79,4 @@ def gigabytes(labels: Mapping[str, str], default: int) -> int:
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
-    amounts: dict[str, int] = {}
-    for name, text in quantities.items():
-        try:
-            amounts[name] = units(name, text)
-        except ValueError:
-            amounts[name] = 0
-    return amounts
+    return {name: units_or_zero(name, text) for name, text in quantities.items()}

@@ -30,6 +30,7 @@ from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_reading import deadline, hold_link, owner_matcher, recorded_owners
 from broker.placement.quantities import pod_requests
 from broker.placement.reading import takes_room
+from broker.quota.model import summed
 from broker.text import format_time
 
 KEPT: Final = timedelta(hours=24)  # after its end
@@ -115,10 +116,7 @@ class KoordinatorController:
             ),
             key=lambda pod: pod.uid,
         )
-        used: dict[str, int] = {}
-        for pod in owners:
-            for name, amount in pod_requests(pod).items():
-                used[name] = used.get(name, 0) + amount
+        used = summed(map(pod_requests, owners))
         if "pods" in status.allocatable:
             used["pods"] = len(owners)
         result: Json = {
