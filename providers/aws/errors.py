@@ -9,8 +9,8 @@ its text decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from botocore import exceptions as sdk
@@ -314,14 +314,14 @@ def misconfigured(code: str, message: str, *, operation: str) -> ProviderError:
     return ProviderError(code, message, class_=ErrorClass.CONFIGURATION, operation=operation)
 
 
-@contextmanager
-def suppressed(class_: ErrorClass) -> Iterator[None]:
+class suppressed(AbstractContextManager[None]):  # noqa: N801 it reads as a statement, as contextlib's
     """Ends its block without an error at one of this class, such as that what is to go is gone."""
-    try:
-        yield
-    except ProviderError as error:
-        if error.class_ is not class_:
-            raise
+
+    def __init__(self, class_: ErrorClass) -> None:
+        self._class = class_
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, ProviderError) and error.class_ is self._class
 
 
 def only_tried(error: ProviderError) -> bool:

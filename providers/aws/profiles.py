@@ -23,7 +23,7 @@ from providers.launch import ProfileRef
 from providers.model import owned_prefix
 
 if TYPE_CHECKING:
-    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef
+    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef, TagTypeDef
 
 PAGE = 1000
 
@@ -153,7 +153,7 @@ class Profiles(AwsAccount):
                 self._aws.iam.tag_instance_profile,
                 InstanceProfileName=held["InstanceProfileName"],
                 # A policy may allow the call for the cluster's own tag only.
-                Tags=tags.to_ec2({**missing, **self._owner.labels()}),
+                Tags=_listed({**missing, **self._owner.labels()}),
             )
 
     def _name(self, role: str) -> str:
@@ -166,7 +166,7 @@ class Profiles(AwsAccount):
             self._aws.call(
                 self._aws.iam.create_instance_profile,
                 InstanceProfileName=name,
-                Tags=tags.to_ec2({**labels, **self._owner.labels()}),
+                Tags=_listed({**labels, **self._owner.labels()}),
             )
         except ProviderError as error:
             if not errors.already_exists(error):
@@ -177,3 +177,7 @@ class Profiles(AwsAccount):
                 self._aws.iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=role
             )
         return name
+
+
+def _listed(labels: Mapping[str, str]) -> list[TagTypeDef]:
+    return [{"Key": key, "Value": value} for key, value in labels.items()]
