@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import structlog
+
 from broker.apis.meta import Json, Object
 from broker.kube.client import Client
-from broker.kube.errors import Conflict
+from broker.kube.conditions import remove_finalizer
+from broker.kube.errors import Conflict, NotFound
+
+_log = structlog.get_logger("metadata")
 
 
 class OwnedMetadata:
@@ -40,6 +45,19 @@ class OwnedMetadata:
         after = answer["metadata"].get("labels", {}).get(self._label)
         if (after or "") != value:
             self._foreign_labels[obj.uid] = (value, after)
+        return answer
+
+    def release(self, obj: Object) -> Json | None:
+        """The object without the finalizer; None if it is gone, or changed meanwhile and is requeued."""
+        body = remove_finalizer(obj, self._finalizer)
+        if body is None:
+            return None
+        try:
+            answer = self._client.patch(obj.KIND, obj.name, body, namespace=obj.namespace or None)
+        except (Conflict, NotFound) as error:
+            _log.info("changed meanwhile, requeued", kind=obj.KIND.kind, object=obj.key, error=str(error))
+            return None
+        _log.info("released", kind=obj.KIND.kind, object=obj.key)
         return answer
 
     def forget(self, alive: Collection[str]) -> None:

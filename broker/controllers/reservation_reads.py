@@ -29,6 +29,7 @@ from broker.apis.kueue import (
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.snapshot import NO_EC2, Ec2Reads, Snapshot
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -102,9 +103,11 @@ class ReservationReads:
 
     def guard(self, reservation: Reservation) -> AbstractContextManager[object]:
         """`Cache.guard` of a reservation of either kind."""
-        if isinstance(reservation, CapacityReservation):
-            return self.reservations.cache.guard(reservation)
-        return self.cluster_reservations.cache.guard(reservation)
+        return self.cache_of(reserved_of(reservation)).guard(reservation)
+
+    def cache_of(self, reserved: ReservationKey) -> Cache[Any]:
+        """The cache of the reservation's kind."""
+        return self.reservations.cache if reserved.namespace else self.cluster_reservations.cache
 
     def left_out(self) -> frozenset[str]:
         """The uids of the reservations that are left out."""

@@ -12,7 +12,7 @@ its parent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from broker.quota.model import Amounts, FlavorGroup, FlavorResource, Preemption, Queue, Quota, QuotaCohort
 
@@ -202,10 +202,10 @@ class Tree:
             if parent := parents.get(name, ""):
                 node.parent = self.cohorts[parent]
                 node.parent.cohorts.append(node)
-        cycles = _cycles(self.cohorts)
+        cycles = {name: ring for name in self.cohorts if (ring := cycle(name, parents))}
         for queue in named.values():
-            if cycle := cycles.get(queue.cohort):
-                self.inactive[queue.name] = f"cohorts form a cycle: {' → '.join(cycle)}; change a parent"
+            if ring := cycles.get(queue.cohort, ()):
+                self.inactive[queue.name] = f"cohorts form a cycle: {' → '.join(ring)}; change a parent"
                 continue
             node = QuotaNode(queue.name, queue.quotas, queue)
             self.queues[queue.name] = node
@@ -219,18 +219,15 @@ class Tree:
                 _set_subtree_quotas(node)
 
 
-def _cycles(cohorts: Mapping[str, QuotaNode]) -> dict[str, Sequence[str]]:
-    """Each cohort in a cycle or below one, with the cycle."""
-    result: dict[str, Sequence[str]] = {}
-    for name, start in cohorts.items():
-        seen: dict[str, None] = {name: None}
-        for node in start.path():
-            if node.name in seen:
-                names = list(seen)
-                result[name] = (*names[names.index(node.name) :], node.name)
-                break
-            seen[node.name] = None
-    return result
+def cycle(name: str, parents: Mapping[str, str]) -> tuple[str, ...]:
+    """The cycle of cohorts that one is in, or below; its first name is repeated at the end. Empty without."""
+    path: list[str] = []
+    while name:
+        if name in path:
+            return (*path[path.index(name) :], name)
+        path.append(name)
+        name = parents.get(name, "")
+    return ()
 
 
 def _set_subtree_quotas(node: QuotaNode) -> None:

@@ -17,16 +17,12 @@ import structlog
 
 from broker.apis import names
 from broker.apis.meta import condition
-from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
-from broker.kube.cache import Cache
-from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
-from broker.kube.errors import Conflict
 from broker.kube.for_each import for_each
 from broker.kube.refusals import tell_refusal
 from broker.quota.lifecycle import Limits, State, advance, patience
@@ -108,7 +104,7 @@ class ReservationController:
         before = reservation.status.capacity_reservation_lifecycle_state
         reservation, left = self._write_status(reservation, facts)
         if deleting and not facts.remaining:
-            self._release(reservation)
+            self._cached(reservation, self._metadata.release(reservation))
         if (
             reservation.status.capacity_reservation_lifecycle_state != before
             or reservation.deleting != deleting
@@ -180,30 +176,12 @@ class ReservationController:
         """The object after the broker's write, as every reader sees it from now on."""
         if answer is None:
             return reservation
-        cache: Cache[Any] = (
-            self._reads.reservations.cache
-            if isinstance(reservation, CapacityReservation)
-            else self._reads.cluster_reservations.cache
-        )
+        cache = self._reads.cache_of(reserved_of(reservation))
         cache.observe(answer)
         cached: Reservation | None = cache.find(reservation.key)
         if cached is not None and cached.uid == reservation.uid:
             return cached
         return type(reservation).decode(answer)
-
-    def _release(self, reservation: Reservation) -> None:
-        patch = remove_finalizer(reservation, names.RESERVED_FINALIZER)
-        if patch is None:
-            return
-        _log.info("reservation released", reservation=reservation.key)
-        try:
-            answer = self._client.patch(
-                reservation.KIND, reservation.name, patch, namespace=reservation.namespace or None
-            )
-        except Conflict:
-            _log.info("reservation changed meanwhile, requeued", reservation=reservation.key)
-            return
-        self._cached(reservation, answer)
 
     def _report(self, reservation: Reservation, before: State | None, state: State, detail: str) -> None:
         """Reports a transition, as `kubectl describe` shows it."""

@@ -37,8 +37,7 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.newest import unchanged
 from broker.controllers.owned_metadata import OwnedMetadata
 from broker.controllers.snapshot import Snapshot
-from broker.kube.conditions import remove_finalizer
-from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.kube.errors import AlreadyExists, Conflict
 from broker.kube.for_each import for_each
 from broker.kube.partial import PartialObject
 from broker.kube.refusals import tell_refusal
@@ -261,7 +260,7 @@ class ClusterController:
                 state, status, evicted=eviction is not None and eviction.keeps is None
             )
         if status.releasable:
-            self._release(cluster)
+            self._cached(cluster, self._metadata.release(cluster))
         return [] if status.requeue_after is None else [max(status.requeue_after, RETRY_SECONDS)]
 
     def _decision(
@@ -383,14 +382,3 @@ class ClusterController:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
         with suppress(Conflict):  # one that waits may have been launched meanwhile: it is decided anew
             remove(self._client, NodeClaim.KIND, claim, self._shared.caches.claims, unchanged=claim.waits)
-
-    def _release(self, cluster: DedicatedAICluster) -> None:
-        patch = remove_finalizer(cluster, names.RESERVED_FINALIZER)
-        if patch is None:
-            return
-        try:
-            self._cache.observe(self._client.patch(DedicatedAICluster.KIND, cluster.name, patch))
-        except (Conflict, NotFound) as error:
-            _log.info("cluster changed meanwhile, requeued", cluster=cluster.name, error=str(error))
-            return
-        _log.info("cluster released", cluster=cluster.name)

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from broker.apis import names
-from broker.apis.kueue import ClusterQueue, Cohort, LocalQueue, StopPolicy
+from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Json, Object
 from broker.apis.ome_rules import JudgedSpec
@@ -28,11 +28,11 @@ from broker.controllers.kueue.render import (
     skeleton,
 )
 from broker.controllers.snapshot import Snapshot
-from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable, WebhookFailed
 from broker.kube.events import Reference
 from broker.kube.served_informer import ServedInformer
+from broker.quota.tree import cycle
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import ADMISSION, INVALID_ANNOTATION, STOP
 from broker.reservations.drawing import DrawRights
@@ -78,8 +78,9 @@ class QueueController:
 
     def reconcile(self, key: str) -> Result | None:
         reserved = ReservationKey.parse(key)
-        reservation = self._find(reserved)
-        if reservation is None and self._left_out(reserved):
+        cache = self._reads.cache_of(reserved)
+        reservation: Reservation | None = cache.find(str(reserved))
+        if reservation is None and str(reserved) in cache.broken:
             return None  # its objects in Kueue stay until it can be read again
         try:
             problems = tuple(self._problems(reserved, reservation))
@@ -145,7 +146,7 @@ class QueueController:
             check = ""
         if check and self._check.terminating:
             yield self._check.terminating
-        if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
+        if ring := cycle(judged.spec.cohort, {cohort.name: cohort.parent for cohort in snapshot.cohorts}):
             yield ReservationProblem(
                 reason=COHORT_CYCLE,
                 message="cohorts are each other's parents, so Kueue admits no workload: "
@@ -274,20 +275,8 @@ class QueueController:
             self._delete(self._reads.local_queues, local)
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
-        namespace = obj.namespace or None
         if not obj.deleting:
-            informer.write(
-                lambda: self._client.delete(informer.kind, obj.name, namespace=namespace, uid=obj.uid)
-            )
-
-    def _left_out(self, reserved: ReservationKey) -> bool:
-        reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations
-        return str(reserved) in reads.cache.broken
-
-    def _find(self, reserved: ReservationKey) -> Reservation | None:
-        if reserved.namespace:
-            return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
-        return self._reads.cluster_reservations.cache.get(reserved.name)
+            informer.delete(self._client, obj)
 
 
 def _refusal(name: str, error: ApiError) -> ReservationProblem:
@@ -349,22 +338,6 @@ def _reverted(current: ClusterQueue | LocalQueue, desired: Json, reservation: Re
         f"{message}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl "
         f"annotate{where} {reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
     )
-
-
-def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
-    """The cycle of parents above the cohort, its first name repeated at the end; empty without a cycle.
-
-    Kueue makes the whole tree inactive, and no ClusterQueue's spec shows it (pkg/cache/hierarchy/manager.go).
-    """
-    path: list[str] = []
-    name = cohort
-    while name:
-        if name in path:
-            return (*path[path.index(name) :], name)
-        path.append(name)
-        node = cohorts.get(name)
-        name = node.spec.parent_name if node is not None else ""
-    return ()
 
 
 def _gives_back(reservation: Reservation, snapshot: Snapshot) -> bool:

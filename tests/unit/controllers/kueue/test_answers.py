@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import names
-from broker.apis.kueue import Cohort, Workload
+from broker.apis.kueue import Workload
 from broker.controllers.kueue.answers import (
     SKEW,
     backoff,
@@ -23,9 +23,8 @@ from broker.controllers.kueue.answers import (
     retry,
     shortage,
 )
-from broker.controllers.kueue.queues import cycle
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
-from broker.kube.cache import Cache
+from broker.quota.tree import cycle
 from broker.quota.usage import ReservationKey
 from broker.text import format_time
 
@@ -214,16 +213,6 @@ def test_a_shortage_is_described_with_its_numbers() -> None:
     )
 
 
-def cohorts(**parents: str) -> Cache[Cohort]:
-    cache: Cache[Cohort] = Cache(Cohort)
-    items = [
-        {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"parentName": parent}}
-        for name, parent in parents.items()
-    ]
-    cache.replace(items, 1)
-    return cache
-
-
 @pytest.mark.parametrize(
     ("parents", "ring"),
     [
@@ -236,7 +225,7 @@ def cohorts(**parents: str) -> Cache[Cohort]:
     ],
 )
 def test_a_cycle_of_cohorts_is_detected(parents: dict[str, str], ring: tuple[str, ...]) -> None:
-    assert cycle("ai", cohorts(**parents)) == ring
+    assert cycle("ai", parents) == ring
 
 
 SMALL = InstanceSlots(odcr="cr-1", count=1, resources={"cpu": 4.0, "memory": 2.0**34, "pods": 58.0})
