@@ -56,6 +56,18 @@ class ServedInformer(Informer[T]):
             self.cache.observe(answer)
         return answer
 
+    def patch_status(self, client: Client, obj: T, body: Json) -> Json | None:
+        """Patches the object's status, as `write`."""
+        kind, namespace = self._kind, obj.namespace
+        return self.write(
+            lambda: client.patch(kind, obj.name, body, namespace=namespace, subresource="status")
+        )
+
+    def delete(self, client: Client, obj: T) -> None:
+        """Deletes the object, as `write`, unless another has its name."""
+        kind, namespace = self._kind, obj.namespace or None
+        self.write(lambda: client.delete(kind, obj.name, namespace=namespace, uid=obj.uid))
+
     def _list(self) -> None:
         for version in self._kind.versions:
             self._kind = replace(self._kind, version=version)

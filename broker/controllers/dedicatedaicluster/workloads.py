@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from broker.apis.kueue import LocalQueue, Workload
-from broker.apis.meta import Json
 from broker.controllers.dedicatedaicluster import kueue_quota
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState
@@ -79,7 +78,7 @@ class ClusterQueueing:
         if state.terminating or not known or evicted:
             if status.held is None:
                 for workload in workloads:
-                    self._delete(workload)
+                    self._reads.workloads.delete(self._client, workload)
             return
         if state.barred or not isinstance(state.demand, ClusterDemand):
             return
@@ -87,7 +86,8 @@ class ClusterQueueing:
             return
         for workload in workloads:
             if kueue_quota.sent_back(workload) and is_parked(workload):
-                self._unreserve(workload)
+                body = kueue_quota.unreserved(workload, self._clock.now())
+                self._reads.workloads.patch_status(self._client, workload, body)
         # Without a job, only deletion makes Kueue free the quota: it waits until the instances are gone.
         gone = [
             workload
@@ -101,7 +101,7 @@ class ClusterQueueing:
             gone = [workload for workload in gone if not kueue_quota.counted(workload)]
         if late := [*gone, *kueue_quota.outdated(workloads, state.demand)]:
             for workload in late:
-                self._delete(workload)
+                self._reads.workloads.delete(self._client, workload)
             return
         if amounts := kueue_quota.lacking(workloads, state.demand):
             self._create(state, workloads, amounts, state.demand)
@@ -176,31 +176,10 @@ class ClusterQueueing:
         answer = informer.write(lambda: self._pods.apply(informer.kind, body, subresource="status"))
         return workload if answer is None else Workload.decode(answer)
 
-    def _unreserve(self, workload: Workload) -> None:
-        """Frees the quota of a workload that waits for instances."""
-        self._patch(workload, kueue_quota.unreserved(workload, self._clock.now()))
-
     def _give_back(self, workload: Workload, back: Mapping[str, int]) -> None:
         # Not by server-side apply, which would remove the check answers that the broker applied.
         body = {
             "metadata": {"resourceVersion": workload.metadata.resource_version},
             "status": {"reclaimablePods": [{"name": name, "count": count} for name, count in back.items()]},
         }
-        self._patch(workload, body)
-
-    def _patch(self, workload: Workload, body: Json) -> None:
-        """Patches the status."""
-        informer = self._reads.workloads
-        informer.write(
-            lambda: self._client.patch(
-                informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
-            )
-        )
-
-    def _delete(self, workload: Workload) -> None:
-        informer = self._reads.workloads
-        informer.write(
-            lambda: self._client.delete(
-                informer.kind, workload.name, namespace=workload.namespace, uid=workload.uid
-            )
-        )
+        self._reads.workloads.patch_status(self._client, workload, body)

@@ -211,12 +211,7 @@ class AdmissionCheckController:
         """Removes `requeueAt`, so that Kueue queues the workload again."""
         meta = {"resourceVersion": workload.metadata.resource_version}
         body = {"metadata": meta, "status": {"requeueState": {"requeueAt": None}}}
-        informer = self._reads.workloads
-        informer.write(
-            lambda: self._client.patch(
-                informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
-            )
-        )
+        self._reads.workloads.patch_status(self._client, workload, body)
 
     def _apply(self, body: Json) -> None:
         informer = self._reads.workloads
