@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -20,6 +20,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.types import TypeEngine
 
 from broker.history.demand import UseLevel
 from broker.history.entries import Entry
@@ -27,6 +28,7 @@ from broker.history.entries import Entry
 # Seconds of a cell of the heat map, and of a sample of use.
 SLOT: Final = 300
 METADATA: Final = MetaData()
+_Type = type[TypeEngine[Any]]
 _TYPES: Final = {"int": BigInteger, "bool": Boolean, "str": String}
 
 ENTRIES: Final = Table(
@@ -40,55 +42,34 @@ ENTRIES: Final = Table(
 )
 
 
-def _counts_of_pools(name: str) -> Table:
-    return Table(
-        name,
-        METADATA,
-        Column("slot", BigInteger, primary_key=True),
-        Column("pool", String, primary_key=True),
-        Column("count", Integer, nullable=False),
-    )
+def _table(name: str, keys: Mapping[str, _Type], values: Mapping[str, _Type], *, indexed: str = "") -> Table:
+    primary = (Column(key, type_, primary_key=True) for key, type_ in keys.items())
+    more = (Column(key, type_, nullable=False, index=key == indexed) for key, type_ in values.items())
+    return Table(name, METADATA, *primary, *more)
 
 
-SHORTAGES: Final = _counts_of_pools("history_shortages")  # refusals for lack of capacity
-LAUNCHES: Final = _counts_of_pools("history_launches")
-USES: Final = Table(
-    "history_uses",
-    METADATA,
-    Column("slot", BigInteger, primary_key=True),
-    Column("reservation", String, primary_key=True),
-    Column("total", Integer, nullable=False),
-    Column("used", Integer, nullable=False),
+_COUNTED: Final[tuple[Mapping[str, _Type], ...]] = (
+    {"slot": BigInteger, "pool": String},
+    {"count": Integer},
+)
+SHORTAGES: Final = _table("history_shortages", *_COUNTED)  # refusals for lack of capacity
+LAUNCHES: Final = _table("history_launches", *_COUNTED)
+USES: Final = _table(
+    "history_uses", {"slot": BigInteger, "reservation": String}, {"total": Integer, "used": Integer}
 )
 # The counts of `broker.history.demand`: a row where one changed, and all of them every few hours.
-LEVELS: Final = Table(
+LEVELS: Final = _table(
     "history_levels",
-    METADATA,
-    Column("at", BigInteger, primary_key=True),
-    Column("reservation", String, primary_key=True),
-    Column("instance_type", String, primary_key=True),
-    Column("zone", String, primary_key=True),
-    Column("platform", String, primary_key=True),
-    Column("total", Integer, nullable=False),
-    Column("used", Integer, nullable=False),
-    Column("waiting", Integer, nullable=False),
-    Column("price", BigInteger, nullable=False),
+    {"at": BigInteger, "reservation": String, "instance_type": String, "zone": String, "platform": String},
+    {"total": Integer, "used": Integer, "waiting": Integer, "price": BigInteger},
 )
 # The reservations of an attempt: several for a group or an open match.
-RESERVATIONS: Final = Table(
-    "history_reservations",
-    METADATA,
-    Column("reservation", String, primary_key=True),
-    Column("entry", String, primary_key=True),
-    Column("at", BigInteger, nullable=False, index=True),
+RESERVATIONS: Final = _table(
+    "history_reservations", {"reservation": String, "entry": String}, {"at": BigInteger}, indexed="at"
 )
 # The NodePools of claims, which a claim's later entries do not repeat; `at` is the last entry's.
-CLAIMS: Final = Table(
-    "history_claims",
-    METADATA,
-    Column("claim", String, primary_key=True),
-    Column("node_pool", String, nullable=False, index=True),
-    Column("at", BigInteger, nullable=False),
+CLAIMS: Final = _table(
+    "history_claims", {"claim": String}, {"node_pool": String, "at": BigInteger}, indexed="node_pool"
 )
 
 
