@@ -17,6 +17,7 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.kube.clock import Clock
+from broker.kube.watches import Signal
 from providers.base import InstanceCalls
 from providers.errors import ProviderError
 from providers.model import Instance
@@ -71,12 +72,12 @@ class InstanceView:
             str, float
         ] = {}  # since when claims' instances that were never shown are missing
         self._untouched: set[str] = set()
-        self._readers: list[Callable[[], None]] = []
+        self._readers = Signal()
         self.listing: InstanceListing | None = None
 
     def on_listing(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each description."""
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     def doubt(self) -> None:
         """Requests a new description: a reply was lost or incomplete, so there may be an unknown instance."""
@@ -111,8 +112,7 @@ class InstanceView:
         self._known, self._listed_at = unseen | listed, began
         self._unshown = not unseen.keys() <= listed.keys()
         self.listing = InstanceListing(taken=now, instances=listed)
-        for reader in self._readers:
-            reader()
+        self._readers()
 
     def put(self, instances: Iterable[Instance]) -> None:
         """Adds the instances of a launch."""

@@ -19,6 +19,7 @@ from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.block_ends import BlockEnds
 from broker.kube.clock import Clock
+from broker.kube.watches import Signal
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
 from providers.base import ReservationListing
@@ -91,7 +92,7 @@ class InventoryCache:
         self._calling: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
-        self._readers: list[Callable[[], None]] = []
+        self._readers = Signal()
         self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
         self.kept: Callable[[datetime], Mapping[str, str]] = lambda _: {}  # as in `Inventory`
         self.occupied: Callable[[], Mapping[str, int]] = dict  # as in `Inventory`
@@ -108,7 +109,7 @@ class InventoryCache:
     def on_change(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after a description with changes, after one that succeeds after a failure, and once
         EC2 counts as unreadable."""
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     @property
     def extensions_refused(self) -> Mapping[str, ProviderError]:
@@ -160,8 +161,7 @@ class InventoryCache:
         same = same and known_promised == self._promised
         same = same and known_refused == {*self._block_ends.refused}
         if recovered or corrected or confirmed or not same:
-            for reader in self._readers:
-                reader()
+            self._readers()
 
     def _update_assumptions(self, odcrs: Mapping[str, Odcr], began: datetime, until: datetime) -> None:
         """Drops the assumptions that this description shows, and the ends that it may show.
@@ -201,8 +201,7 @@ class InventoryCache:
         before, self.unreadable = self.unreadable, error
         _UNREADABLE.set(1)
         if before is None or str(before) != str(error):
-            for reader in self._readers:
-                reader()
+            self._readers()
 
     def snapshot(self) -> Inventory:
         with self.assumed.lock:

@@ -34,6 +34,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.kube.served_informer import ServedInformer
+from broker.kube.watches import Signal
 from broker.quota.model import QuotaCohort
 from broker.quota.usage import ReservationKey
 from broker.reservations.cluster_admission import held
@@ -145,8 +146,8 @@ class SnapshotBuilder:
         self._catalog: tuple[int, bool, FlavorCatalog] | None = None
         self._odcrs = NO_ODCRS
         self._problems: Mapping[ReservationKey, tuple[ReservationProblem, ...]] = {}
-        self._readers: list[Callable[[], None]] = []
-        self._problem_readers: list[Callable[[ReservationKey], None]] = []
+        self._readers = Signal()
+        self._problem_readers = Signal()
         for informer in (
             sources.reservations,
             sources.cluster_reservations,
@@ -208,12 +209,11 @@ class SnapshotBuilder:
                 return
             self._odcrs = odcrs
             self._changed()
-        for reader in self._readers:
-            reader()
+        self._readers()
 
     def on_odcrs(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each change by `publish`."""
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     def report(self, reserved: ReservationKey, problems: Iterable[ReservationProblem]) -> bool:
         """Replaces the problems of a reservation's queues; returns whether they have changed."""
@@ -224,13 +224,12 @@ class SnapshotBuilder:
             others = {key: known for key, known in self._problems.items() if key != reserved}
             self._problems = {**others, reserved: reported} if reported else others
             self._changed()
-        for reader in self._problem_readers:
-            reader(reserved)
+        self._problem_readers(reserved)
         return True
 
     def on_queue_problems(self, reader: Callable[[ReservationKey], None]) -> None:
         """Calls `reader` when the problems of a reservation's queues have changed."""
-        self._problem_readers.append(reader)
+        self._problem_readers.subscribe(reader)
 
     def _flavor_catalog(self, *, missing: bool) -> FlavorCatalog:
         """The same object until a flavor changes."""

@@ -31,6 +31,7 @@ from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable, WebhookFailed
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
+from broker.kube.watches import Signal
 from broker.text import format_time
 
 EVENT = Event.KIND
@@ -131,11 +132,11 @@ class Recorder:
         self._turns, self._turned = float(AT_ONCE), clock.monotonic()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._readers: list[Callable[[RecordedEvent], None]] = []
+        self._readers = Signal()
 
     def subscribe(self, reader: Callable[[RecordedEvent], None]) -> None:
         """Calls `reader` for each new event from now on, on the recording thread."""
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     def event(
         self,
@@ -186,8 +187,7 @@ class Recorder:
             self._events.move_to_end(key)
             self._changed.notify_all()
         if new:
-            for reader in self._readers:
-                reader(series.event)
+            self._readers(series.event)
         return True
 
     def ended(self, obj: Object | Reference, topic: str) -> None:

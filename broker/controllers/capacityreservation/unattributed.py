@@ -21,6 +21,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.types import ACCELERATORS
 from broker.controllers.claim_caches import BY_NODE
 from broker.kube.cache import Cache
+from broker.kube.watches import Signal
 from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
@@ -63,13 +64,13 @@ class UnattributedUsageReader:
         self.steady_seconds = steady_seconds
         self._known: dict[str, Mapping[str, int]] = {}  # by node: accelerators that its pods use
         self._stale: set[str] = set()
-        self._readers: list[Callable[[], None]] = []
+        self._readers = Signal()
         self._shown: UnattributedUsage | None = None
         self._since: float | None = None  # when it began to differ
         pods.on_change(self._changed)
 
     def on_change(self, reader: Callable[[], None]) -> None:
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     def read(
         self,
@@ -153,8 +154,7 @@ class UnattributedUsageReader:
         if before == after:
             return
         self._stale.update(node for node, _, _ in (*before, *after))
-        for reader in self._readers:
-            reader()
+        self._readers()
 
 
 def _names_reservation(claim: NodeClaim) -> bool:

@@ -38,6 +38,7 @@ from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid
+from broker.kube.watches import Signal
 from providers.base import AccountFacts, ClassLookups
 from providers.errors import ErrorClass, ProviderError
 
@@ -90,7 +91,7 @@ class NodeClassController:
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[Written, float, Surroundings]] = {}
-        self._readers: list[Callable[[str], None]] = []
+        self._readers = Signal()
         self._limits: dict[str, ConditionUpdate] = {}
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # by class, and since when
         self._resolved: dict[str, LaunchClass] = {}  # also classes that the broker may not launch from
@@ -123,7 +124,7 @@ class NodeClassController:
 
     def on_change(self, reader: Callable[[str], None]) -> None:
         """Calls `reader` with the name of a class when its resolution changes."""
-        self._readers.append(reader)
+        self._readers.subscribe(reader)
 
     def plan(self, name: str) -> NodeClass | None:
         """The class as the planner reads it; None if it cannot launch now."""
@@ -188,7 +189,7 @@ class NodeClassController:
                 self._forbidden.pop(name, None)
                 self._doubted.discard(name)
             if gone is not None:
-                self._notify(name)
+                self._readers(name)
             return None
         result: tuple[LaunchClass | Unresolved, ProviderError | None] | None = None
         with self._cache.guard(node_class):
@@ -200,7 +201,7 @@ class NodeClassController:
             before = self._outcomes.get(name)
             self._outcomes[name] = outcome
         if _differs(before, outcome):
-            self._notify(name)
+            self._readers(name)
         if isinstance(outcome, Unresolved):
             if outcome.passing:
                 return Result(requeue_after=SOON)
@@ -330,10 +331,6 @@ class NodeClassController:
         self._cut.pop(node_class.name, None)
         if changed(answer["status"], status):
             self._cut[node_class.name] = status
-
-    def _notify(self, name: str) -> None:
-        for reader in self._readers:
-            reader(name)
 
 
 def _current(launchable: LaunchClass | None, known: EC2NodeClass | None) -> bool:
