@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -21,6 +21,7 @@ from broker.text import bounded, format_micros, format_time
 
 Json = dict[str, Any]
 ConditionStatus = Literal["True", "False", "Unknown"]
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 LONGEST_MESSAGE: Final = 32768  # characters of a condition's message, by metav1
 
 
@@ -242,6 +243,16 @@ class Object(Model):
     @property
     def annotations(self) -> dict[str, str]:
         return self.metadata.annotations
+
+    @property
+    def created(self) -> datetime:
+        """The first moment of all without a timestamp."""
+        return self.metadata.creation_timestamp or _FIRST
+
+    @property
+    def age(self) -> tuple[datetime, str]:
+        """Orders objects, the oldest first."""
+        return self.created, self.key
 
     @property
     def deleting(self) -> bool:

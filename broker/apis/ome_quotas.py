@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from broker.apis.core import ResourceQuota
@@ -23,7 +22,6 @@ COUNTED: Final = "ome.io/capacity-reservations"
 _REQUESTS: Final = "requests."
 # Names without a domain that limit reservations; extended resources have a domain.
 _COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
 Used = dict[str, int]
 
@@ -70,7 +68,7 @@ def over_quota(
     own = (
         [reservation for reservation in reservations if reservation.namespace == namespace] if limits else []
     )
-    for reservation in sorted(own, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
+    for reservation in sorted(own, key=lambda r: r.age):
         requested = amounts(reservation)
         if refusals := tuple(
             limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from broker.capacity.flow import Flow
+from broker.capacity.successors import units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +35,18 @@ def choose_moves(
     candidates: Iterable[ReturnCandidate], room: Mapping[str, int], budgets: Mapping[str, int]
 ) -> tuple[ReturnCandidate, ...]:
     """The claims to move now. `room`: idle slots by reservation; `budgets`: moves by pool."""
-    units = sorted(_units(candidates), key=_order)
+    ordered = sorted(units(candidates, lambda candidate: candidate.gang), key=_order)
     flow: Flow[str, str] = Flow(
         {
             candidate.uid: tuple(slot for slot in candidate.slots if slot in room)
-            for unit in units
+            for unit in ordered
             for candidate in unit
         },
         room,
     )
     remaining = dict(budgets)
     chosen: list[ReturnCandidate] = []
-    for unit in units:
+    for unit in ordered:
         needed = Counter(candidate.pool for candidate in unit)
         if any(remaining.get(pool, 0) < count for pool, count in needed.items()):
             continue
@@ -55,16 +56,6 @@ def choose_moves(
             remaining[pool] -= count
         chosen += unit
     return tuple(chosen)
-
-
-def _units(candidates: Iterable[ReturnCandidate]) -> list[Sequence[ReturnCandidate]]:
-    """Single claims, and the claims of each gang."""
-    units: dict[tuple[str, str], list[ReturnCandidate]] = {}
-    for candidate in candidates:
-        units.setdefault(("gang", candidate.gang) if candidate.gang else ("claim", candidate.uid), []).append(
-            candidate
-        )
-    return list(units.values())
 
 
 def _order(unit: Sequence[ReturnCandidate]) -> tuple[float, str]:

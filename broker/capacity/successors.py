@@ -213,15 +213,15 @@ def _counted(until: datetime) -> datetime:
     return until - HOLD + COUNTED
 
 
-def units(successors: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
-    """Single successors, and those of each gang. `gang`: its name, empty without one."""
+def units(items: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
+    """The single ones, and those of each gang. `gang`: its name, empty without one."""
     single: list[list[T]] = []
     gangs: dict[str, list[T]] = defaultdict(list)
-    for successor in successors:
-        if name := gang(successor):
-            gangs[name].append(successor)
+    for item in items:
+        if name := gang(item):
+            gangs[name].append(item)
         else:
-            single.append([successor])
+            single.append([item])
     return [*single, *gangs.values()]
 
 

@@ -29,6 +29,11 @@ def cluster_of(claim: NodeClaim) -> tuple[str, str]:
     return "", ""
 
 
+def names_reservation(claim: NodeClaim) -> bool:
+    """Whether it is a cluster's, or draws from a reservation."""
+    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
+
+
 def nominated(claim: NodeClaim) -> bool:
     """Whether a victim was evicted for this claim, by the claim's own condition."""
     return is_true(claim, names.RECLAIMING)

@@ -7,13 +7,13 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
 from broker.controllers.reservation_reads import ReservationReads, drawn_by_default
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.singleton import Singleton
 from broker.kube.watches import Watches
+from broker.reservations.claims import names_reservation
 from broker.wiring.predicates import differ, spec, without_status
 from broker.wiring.reservations import EVERY, LONGEST_BATCH
 from broker.wiring.term import Term
@@ -45,7 +45,7 @@ def add_slots(term: Term) -> PreemptionController:
     (
         loop.watches(reads.quotas, predicate=differ(spec))  # its status changes with every pod
         .watches(reads.workloads, predicate=_any_version(lambda workload: names.DEDICATED in workload.labels))
-        .watches(read.claims, predicate=_any_version(_draws))
+        .watches(read.claims, predicate=_any_version(names_reservation))
         .watches(read.nodes, predicate=differ(_ready_in_cluster))
         .on(slots.nominated.subscribe)
     )
@@ -75,10 +75,6 @@ def watch_slot_rules(
 def _any_version(holds: Callable[[Any], bool]) -> Callable[[Any, Any], bool]:
     """Accepts a change if the new version, or the last one of an object that is gone, meets `holds`."""
     return lambda old, new: holds(new or old)
-
-
-def _draws(claim: NodeClaim) -> bool:
-    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
 
 
 def _frees_quota(old: DedicatedAICluster | None, new: DedicatedAICluster | None) -> bool:

@@ -26,6 +26,7 @@ from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, ReservationKey
+from broker.reservations.claims import names_reservation
 
 IsAttributed = Callable[[NodeClaim, ReservationKey | None], bool]
 
@@ -104,7 +105,7 @@ class UnattributedUsageReader:
         is_attributed: IsAttributed,
         kueue: bool,
     ) -> UnattributedUsage:
-        on = {claim.status.node_name: claim for claim in claims if _names_reservation(claim)}
+        on = {claim.status.node_name: claim for claim in claims if names_reservation(claim)}
         use: dict[UnattributedKey, int] = {}
         nodes: dict[tuple[ReservationKey | None, str], list[str]] = {}
         for machine in machines:
@@ -155,10 +156,6 @@ class UnattributedUsageReader:
             return
         self._stale.update(node for node, _, _ in (*before, *after))
         self._readers()
-
-
-def _names_reservation(claim: NodeClaim) -> bool:
-    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
 
 
 def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Final
 
 from broker.apis import names, nos
 from broker.apis.core import Node, Pod
@@ -16,8 +14,6 @@ from broker.quota.elastic_labels import ElasticPod
 from broker.quota.elastic_resolve import ElasticDeclaration
 
 Quota = nos.ElasticQuota | nos.CompositeElasticQuota
-
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def quota_id(quota: Quota) -> str:
@@ -34,7 +30,7 @@ def declaration(quota: Quota) -> ElasticDeclaration:
     return ElasticDeclaration(
         id=quota_id(quota),
         shown=f"{quota.KIND.kind} {quota.key}",
-        created=quota.metadata.creation_timestamp or _FIRST,
+        created=quota.created,
         namespaces=namespaces_of(quota),
         min=_amounts(quota.spec.min),
         max=None if quota.spec.max is None else _amounts(quota.spec.max),
@@ -61,7 +57,7 @@ class ElasticPods:
             uid=pod.uid,
             namespace=pod.namespace,
             name=pod.name,
-            created=pod.metadata.creation_timestamp or _FIRST,
+            created=pod.created,
             requests=self._requests(pod, node or pod.spec.node_name),
             priority=pod.spec.priority,
         )

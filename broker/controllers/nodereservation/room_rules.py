@@ -10,7 +10,6 @@ closes no node to any of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from broker.apis import godel, names
@@ -34,7 +33,6 @@ _OFF: Final = ("", "false")
 _REQUESTS: Final = "requests."
 _COMPUTE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, PODS})
 _DIVISIBLE: Final = _COMPUTE - {PODS}
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class RoomRules:
@@ -70,7 +68,7 @@ class RoomRules:
         if not self.served():
             return {}
         by_namespace: dict[str, list[godel.GodelReservation]] = {}
-        for item in sorted(reservations, key=_age):
+        for item in sorted(reservations, key=lambda item: item.age):
             by_namespace.setdefault(item.namespace, []).append(item)
         refused: dict[str, str] = {}
         for namespace, items in by_namespace.items():
@@ -135,7 +133,3 @@ def _requested(key: str, text: str) -> dict[str, str]:
 def _amount(reservation: godel.GodelReservation) -> dict[str, int]:
     template = reservation.spec.template
     return spec_requests(template.spec) if template is not None else {}
-
-
-def _age(reservation: godel.GodelReservation) -> tuple[datetime, str]:
-    return reservation.metadata.creation_timestamp or _FIRST, reservation.key

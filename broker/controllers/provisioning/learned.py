@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -26,7 +26,6 @@ from broker.placement.disruption_pods import owned_by, static
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts, pod_requests
 
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # Of other resources, a missing part is a fault of one machine, or its device plugin is still to come.
 LEARNED: Final = (CPU, MEMORY, EPHEMERAL_STORAGE, PODS)
 # The user data or the image may be corrected where no hash shows it: one machine an hour is the price to see.
@@ -116,7 +115,7 @@ class RoomLearner:
         """
         by_id = {claim.instance_id: claim for claim in claims if claim.instance_id}
         newest: dict[MachineSort, tuple[Node, NodeClaim]] = {}
-        for node in sorted(nodes, key=_age):
+        for node in sorted(nodes, key=lambda node: node.age):
             claim = by_id.get(node.instance_id)
             if claim is None or node.deleting or node.labels.get(names.INITIALIZED) != "true":
                 continue
@@ -194,7 +193,3 @@ def _beside(pods: Iterable[Pod], nodes: Set[str]) -> Mapping[str, dict[str, int]
         for name, amount in pod_requests(pod).items():
             total[name] = total.get(name, 0) + amount
     return totals
-
-
-def _age(node: Node) -> tuple[datetime, str]:
-    return node.metadata.creation_timestamp or _EPOCH, node.name

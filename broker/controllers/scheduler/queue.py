@@ -8,7 +8,7 @@ failure up to 10 s, as in kube-scheduler. Only these times are remembered; after
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from broker.apis import koordinator as koord
@@ -20,7 +20,6 @@ Waiting = Pod | koord.KoordinatorReservation
 
 FIRST: Final = 1.0
 LONGEST_BACKOFF: Final = 10.0
-_OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def waits(pod: Pod, names: frozenset[str]) -> bool:
@@ -39,7 +38,7 @@ def in_turn(waiting: Iterable[Waiting], begun: Collection[str] = ()) -> list[Wai
 
     def place(item: Waiting) -> tuple[bool, bool, int, datetime, str]:
         first = isinstance(item, Pod) and _comes_first(item, nominated.get(item.namespace))
-        return (item.uid not in begun, not first, -_level(item), *_age(item))
+        return (item.uid not in begun, not first, -_level(item), *item.age)
 
     return sorted(items, key=place)
 
@@ -51,10 +50,6 @@ def _comes_first(pod: Pod, nominated: int | None) -> bool:
 
 def _level(item: Waiting) -> int:
     return item.spec.priority if isinstance(item, Pod) else priority(item)
-
-
-def _age(item: Waiting) -> tuple[datetime, str]:
-    return item.metadata.creation_timestamp or _OLDEST, item.key
 
 
 class SchedulingBackoff:
