@@ -27,6 +27,7 @@ from broker.capacity.entitlement import (
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import launchable
 from broker.quota.joint import SlotState
+from broker.quota.model import Quota
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
 from broker.quota.usage import ReservationKey
@@ -47,7 +48,7 @@ class ReservationSlots:
 
     reserved: ReservationKey
     member: Member
-    flavors: Mapping[str, SlotQuota] = field(default_factory=dict)
+    flavors: Mapping[str, Quota] = field(default_factory=dict)
     barred: str = ""
 
 
@@ -198,7 +199,7 @@ def owned_slots(
             owner=slots.reserved.queue,
             flavor=flavor,
             slots=usable.get(SlotPool(slots.reserved.queue, flavor), {}),
-            quota=quota.quota,
+            quota=quota.nominal,
             lending_limit=quota.lending_limit,
         )
         for slots in reservations
@@ -306,31 +307,22 @@ def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: SlotSnapshot) ->
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotQuota:
-    """The slot quota of one flavor; a limit that is None does not limit."""
-
-    quota: int
-    borrowing_limit: int | None = None
-    lending_limit: int | None = None
-
-
 def slot_quota(
     demand: FlavorDemand,
     types: Mapping[str, InstanceType],
     *,
     borrowing: Mapping[str, float | None],
     lending: Mapping[str, float | None],
-) -> SlotQuota:
-    """A flavor's quota and limits, each limit by resource, in base units."""
+) -> Quota:
+    """A flavor's quota and limits in slots; those given are by resource, in base units."""
     sized = size(demand.flavor, demand.nominal, types, sizing=demand.sizing)
     by = sized.by
     if not by:  # no quota of its own: the borrowing limit decides
         given = {name: amount for name, amount in borrowing.items() if amount}
         by = size(demand.flavor, given, types, sizing=demand.sizing).by
     per_instance = supply(types[demand.flavor.instance_types[0]]).get(by, 0.0)
-    return SlotQuota(
-        quota=sized.count,
+    return Quota(
+        nominal=sized.count,
         borrowing_limit=_whole(borrowing.get(by), per_instance) if by else _unlimited(borrowing),
         lending_limit=_whole(lending.get(by), per_instance),
     )

@@ -15,6 +15,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
 from broker.controllers.slots.builder import draw_requests, drawn
+from broker.quota.model import Quota
 from broker.quota.usage import ReservationKey
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.drawing import DrawRights
@@ -22,7 +23,6 @@ from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slots import (
     ReservationSlots,
-    SlotQuota,
     SlotQuotaReader,
     reservation_slots,
     slot_quota,
@@ -56,19 +56,19 @@ def test_a_slot_without_a_known_instance_is_unattributed_after_the_convergence_t
 @pytest.mark.parametrize(
     ("nominal", "borrowing", "lending", "expected"),
     [
-        ({GPU: 64}, {GPU: 32}, {GPU: None}, SlotQuota(quota=8, borrowing_limit=4)),
-        ({GPU: 20}, {GPU: 15}, {GPU: 7}, SlotQuota(quota=3, borrowing_limit=1, lending_limit=0)),
-        ({GPU: 0}, {GPU: 16}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=2)),
-        ({GPU: 0}, {GPU: None}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=None)),
-        ({GPU: 0}, {GPU: 0}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=0)),
-        ({GPU: 64, "cpu": 10}, {GPU: None, "cpu": 0}, {}, SlotQuota(quota=8, borrowing_limit=None)),
+        ({GPU: 64}, {GPU: 32}, {GPU: None}, Quota(nominal=8, borrowing_limit=4)),
+        ({GPU: 20}, {GPU: 15}, {GPU: 7}, Quota(nominal=3, borrowing_limit=1, lending_limit=0)),
+        ({GPU: 0}, {GPU: 16}, {GPU: None}, Quota(nominal=0, borrowing_limit=2)),
+        ({GPU: 0}, {GPU: None}, {GPU: None}, Quota(nominal=0, borrowing_limit=None)),
+        ({GPU: 0}, {GPU: 0}, {GPU: None}, Quota(nominal=0, borrowing_limit=0)),
+        ({GPU: 64, "cpu": 10}, {GPU: None, "cpu": 0}, {}, Quota(nominal=8, borrowing_limit=None)),
     ],
 )
 def test_quota_and_limits_in_instances(
     nominal: Mapping[str, float],
     borrowing: Mapping[str, float | None],
     lending: Mapping[str, float | None],
-    expected: SlotQuota,
+    expected: Quota,
 ) -> None:
     flavor = InstanceFlavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
     demand = FlavorDemand(flavor=flavor, nominal=nominal)
@@ -100,8 +100,8 @@ def slots_of(**spec: Any) -> ReservationSlots:
 def test_borrowing_and_lending_limits_are_counted_in_slots() -> None:
     both = slots_of(cohort="c", allowBorrowing=True)
     assert both.flavors == {
-        "h100": SlotQuota(quota=8, borrowing_limit=2, lending_limit=1),
-        "plain": SlotQuota(quota=2, borrowing_limit=5, lending_limit=0),
+        "h100": Quota(nominal=8, borrowing_limit=2, lending_limit=1),
+        "plain": Quota(nominal=2, borrowing_limit=5, lending_limit=0),
     }
     assert both.member.borrowing_limit == {"h100": 2, "plain": 5}
     lends = slots_of(cohort="c")
@@ -109,7 +109,7 @@ def test_borrowing_and_lending_limits_are_counted_in_slots() -> None:
     assert (lends.member.cohort, lends.member.borrowing_limit) == ("c", {})
     alone = slots_of()
     assert (alone.member.cohort, alone.member.borrowing_limit) == ("", {})
-    assert {quota.quota for quota in alone.flavors.values()} == {8, 2}
+    assert {quota.nominal for quota in alone.flavors.values()} == {8, 2}
 
 
 @pytest.mark.parametrize(
