@@ -169,7 +169,7 @@ if (register_demo := local("demo")) is not None:
 
 
 @app.command("plan", cls=Command)
-@options("plan_seconds", *PLAN, *_ROOMS, *OWNERSHIP, *AWS, *CLUSTER)
+@options("plan_seconds", "preference_policy", *PLAN, *_ROOMS, *OWNERSHIP, *AWS, *CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """Show a dry run for the NodeClaims and pods of these files, and the claims that it would evict. Changes
     nothing. Classes, claims, reservations, flavors and cohorts are those of the cluster; those in the files

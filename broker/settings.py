@@ -17,6 +17,7 @@ from broker import option_rules as rules
 from broker.capacity.model import LaunchDefaults
 from broker.option_rules import listed
 from broker.placement.holds_bounds import RoomBounds
+from broker.placement.preferences import RESPECT
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import Adopters
 from providers.model import PLAIN_OFFER
@@ -150,6 +151,15 @@ class Settings:
         _option("Seconds that the first pending pod waits at most for others.", about=LAUNCHING),
         rules.seconds(0),
     ] = 10.0
+    preference_policy: Annotated[
+        str,
+        _option(
+            "Respect: preferences of pods count as in Karpenter, until a pod gets no machine; Ignore: they "
+            "do not.",
+            about=LAUNCHING,
+        ),
+        rules.one_of(RESPECT, "Ignore"),
+    ] = RESPECT
     price_ceiling: Annotated[
         float,
         _option(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from broker.apis import names
+from broker.apis.disks import AwsElasticBlockStore, GcePersistentDisk, IscsiDisk, RbdImage
 from broker.apis.meta import (
     Condition,
     Kind,
@@ -177,10 +178,16 @@ class PodAffinityTerm(Model):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
+class WeightedPodAffinityTerm(Model):
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
 class PodAffinity(Model):
     """Affinity and anti-affinity between pods have the same shape."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(Model):
@@ -221,27 +228,6 @@ class Container(Model):
 
 class ClaimVolume(Model):
     claim_name: str = ""
-
-
-class GcePersistentDisk(Model):
-    pd_name: str = ""
-    read_only: bool = False
-
-
-class AwsElasticBlockStore(Model):
-    volume_id: str = Field(default="", alias="volumeID")
-
-
-class IscsiDisk(Model):
-    iqn: str = ""
-    read_only: bool = False
-
-
-class RbdImage(Model):
-    monitors: tuple[str, ...] = ()
-    image: str = ""
-    pool: str = "rbd"
-    read_only: bool = False
 
 
 class Volume(Model):

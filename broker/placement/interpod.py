@@ -6,7 +6,7 @@ Pods are counted by topology pair, a label and its value: a term holds for all n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.placement.model import PodInfo, PodTerm
 from broker.placement.selectors import Labels, matches
@@ -23,19 +23,20 @@ Pairs = Mapping[str, set[str]]
 def inter_pod_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
     """Rejects nodes outside the pod's affinity, then those in its anti-affinity, then those of other pods."""
     near = tuple(_resolved(term, snapshot) for term in pod.affinity)
-    apart = tuple(_resolved(term, snapshot) for term in pod.anti_affinity)
+    preferred = [(_resolved(term, snapshot),) for term in pod.near]
+    apart = tuple(_resolved(term, snapshot) for term in pod.terms_apart)
     repelled = _repelled(pod, snapshot)
-    if not near and not apart and not repelled:
+    if not near and not preferred and not apart and not repelled:
         return None
-    near_pairs = _pairs_of_all(near, snapshot)
+    # Required terms are met by one pod; each preferred one by a pod of its own.
+    series = [_Series.of(terms, pod, snapshot) for terms in (near, *preferred) if terms]
     apart_pairs: dict[str, set[str]] = {}
     for term in apart:
         _join(apart_pairs, _pairs_of_all((term,), snapshot))
-    first = not near_pairs and _all_match(near, pod.namespace, pod.labels)
 
     def check(state: NodeState) -> tuple[str, ...]:
         labels = state.node.labels
-        if near and not _near(near, labels, near_pairs, first):
+        if not all(item.near(labels) for item in series):
             return (NO_AFFINITY,)
         if _inside(labels, apart_pairs):
             return (ANTI_AFFINITY,)
@@ -46,14 +47,27 @@ def inter_pod_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
     return check
 
 
-def _near(terms: Iterable[PodTerm], labels: Labels, pairs: Pairs, first: bool) -> bool:
-    """Whether the node has every topology label, and a matching pod is in each domain.
+class _Series(NamedTuple):
+    """Terms of affinity with the pairs of the pods that match all of them.
 
-    The first pod of a series has affinity to itself only: any node with the labels will do.
+    The `first` pod of a series has affinity to itself only: any node with the labels will do.
     """
-    if any(term.topology_key not in labels for term in terms):
-        return False
-    return first or all(labels[term.topology_key] in pairs.get(term.topology_key, ()) for term in terms)
+
+    keys: frozenset[str]
+    pairs: Pairs
+    first: bool
+
+    @classmethod
+    def of(cls, terms: tuple[PodTerm, ...], pod: PodInfo, snapshot: PlacementSnapshot) -> _Series:
+        pairs = _pairs_of_all(terms, snapshot)
+        first = not pairs and _all_match(terms, pod.namespace, pod.labels)
+        return cls(frozenset(term.topology_key for term in terms), pairs, first)
+
+    def near(self, labels: Labels) -> bool:
+        """Whether the node has every topology label, and a matching pod is in each domain."""
+        if not self.keys <= labels.keys():
+            return False
+        return self.first or all(labels[key] in self.pairs.get(key, ()) for key in self.keys)
 
 
 def _inside(labels: Labels, pairs: Pairs) -> bool:

@@ -192,7 +192,7 @@ def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:
 
 def topology_keys(pod: PodInfo) -> set[str]:
     """The labels by which the pod is spread over nodes, or kept near to other pods or apart."""
-    near = {term.topology_key for term in (*pod.affinity, *pod.anti_affinity)}
+    near = {term.topology_key for term in (*pod.terms_near, *pod.terms_apart)}
     return near | {item.topology_key for item in pod.spread}
 
 

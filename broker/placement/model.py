@@ -49,7 +49,7 @@ class HostPort(NamedTuple):
 
 
 class SpreadConstraint(NamedTuple):
-    """A required topology spread constraint, its label keys merged into the selector.
+    """A topology spread constraint, its label keys merged into the selector.
 
     `offered`: domains without a node that count, since machines there can be had for the pod.
     """
@@ -64,12 +64,24 @@ class SpreadConstraint(NamedTuple):
 
 
 class PodTerm(NamedTuple):
-    """A required term of pod affinity or anti-affinity, its label keys merged into the selector."""
+    """A term of pod affinity or anti-affinity, its label keys merged into the selector."""
 
     topology_key: str
     selector: Selector | None
     namespaces: frozenset[str]
     namespace_selector: Selector | None = None
+
+
+class PodPreferences(NamedTuple):
+    """What a pod prefers, in the order in which Karpenter drops it; of each kind, the heaviest first.
+
+    Source: Karpenter 1.15, pkg/controllers/provisioning/scheduling/preferences.go.
+    """
+
+    near: tuple[PodTerm, ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    nodes: tuple[Selector, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
 
 
 class PodVolume(NamedTuple):
@@ -132,6 +144,11 @@ class PodInfo:
     spread: tuple[SpreadConstraint, ...] = ()
     affinity: tuple[PodTerm, ...] = ()
     anti_affinity: tuple[PodTerm, ...] = ()
+    preferences: PodPreferences | None = None
+    # Preferences that count as rules, for this pod alone (`preferring`).
+    near: tuple[PodTerm, ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    avoids_soft_taints: bool = False
     volumes: tuple[PodVolume, ...] = ()
     disks: tuple[PodDisk, ...] = ()
     # Whether it asks for devices by dynamic resource allocation.
@@ -143,6 +160,16 @@ class PodInfo:
     def __post_init__(self) -> None:
         labels = tuple(sorted(self.labels.items()))
         object.__setattr__(self, "group", LabelGroupKey(self.namespace, labels, self.terminating))
+
+    @property
+    def terms_near(self) -> tuple[PodTerm, ...]:
+        """The terms of affinity that count as rules."""
+        return (*self.affinity, *self.near)
+
+    @property
+    def terms_apart(self) -> tuple[PodTerm, ...]:
+        """The terms of anti-affinity that count as rules."""
+        return (*self.anti_affinity, *self.apart)
 
     @property
     def alternatives(self) -> list[Selector]:

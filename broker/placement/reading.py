@@ -24,6 +24,7 @@ from broker.placement.model import (
     NodeTerm,
     PodDisk,
     PodInfo,
+    PodPreferences,
     PodTerm,
     PodToleration,
     PodVolume,
@@ -124,13 +125,10 @@ def pod_info(pod: core.Pod) -> PodInfo:
         named_nodes=None if required is None else _named_nodes(required),
         tolerations=pod_tolerations(spec.tolerations),
         ports=_ports(spec),
-        spread=tuple(
-            _constraint(item, meta.labels)
-            for item in spec.topology_spread_constraints
-            if item.when_unsatisfiable == "DoNotSchedule"
-        ),
+        spread=_constraints(spec, meta.labels, "DoNotSchedule"),
         affinity=_pod_terms(affinity.pod_affinity, meta),
         anti_affinity=_pod_terms(affinity.pod_anti_affinity, meta),
+        preferences=_preferences(spec, affinity, meta),
         volumes=tuple(volumes(pod)),
         disks=tuple(_disks(spec.volumes)),
         devices=bool(spec.resource_claims),
@@ -194,6 +192,33 @@ def _named_nodes(selector: core.NodeSelector) -> frozenset[str] | None:
     return named if selector.node_selector_terms else None
 
 
+# ---- preferences
+
+
+def _preferences(spec: core.PodSpec, affinity: core.Affinity, meta: ObjectMeta) -> PodPreferences | None:
+    nodes = (
+        affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+        if (affinity.node_affinity)
+        else ()
+    )
+    terms = (_node_term(item.preference) for item in sorted(nodes, key=lambda item: -item.weight))
+    preferences = PodPreferences(
+        near=_preferred_terms(affinity.pod_affinity, meta),
+        apart=_preferred_terms(affinity.pod_anti_affinity, meta),
+        # One with a test of a field names a node that exists: no machine is opened for it.
+        nodes=tuple(term.expressions for term in terms if term is not None and not term.fields),
+        spread=_constraints(spec, meta.labels, "ScheduleAnyway"),
+    )
+    return preferences if any(preferences) else None
+
+
+def _preferred_terms(affinity: core.PodAffinity | None, meta: ObjectMeta) -> tuple[PodTerm, ...]:
+    weighted = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
+    return tuple(
+        _pod_term(item.pod_affinity_term, meta) for item in sorted(weighted, key=lambda item: -item.weight)
+    )
+
+
 # ---- spreading and affinity between pods
 
 
@@ -213,6 +238,14 @@ def label_selector(
     return (*equal(selector.match_labels), *whole, *equal(keys or {}), *excluded)
 
 
+def _constraints(spec: core.PodSpec, labels: Labels, unsatisfiable: str) -> tuple[SpreadConstraint, ...]:
+    return tuple(
+        _constraint(item, labels)
+        for item in spec.topology_spread_constraints
+        if item.when_unsatisfiable == unsatisfiable
+    )
+
+
 def _constraint(item: core.TopologySpreadConstraint, labels: Labels) -> SpreadConstraint:
     return SpreadConstraint(
         max_skew=item.max_skew,
@@ -225,22 +258,22 @@ def _constraint(item: core.TopologySpreadConstraint, labels: Labels) -> SpreadCo
 
 
 def _pod_terms(affinity: core.PodAffinity | None, meta: ObjectMeta) -> tuple[PodTerm, ...]:
-    if affinity is None:
-        return ()
-    return tuple(
-        PodTerm(
-            topology_key=term.topology_key,
-            selector=label_selector(
-                term.label_selector,
-                _labels_of(meta.labels, term.match_label_keys),
-                _labels_of(meta.labels, term.mismatch_label_keys),
-            ),
-            namespaces=frozenset(term.namespaces)
-            if term.namespaces or term.namespace_selector is not None
-            else frozenset((meta.namespace,)),
-            namespace_selector=label_selector(term.namespace_selector),
-        )
-        for term in affinity.required_during_scheduling_ignored_during_execution
+    terms = affinity.required_during_scheduling_ignored_during_execution if affinity else ()
+    return tuple(_pod_term(term, meta) for term in terms)
+
+
+def _pod_term(term: core.PodAffinityTerm, meta: ObjectMeta) -> PodTerm:
+    return PodTerm(
+        topology_key=term.topology_key,
+        selector=label_selector(
+            term.label_selector,
+            _labels_of(meta.labels, term.match_label_keys),
+            _labels_of(meta.labels, term.mismatch_label_keys),
+        ),
+        namespaces=frozenset(term.namespaces)
+        if term.namespaces or term.namespace_selector is not None
+        else frozenset((meta.namespace,)),
+        namespace_selector=label_selector(term.namespace_selector),
     )
 
 

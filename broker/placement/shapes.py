@@ -84,6 +84,8 @@ def _key(pod: PendingPod, keys: Collection[str]) -> Hashable:
         info.spread,
         info.affinity,
         info.anti_affinity,
+        info.near,
+        info.apart,
         info.volumes,
         info.disks,
         tuple(sorted((key, info.labels[key]) for key in keys if key in info.labels)),
@@ -99,18 +101,18 @@ def _selector_keys(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> s
     seen: set[Hashable] = set()
     for pod in pods:
         info = pod.info
-        rules = (info.spread, info.affinity, info.anti_affinity)
+        rules = (info.spread, info.terms_near, info.terms_apart)
         if not any(rules) or rules in seen:
             continue
         seen.add(rules)
         selectors += [item.selector for item in info.spread]
-        selectors += [term.selector for term in (*info.affinity, *info.anti_affinity)]
+        selectors += [term.selector for term in (*info.terms_near, *info.terms_apart)]
     selectors += [term.selector for terms in snapshot.repelling for term in terms]
     return {item.key for selector in selectors if selector for item in selector}
 
 
 def _has_rules(pod: PodInfo) -> bool:
-    return bool(pod.spread or pod.affinity or pod.anti_affinity or pod.ports or pod.disks)
+    return bool(pod.spread or pod.terms_near or pod.terms_apart or pod.ports or pod.disks)
 
 
 def _ruled(shape: PodShape, shapes: Sequence[PodShape], snapshot: PlacementSnapshot) -> PodShape:
@@ -135,9 +137,9 @@ def _read_by_others(pod: PodInfo, others: Iterable[PodInfo], namespaces: Mapping
             other.namespace == pod.namespace
             and any(matches(item.selector, pod.labels) for item in other.spread)
         )
-        or any(term_counts(term, pod, namespaces) for term in (*other.affinity, *other.anti_affinity))
+        or any(term_counts(term, pod, namespaces) for term in (*other.terms_near, *other.terms_apart))
         for other in others
-        if other.spread or other.affinity or other.anti_affinity
+        if other.spread or other.terms_near or other.terms_apart
     )
 
 
@@ -152,7 +154,7 @@ def _repelled_by_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> bool:
 
 def _machine_cap(pod: PodInfo, others: Sequence[PodInfo], namespaces: Mapping[str, Labels]) -> int | None:
     """The most pods of the shape on one machine; None if its rules are not of that kind."""
-    if pod.affinity or pod.disks:
+    if pod.terms_near or pod.disks:
         return None
     cap = MANY
     for constraint in pod.spread:
@@ -160,7 +162,7 @@ def _machine_cap(pod: PodInfo, others: Sequence[PodInfo], namespaces: Mapping[st
             return None
         if constraint.topology_key == HOSTNAME and matches(constraint.selector, pod.labels):
             cap = min(cap, constraint.max_skew)
-    for term in pod.anti_affinity:
+    for term in pod.terms_apart:
         if term.topology_key != HOSTNAME or any(term_counts(term, other, namespaces) for other in others):
             return None
         if term_counts(term, pod, namespaces):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from broker.apis import names
@@ -22,6 +22,8 @@ EPHEMERAL: Final = frozenset(
 )
 
 
+SOFT: Final = "PreferNoSchedule"
+ANY: Final = (*HARD, SOFT)
 UNSCHEDULABLE: Final = "node(s) were unschedulable"
 UNTOLERATED: Final = "node(s) had untolerated taint(s)"
 CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -35,27 +37,36 @@ def node_unschedulable(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
 
 
 def taint_toleration(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
-    """Rejects nodes with a taint of effect NoSchedule or NoExecute that the pod does not tolerate."""
+    """Rejects nodes with a taint of effect NoSchedule or NoExecute that the pod does not tolerate; also of
+    effect PreferNoSchedule, if it is to avoid them.
+    """
     known: dict[tuple[NodeTaint, ...], tuple[str, ...]] = {}
+    effects = ANY if pod.avoids_soft_taints else HARD
 
     def check(state: NodeState) -> tuple[str, ...]:
         taints = state.node.taints
         reasons = known.get(taints)
         if reasons is None:
-            reasons = known[taints] = () if tolerates_all(pod.tolerations, taints) else (UNTOLERATED,)
+            reasons = known[taints] = (
+                () if tolerates_all(pod.tolerations, taints, effects) else (UNTOLERATED,)
+            )
         return reasons
 
     return check
 
 
-def tolerates_all(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> bool:
-    """Whether no taint rejects the pod."""
-    return not any(True for _ in untolerated(tolerations, taints))
+def tolerates_all(
+    tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint], effects: Container[str] = HARD
+) -> bool:
+    """Whether no taint of these effects rejects the pod."""
+    return not any(True for _ in untolerated(tolerations, taints, effects))
 
 
-def untolerated(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> Iterator[NodeTaint]:
+def untolerated(
+    tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint], effects: Container[str] = HARD
+) -> Iterator[NodeTaint]:
     """The taints that reject the pod. PreferNoSchedule rejects none."""
-    return (taint for taint in taints if taint.effect in HARD and not tolerates(tolerations, taint))
+    return (taint for taint in taints if taint.effect in effects and not tolerates(tolerations, taint))
 
 
 def shown_taints(taints: Iterable[NodeTaint]) -> str:

@@ -70,7 +70,6 @@ def add_provisioning(
         reads,
         slots,
         launches=launcher,
-        seconds=term.settings.plan_seconds,
     )
     _watch_pods(term, reads, provisioner)
     _add_pool_status(term, slots)

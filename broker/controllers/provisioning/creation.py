@@ -18,7 +18,7 @@ from prometheus_client import Counter as Counted
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.provisioning.decide import NewClaim, within_limits
+from broker.controllers.provisioning.decide import NewClaim
 from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.refused import from_pool
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
@@ -27,6 +27,7 @@ from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists, ApiError, Unavailable
 from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
+from broker.placement.packing_state import Supply
 from broker.placement.pool_choice import of_broker
 
 OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may need the same slot: it is planned again"
@@ -126,3 +127,23 @@ class ClaimCreator:
             zone=option.zone,
             source=option.source or option.capacity_type,
         )
+
+
+def within_limits(claims: Sequence[NewClaim], limits: Mapping[str, Mapping[str, int]]) -> list[NewClaim]:
+    """The claims to create that the remaining amounts of their pools allow, those of a gang together."""
+    supply = Supply(room={}, limits={pool: dict(amounts) for pool, amounts in limits.items()})
+    units: dict[str, list[NewClaim]] = {}
+    for item in claims:
+        units.setdefault(item.packed.pods[0].gang or f"\0{item.name}", []).append(item)
+    allowed: list[NewClaim] = []
+    for unit in units.values():
+        options = [item.packed.option for item in unit]
+        for place, option in enumerate(options):
+            if not supply.within_limits(option):
+                for taken in options[:place]:
+                    supply.take(taken, -1)
+                break
+            supply.take(option)
+        else:
+            allowed += unit
+    return allowed

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
 
@@ -31,16 +31,19 @@ from broker.controllers.provisioning.observe import LaunchForecast, forecast
 from broker.controllers.provisioning.offers import Offers, machine_draws, offers
 from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.provisioning.preferences import Drops, by_preference
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import LargestMachines, limit_amounts, pool_limits
 from broker.placement.claims import in_gangs, waiting_since
 from broker.placement.gangs import GroupSizes
-from broker.placement.model import PodInfo
+from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
-from broker.placement.packing_state import Supply
 from broker.placement.pool_room import TypeRoom
+from broker.placement.preferences import drops_of, preferring
+from broker.placement.reading import node_taints
 from broker.placement.storage import Storage
+from broker.placement.taints import SOFT
 from broker.reservations.drawing import DrawRequest
 
 Entitle = Callable[[Mapping[str, NodeClaim], Mapping[str, DrawRequest]], Entitlements]
@@ -108,7 +111,8 @@ class ProvisioningDecision:
     """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
 
     `released`: claims in flight; their pods get room elsewhere. `packing`: of the others; None if no pod was
-    left. `empty`: as in `Offers.empty_pools`; None if no pod needed a machine.
+    left. `empty`: as in `Offers.empty_pools`; None if no pod needed a machine. `slots`: whether machines in
+    free slots were on offer.
     """
 
     assigned: PodAssignment
@@ -117,6 +121,7 @@ class ProvisioningDecision:
     released: Sequence[NodeClaim] = ()
     packing: Packing | None = None
     empty: Mapping[str, str] | None = None
+    slots: bool = False
 
     @property
     def held(self) -> Set[str]:
@@ -128,7 +133,8 @@ class ProvisioningDecision:
 class ProvisioningPlanner:
     """`launches` is called only if it is needed, since it reads EC2's instance types.
 
-    `seconds` bound the packing; `timer` returns seconds since some moment.
+    `seconds` bound the packing; `timer` returns seconds since some moment. `respect`: whether preferences of
+    pods count.
     """
 
     pools: Sequence[ServedPool]
@@ -139,6 +145,7 @@ class ProvisioningPlanner:
     seconds: float
     timer: Callable[[], float]
     faults: Sequence[PoolFault] = ()
+    respect: bool = True
 
     def decide(self) -> ProvisioningDecision:
         """Raises ProviderError."""
@@ -177,13 +184,19 @@ class ProvisioningPlanner:
 
     def _decided(self, without: Sequence[NodeClaim]) -> ProvisioningDecision:
         """The decision as if these claims did not exist."""
+        steps = {pod.key: count for pod in self._pending if (count := drops_of(pod.info, self._soft_taints))}
+        return by_preference(steps, partial(self._planned, without))
+
+    def _planned(self, without: Sequence[NodeClaim], drops: Drops) -> ProvisioningDecision:
+        """The same, without some preferences of pods."""
         gone = {claim.name for claim in without}
         cluster = self.cluster
         claims = [claim for claim in cluster.claims if claim.name not in gone]
         known = existing(
             cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned, self.now
         )
-        assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
+        prefer = partial(self._preferring, drops)
+        assigned = assign(self._pending, known, cluster.pods, cluster.group_size, prefer)
         assigned = self._beside_launches(assigned, claims)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
@@ -209,7 +222,13 @@ class ProvisioningPlanner:
             released=without,
             packing=packing,
             empty=offered.empty_pools,
+            slots=any(offered.room.get(option.source) for option in offered.options if option.source),
         )
+
+    def _preferring(self, drops: Drops, pod: PendingPod) -> PendingPod:
+        if pod.key not in drops:
+            return pod
+        return replace(pod, info=preferring(pod.info, drops[pod.key], self._soft_taints))
 
     def _beside_launches(self, assigned: PodAssignment, claims: Sequence[NodeClaim]) -> PodAssignment:
         """Holds back the pods that a gang does not need while claims of it have no instance: these launch
@@ -273,6 +292,19 @@ class ProvisioningPlanner:
         return {pod.key: pod for pod in self.cluster.pods}
 
     @cached_property
+    def _pending(self) -> Sequence[PendingPod]:
+        """The pods, without preferences if they do not count."""
+        if self.respect:
+            return self.pending
+        return [replace(pod, info=replace(pod.info, preferences=None)) for pod in self.pending]
+
+    @cached_property
+    def _soft_taints(self) -> Sequence[NodeTaint]:
+        """The taints of NodePools that pods prefer to stay off."""
+        taints = (taint for pool in self.pools for taint in pool.pool.spec.template.spec.taints)
+        return [taint for taint in node_taints(taints) if taint.effect == SOFT]
+
+    @cached_property
     def _state(self) -> LaunchState:
         return self.launches()
 
@@ -333,26 +365,6 @@ class ProvisioningPlanner:
             )
             new_claims.append(NewClaim(packed=packed, name=name, body=body))
         return new_claims
-
-
-def within_limits(claims: Sequence[NewClaim], limits: Mapping[str, Mapping[str, int]]) -> list[NewClaim]:
-    """The claims to create that the remaining amounts of their pools allow, those of a gang together."""
-    supply = Supply(room={}, limits={pool: dict(amounts) for pool, amounts in limits.items()})
-    units: dict[str, list[NewClaim]] = {}
-    for item in claims:
-        units.setdefault(item.packed.pods[0].gang or f"\0{item.name}", []).append(item)
-    allowed: list[NewClaim] = []
-    for unit in units.values():
-        options = [item.packed.option for item in unit]
-        for place, option in enumerate(options):
-            if not supply.within_limits(option):
-                for taken in options[:place]:
-                    supply.take(taken, -1)
-                break
-            supply.take(option)
-        else:
-            allowed += unit
-    return allowed
 
 
 def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:

@@ -9,7 +9,7 @@ the rules of others until they end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -228,8 +228,12 @@ def assign(
     known: ExistingNodes,
     pods: Sequence[Pod],
     group_size: GroupSizes,
+    prefer: Callable[[PendingPod], PendingPod] = lambda pod: pod,
 ) -> PodAssignment:
-    """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
+    """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup.
+
+    `prefer`: a pod with its preferences as rules. It keeps the claim that was made for it without them.
+    """
     snapshot = known.snapshot
     nominated: dict[str, str] = {}
     joined = {pod.key: node for pod in pods if (node := pod.status.nominated_node_name)}
@@ -248,7 +252,7 @@ def assign(
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
     held = {pod.key for pod in rest if pod.info.devices}
     reasons |= dict.fromkeys(held, ASKS_FOR_DEVICES)
-    rest = [pod for pod in rest if pod.key not in reasons]
+    rest = [prefer(pod) for pod in rest if pod.key not in reasons]
     # Pods that must be together are placed together, on nodes and machines of one domain.
     together = {pod.key for unit in units_of(rest, snapshot) for pod in unit.pods}
     snapshot, taken = place_on_existing([pod for pod in rest if pod.key not in together], snapshot)

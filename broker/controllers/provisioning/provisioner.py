@@ -74,6 +74,7 @@ from broker.oncall.pod_reports import PodReport
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import not_serving, of_broker, static_pool
+from broker.placement.preferences import RESPECT
 from broker.quota.resolve import UnresolvedName
 from providers.errors import ProviderError
 
@@ -101,7 +102,6 @@ class Provisioner:
         slots: PreemptionController,
         *,
         launches: LaunchProgress,
-        seconds: float,
     ) -> None:
         self._lessees = LeaseHolders()
         self._faults: dict[str, PoolFault] = {}  # of pools that are not served, by name
@@ -116,7 +116,7 @@ class Provisioner:
             caches.claims,
             also=caches.taken,
         )
-        self._launches, self._seconds, self._wait = launches, seconds, AGAIN
+        self._launches, self._wait = launches, AGAIN
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
         self._types = PublishedTypes(context.client)
@@ -290,9 +290,10 @@ class Provisioner:
             ),
             launches=lambda: self._launch_state(snapshot, pools, claims),
             now=now,
-            seconds=self._seconds,
+            seconds=self._reads.settings.plan_seconds,
             timer=self._clock.monotonic,
             faults=[*self._faults.values()],
+            respect=self._reads.settings.preference_policy == RESPECT,
         )
         decision = decide_within_quota(planner, elastic, too_large, min(sizes, default=0))
         self._pools.offering((pool.pool for pool in pools), decision.empty)

@@ -44,7 +44,7 @@ class ProvisioningReads:
         settings: Settings,
     ) -> None:
         self.occupancy = occupancy
-        self._nodes, self._settings = nodes, settings
+        self._nodes, self.settings = nodes, settings
         self.leases = leases
         self.learner = RoomLearner()
         self.daemon_sets = Informer(client, DaemonSet, clock=clock)
@@ -74,8 +74,8 @@ class ProvisioningReads:
             nodes=self._nodes,
             quotas=quotas,
             served=served,
-            gpu_gb=self._settings.gpu_memory_gb,
-            absent_is_zero=self._settings.quota_absent_is_zero,
+            gpu_gb=self.settings.gpu_memory_gb,
+            absent_is_zero=self.settings.quota_absent_is_zero,
             group_size=self.group_size,
         )
 

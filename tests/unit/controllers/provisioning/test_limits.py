@@ -23,12 +23,12 @@ from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.replacements import Demand
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
+from broker.controllers.provisioning.creation import within_limits
 from broker.controllers.provisioning.decide import (
     LaunchState,
     NewClaim,
     ProvisioningCluster,
     ProvisioningPlanner,
-    within_limits,
 )
 from broker.controllers.provisioning.learned import LearnedRoom
 from broker.controllers.provisioning.pools import served
