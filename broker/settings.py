@@ -17,7 +17,6 @@ from broker import option_rules as rules
 from broker.capacity.model import LaunchDefaults
 from broker.option_rules import listed
 from broker.placement.holds_bounds import RoomBounds
-from broker.placement.preferences import RESPECT
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import Adopters
 from providers.model import PLAIN_OFFER
@@ -36,6 +35,7 @@ PODS: Final = "Scheduling pods"
 WEB: Final = "Web page and history"
 NOTIFY: Final = "Notifications"
 LOG: Final = "Log"
+RESPECT: Final = "Respect"
 
 
 def _option(help_: str, *, about: str, envvar: str | None = None) -> Any:
@@ -587,6 +587,10 @@ class Settings:
         """Each platform and tenancy that may be bought."""
         platforms, tenancies = listed(self.buy_platforms), listed(self.buy_tenancies)
         return frozenset((platform, tenancy) for platform in platforms for tenancy in tenancies)
+
+    @property
+    def respects_preferences(self) -> bool:
+        return self.preference_policy == RESPECT
 
     @property
     def launch_defaults(self) -> LaunchDefaults:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
+from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot
 
 ON_DEMAND: Final = "on-demand"
@@ -144,7 +145,11 @@ def plan_deletions(
         if not value.bought or totals.rejection([value]):
             continue
         hosts = [name for name in leaving.hosts if name not in ended and name != leaving.node]
-        unplaced, placed = place_on_others(leaving.pods, placement.without_nodes({leaving.node}), hosts)
+        without = placement.without_nodes({leaving.node})
+        unplaced, placed = place_on_others(leaving.pods, without, hosts)
+        if not unplaced and any(pod.preferences for pod in leaving.pods):
+            preferring = as_placed(leaving.pods, leaving.node, placement)
+            unplaced, placed = place_on_others(preferring, without, hosts)
         if unplaced or not may_end(leaving):
             continue
         taking = tuple(name for name in hosts if _more(name, placement, placed))

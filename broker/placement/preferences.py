@@ -10,12 +10,17 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
+from broker.placement.affinity import node_affinity
+from broker.placement.filters import Filter, prepare
+from broker.placement.interpod import inter_pod_affinity
 from broker.placement.model import NodeTaint, PodInfo, PodPreferences
+from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import pod_topology_spread
 from broker.placement.taints import SOFT, tolerates_all
 
-RESPECT: Final = "Respect"  # a policy, as in Karpenter
 # Each drop is a plan of its own: a pod with more preferences loses the rest at once.
 MOST_DROPS: Final = 8
+_FILTERS: Final[tuple[Filter, ...]] = (node_affinity, pod_topology_spread, inter_pod_affinity)
 
 
 def drops_of(pod: PodInfo, taints: Iterable[NodeTaint] = ()) -> int:
@@ -43,6 +48,28 @@ def preferring(pod: PodInfo, dropped: int, taints: Iterable[NodeTaint] = ()) -> 
         spread=(*pod.spread, *left.spread),
         avoids_soft_taints=avoids,
     )
+
+
+def as_placed(pods: Iterable[PodInfo], node: str, placement: PlacementSnapshot) -> list[PodInfo]:
+    """The pods that are to leave the node, with the preferences as rules that hold there."""
+    running = {(pod.namespace, pod.name): pod for pod in placement.states[node].pods}
+
+    def variant(pod: PodInfo) -> PodInfo:
+        own = running.get((pod.namespace, pod.name))
+        if pod.preferences is None or own is None:
+            return pod
+        alone = placement.without_pod(own, node)
+        variants = (preferring(pod, dropped) for dropped in range(drops_of(pod)))
+        holding = (
+            item for item in variants if not prepare(item, alone, _FILTERS).reasons(alone.states[node])
+        )
+        return next(holding, pod)
+
+    return [*map(variant, pods)]
+
+
+def ignoring(pod: PodInfo) -> PodInfo:
+    return pod if pod.preferences is None else replace(pod, preferences=None)
 
 
 def _avoids(pod: PodInfo, taints: Iterable[NodeTaint]) -> bool:

@@ -36,7 +36,6 @@ def add_disruption(
         shortages=lambda: launcher.shortages,
         disrupts=term.launches_for,
         creating=launcher.creating,
-        plan_seconds=term.settings.plan_seconds,
         absorption=timedelta(seconds=term.settings.absorption_seconds),
         successions=term.successions,
     )

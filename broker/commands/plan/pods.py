@@ -66,7 +66,6 @@ from broker.placement.gangs import GroupSizes
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import of_broker, static_pool
-from broker.placement.preferences import RESPECT
 from broker.quota.resolve import UnresolvedName
 from broker.settings import Settings
 from broker.text import abridged
@@ -302,7 +301,7 @@ def planned_pods(
         now=clock.now(),
         seconds=settings.plan_seconds,
         timer=time.thread_time,  # a busy machine changes no answer
-        respect=settings.preference_policy == RESPECT,
+        respect=settings.respects_preferences,
         faults=[
             PoolFault(pool=pool, message=pools.faults[pool.name])
             for pool in every

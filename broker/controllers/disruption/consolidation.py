@@ -37,8 +37,10 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
+from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
 from broker.placement.packing_model import MachineOption
+from broker.placement.preferences import as_placed, ignoring
 from broker.placement.snapshot import PlacementSnapshot
 from broker.reservations.claims import occupied_odcr
 from providers.errors import ProviderError
@@ -237,7 +239,7 @@ class StepFinder:
             Leaving(
                 value=self.values.by_uid[uid],
                 node=node.name,
-                pods=tuple(moving_pods(node, node.moving)),
+                pods=tuple(self._counted(moving_pods(node, node.moving))),
                 hosts=self._hosts(node),
             )
             for uid, node in by_uid.items()
@@ -292,12 +294,20 @@ class StepFinder:
         zones = {item.zone for item in demands} - {""}
         names_ = {node.name for node in nodes}
         hosts = [name for name in self._hosts(nodes[0]) if name not in names_]
-        pods = [pod for item in demands for pod in item.pods]
+        pods = [
+            pod
+            for node, item in zip(nodes, demands, strict=True)
+            for pod in as_placed(self._counted(item.pods), node.name, self._placement)
+        ]
         unplaced, placed = place_on_others(pods, self._placement.without_nodes(names_), hosts)
         if not unplaced or len(zones) > 1:
             return None, placed
         zone = next(iter(zones), "")
         return replace(demands[0], pods=tuple(unplaced), zone=zone, also=tuple(nodes[1:])), placed
+
+    def _counted(self, pods: Iterable[PodInfo]) -> Iterable[PodInfo]:
+        """The pods, without preferences if they do not count."""
+        return pods if self.finder.sources.reads.settings.respects_preferences else map(ignoring, pods)
 
     def _hosts(self, node: ManagedNode) -> tuple[str, ...]:
         """The nodes that may get its pods: those that stay, and draw from the same reservation."""

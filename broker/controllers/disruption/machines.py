@@ -306,7 +306,7 @@ class MachineFinder:
             [*fresh.waiting.values(), *movers],
             supply,
             launched=in_gangs(fresh.owned),
-            seconds=self.sources.plan_seconds,
+            seconds=self.sources.reads.settings.plan_seconds,
         )
         unplaced = (item for item in result.unplaced if item.claim.uid in draws)
         return next((item.message for item in unplaced if item.reason != AWAITS_REPLACED), "")

@@ -167,7 +167,7 @@ class ReturnSelector:
             [*waiting.values(), *movers],
             supply,
             launched=in_gangs(finder.owned),
-            seconds=self._sources.plan_seconds,
+            seconds=self._sources.reads.settings.plan_seconds,
             timer=self._timer,
         )
         placed = {

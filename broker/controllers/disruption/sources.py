@@ -39,7 +39,6 @@ class DisruptionSources:
     shortages: Callable[[], Shortages]
     disrupts: Callable[[NodePool], bool]
     creating: Callable[[], AbstractContextManager[object]]
-    plan_seconds: float
     absorption: timedelta
     successions: Successions
 

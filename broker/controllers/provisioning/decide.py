@@ -40,7 +40,7 @@ from broker.placement.model import NodeTaint, PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
 from broker.placement.pool_room import TypeRoom
-from broker.placement.preferences import drops_of, preferring
+from broker.placement.preferences import drops_of, ignoring, preferring
 from broker.placement.reading import node_taints
 from broker.placement.storage import Storage
 from broker.placement.taints import SOFT
@@ -296,7 +296,7 @@ class ProvisioningPlanner:
         """The pods, without preferences if they do not count."""
         if self.respect:
             return self.pending
-        return [replace(pod, info=replace(pod.info, preferences=None)) for pod in self.pending]
+        return [replace(pod, info=ignoring(pod.info)) for pod in self.pending]
 
     @cached_property
     def _soft_taints(self) -> Sequence[NodeTaint]:

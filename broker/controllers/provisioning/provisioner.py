@@ -74,7 +74,6 @@ from broker.oncall.pod_reports import PodReport
 from broker.placement.claims import in_gangs
 from broker.placement.packing_model import PendingPod
 from broker.placement.pool_choice import not_serving, of_broker, static_pool
-from broker.placement.preferences import RESPECT
 from broker.quota.resolve import UnresolvedName
 from providers.errors import ProviderError
 
@@ -293,7 +292,7 @@ class Provisioner:
             seconds=self._reads.settings.plan_seconds,
             timer=self._clock.monotonic,
             faults=[*self._faults.values()],
-            respect=self._reads.settings.preference_policy == RESPECT,
+            respect=self._reads.settings.respects_preferences,
         )
         decision = decide_within_quota(planner, elastic, too_large, min(sizes, default=0))
         self._pools.offering((pool.pool for pool in pools), decision.empty)
