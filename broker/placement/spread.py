@@ -86,8 +86,17 @@ def counting(pod: PodInfo, domains: Mapping[str, frozenset[str]]) -> PodInfo:
     Nothing but the nodes of a domain tells kube-scheduler that it exists. So a plan counts the domains that
     machines offer, and those of nodes that are to end.
     """
-    spread = tuple(rule._replace(offered=domains.get(rule.topology_key, frozenset())) for rule in pod.spread)
-    return replace(pod, spread=spread) if spread != pod.spread else pod
+    spread, preferences = _offered(pod.spread, domains), pod.preferences
+    if preferences is not None:
+        preferences = preferences._replace(spread=_offered(preferences.spread, domains))
+    same = spread == pod.spread and preferences == pod.preferences
+    return pod if same else replace(pod, spread=spread, preferences=preferences)
+
+
+def _offered(
+    rules: tuple[SpreadConstraint, ...], domains: Mapping[str, frozenset[str]]
+) -> tuple[SpreadConstraint, ...]:
+    return tuple(rule._replace(offered=domains.get(rule.topology_key, frozenset())) for rule in rules)
 
 
 def _included(constraint: SpreadConstraint, pod: PodInfo, node: NodeInfo) -> bool:

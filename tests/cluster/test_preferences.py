@@ -135,8 +135,8 @@ def test_free_slot_outweighs_a_preference_that_would_buy(stack: Stack, cpu: str)
 
 @pytest.mark.covers("FLT-34")
 def test_preference_that_a_free_slot_meets_chooses_among_slots(stack: Stack) -> None:
-    stack.aws.odcr("m5.large", A, 1)
-    odcr = stack.aws.odcr("m5.large", B, 1)
+    stack.aws.odcr("m5.large", A, 1, criteria="open")
+    odcr = stack.aws.odcr("m5.large", B, 1, criteria="open")
     stack.node_class(preference="open")
     machines(stack, "team", RESERVED)
     waiting = pods(stack, 1, spec={"affinity": node_terms((1, ZONE, B))})

@@ -12,7 +12,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import HOSTNAME
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.placement.model import PodInfo
+from broker.placement.model import PodInfo, PodPreferences
 from broker.placement.moving import place_on_others
 from broker.placement.quantities import amounts
 from broker.placement.reading import moved
@@ -33,7 +33,8 @@ def moving_pods(node: ManagedNode, pods: Iterable[Pod]) -> list[PodInfo]:
     """
     labels = {**node.claim.labels, **(node.node.labels if node.node is not None else {})}
     alone = leaving(node, pods)
-    keys = {rule.topology_key for pod in alone for rule in pod.spread} - {HOSTNAME}
+    rules = (rule for pod in alone for rule in (*pod.spread, *(pod.preferences or PodPreferences()).spread))
+    keys = {rule.topology_key for rule in rules} - {HOSTNAME}
     domains = {key: frozenset((labels[key],)) for key in keys if key in labels}
     return [counting(pod, domains) for pod in alone]
 
