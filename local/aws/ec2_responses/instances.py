@@ -31,7 +31,7 @@ class Instances(Pipeline):
         )
         shown = reservations[part]
         more = shown and part.stop < len(reservations)
-        return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
+        return ActionResult({"Reservations": shown, "NextToken": shown[-1].id if more else None})
 
     def describe_instance_status(self) -> ActionResult:
         self.error_on_dryrun()
