@@ -117,9 +117,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reservation never released",
-        "broker.controllers.capacityreservation.controller",
-        "patch = remove_finalizer(reservation, names.RESERVED_FINALIZER)",
-        "patch = None",
+        "broker.controllers.owned_metadata",
+        "body = remove_finalizer(obj, self._finalizer)",
+        "body = None",
     ),
     Mutant(
         "class never released",
