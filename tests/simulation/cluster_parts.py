@@ -62,6 +62,7 @@ def _pod(owner: App) -> Json:
             ],
             "terminationGracePeriodSeconds": owner.grace,
             **({"nodeSelector": {names.NODEPOOL: owner.pool}} if owner.pool else {}),
+            **owner.preferences,
         },
     }
 

@@ -23,6 +23,7 @@ from tests.simulation.world import World
 Json = dict[str, Any]
 Act = Callable[[World, random.Random], None]
 PREFIX = "w-"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PODS, MOST_REPLICAS = 9, 3
 TENANT, STRANGER = "default", "team-b"
 RESERVED, ON_DEMAND = "reserved", "on-demand"
@@ -69,6 +70,21 @@ class App:
     grace: int = 0
     gpus: int = 0
     created: int = 0
+
+    @property
+    def preferences(self) -> Json:
+        """What its pods prefer, by its number: nothing, one rule, or what no machine meets."""
+        chosen = {"labelSelector": {"matchLabels": {"app": self.name}}}
+        anyway = {"maxSkew": 1, "topologyKey": names.ZONE, "whenUnsatisfiable": "ScheduleAnyway", **chosen}
+        apart = {"podAffinityTerm": {"topologyKey": names.HOSTNAME, **chosen}, "weight": 1}
+        rack = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
+        choices: tuple[Json, ...] = (
+            {},
+            {"topologySpreadConstraints": [anyway]},
+            {"affinity": {"podAntiAffinity": {PREFERRED: [apart]}}},
+            {"affinity": {"nodeAffinity": {PREFERRED: [{"preference": rack, "weight": 1}]}}},
+        )
+        return choices[int(self.name.removeprefix(PREFIX)) % len(choices)]
 
 
 @dataclass

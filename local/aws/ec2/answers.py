@@ -20,6 +20,16 @@ from moto.core.utils import get_value
 
 Spelling = tuple[tuple[str, ...], Callable[[Any], Any] | None]
 
+# Of these, all objects of a class have one spelling.
+LARGE = frozenset(
+    {
+        "DescribeImages",
+        "DescribeInstanceTypeOfferings",
+        "DescribeInstanceTypes",
+        "DescribeInstances",
+        "DescribeSpotPriceHistory",
+    }
+)
 MISSING = object()
 _spellings: dict[tuple[str, type, str, str], Spelling] = {}
 

@@ -41,7 +41,7 @@ class Pipeline(EC2Response):
         result = action_result.result
         if isinstance(result, ServiceException):
             self.code = result.code
-        elif type(action_result) is ActionResult:
+        elif self._get_action() in answers.LARGE:
             action_result = answers.Remembered(result)
         status, headers, body = super().serialized(action_result)
         return getattr(result, "http_status", status), headers, body
