@@ -47,19 +47,15 @@ def by_preference(steps: Mapping[str, int], decide: Callable[[Drops], D]) -> D:
     """The decision with as many preferences as can hold. `steps`: how many each pod has, by its key."""
     drops = dict.fromkeys(steps, 0)
     decision = decide(drops)
-    best: dict[str, _Best] = {}
-    while True:
-        results = _results(decision)
-        best |= {
-            key: min(best.get(key, _Best(WAITS, 0)), _Best(results.get(key, PLACED), drop))
-            for key, drop in drops.items()
-        }
+    best = _better({}, decision, drops)
+    for dropped in range(1, max(steps.values(), default=0) + 1):
         enough = PLACED if decision.slots else BOUGHT
-        more = {k: drops[k] + 1 for k, b in best.items() if b.result > enough and drops[k] < steps[k]}
+        more = {key for key, got in best.items() if got.result > enough and dropped <= steps[key]}
         if not more:
             break
-        drops = {key: more.get(key, got.drops) for key, got in best.items()}
+        drops = {key: dropped if key in more else got.drops for key, got in best.items()}
         decision = decide(drops)
+        best = _better(best, decision, drops)
     # Without any machine, the reason is that of the rules.
     final = {key: steps[key] if got.result == WAITS else got.drops for key, got in best.items()}
     if final != drops:
@@ -67,6 +63,14 @@ def by_preference(steps: Mapping[str, int], decide: Callable[[Drops], D]) -> D:
     results = _results(decision)
     lost = {key: steps[key] for key, got in best.items() if results.get(key) == WAITS != got.result}
     return decide({**final, **lost}) if lost else decision
+
+
+def _better(best: Mapping[str, _Best], decision: Decided, drops: Drops) -> dict[str, _Best]:
+    results = _results(decision)
+    return {
+        key: min(best.get(key, _Best(WAITS, 0)), _Best(results.get(key, PLACED), dropped))
+        for key, dropped in drops.items()
+    }
 
 
 def _results(decision: Decided) -> dict[str, int]:
