@@ -52,7 +52,8 @@ def preferring(pod: PodInfo, dropped: int, taints: Iterable[NodeTaint] = ()) -> 
 
 def as_placed(pods: Iterable[PodInfo], node: str, placement: PlacementSnapshot) -> list[PodInfo]:
     """The pods that are to leave the node, with the preferences as rules that hold there."""
-    running = {(pod.namespace, pod.name): pod for pod in placement.states[node].pods}
+    state = placement.states.get(node)
+    running = {(pod.namespace, pod.name): pod for pod in state.pods} if state is not None else {}
 
     def variant(pod: PodInfo) -> PodInfo:
         own = running.get((pod.namespace, pod.name))

@@ -86,6 +86,7 @@ def _key(pod: PendingPod, keys: Collection[str]) -> Hashable:
         info.anti_affinity,
         info.near,
         info.apart,
+        info.avoids_soft_taints,
         info.volumes,
         info.disks,
         tuple(sorted((key, info.labels[key]) for key in keys if key in info.labels)),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.apis.core import Pod
 from broker.placement.model import NodeTaint, PodInfo
-from broker.placement.preferences import MOST_DROPS, drops_of, preferring
+from broker.placement.packing_model import PendingPod
+from broker.placement.preferences import MOST_DROPS, as_placed, drops_of, preferring
 from broker.placement.reading import pod_info
+from broker.placement.shapes import shapes_of
+from broker.placement.snapshot import PlacementSnapshot
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 SOFT = NodeTaint("kept", "", "PreferNoSchedule")
@@ -88,6 +92,17 @@ def test_pod_avoids_a_soft_taint_of_pools_that_it_does_not_tolerate(
     assert drops_of(plain, [SOFT]) == drops
     assert drops_of(plain, [SOFT._replace(effect="NoSchedule")]) == drops_of(plain) == 0
     assert preferring(plain, drops, [SOFT]) is plain
+
+
+@pytest.mark.covers("FLT-34")
+def test_pods_that_have_lost_unlike_preferences_are_not_interchangeable() -> None:
+    every = [preferring(EVERY, dropped, [SOFT]) for dropped in range(drops_of(EVERY, [SOFT]) + 1)]
+    pending = [PendingPod(info=replace(info, name=f"p-{n}")) for n, info in enumerate(every)]
+    assert len(shapes_of(pending, PlacementSnapshot())) == len(every)
+
+
+def test_pod_on_a_node_that_is_gone_keeps_its_rules_only() -> None:
+    assert as_placed([EVERY], "gone", PlacementSnapshot()) == [EVERY]
 
 
 def test_pod_with_more_preferences_loses_the_rest_at_once() -> None:
