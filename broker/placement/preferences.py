@@ -28,16 +28,15 @@ def drops_of(pod: PodInfo, taints: Iterable[NodeTaint] = ()) -> int:
 
     `taints`: those of the NodePools. To stay off one of effect PreferNoSchedule is the last preference.
     """
-    return min(sum(map(len, pod.preferences or ())), MOST_DROPS) + _avoids(pod, taints)
+    return _count(pod) + _avoids(pod, taints)
 
 
 def preferring(pod: PodInfo, dropped: int, taints: Iterable[NodeTaint] = ()) -> PodInfo:
     """The pod with its preferences as rules, without the first `dropped`. The rules of others stay."""
-    drops = drops_of(pod, taints)
-    if dropped >= drops:
+    count, avoids = _count(pod), _avoids(pod, taints)
+    if dropped >= count + avoids:
         return pod
-    avoids = _avoids(pod, taints)
-    kept = pod.preferences if pod.preferences is not None and dropped < drops - avoids else PodPreferences()
+    kept = pod.preferences if pod.preferences is not None and dropped < count else PodPreferences()
     left = _without(kept, dropped)
     return replace(
         pod,
@@ -71,6 +70,10 @@ def as_placed(pods: Iterable[PodInfo], node: str, placement: PlacementSnapshot) 
 
 def ignoring(pod: PodInfo) -> PodInfo:
     return pod if pod.preferences is None else replace(pod, preferences=None)
+
+
+def _count(pod: PodInfo) -> int:
+    return min(sum(map(len, pod.preferences or ())), MOST_DROPS)
 
 
 def _avoids(pod: PodInfo, taints: Iterable[NodeTaint]) -> bool:

@@ -25,7 +25,7 @@ from broker.capacity.supply import LaunchSupply
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
 from broker.controllers.provisioning.elastic_sizes import needed_of, started
-from broker.controllers.provisioning.existing import PodAssignment, assign, existing
+from broker.controllers.provisioning.existing import ExistingNodes, PodAssignment, assign, existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast
 from broker.controllers.provisioning.offers import Offers, machine_draws, offers
@@ -184,17 +184,24 @@ class ProvisioningPlanner:
 
     def _decided(self, without: Sequence[NodeClaim]) -> ProvisioningDecision:
         """The decision as if these claims did not exist."""
-        steps = {pod.key: count for pod in self._pending if (count := drops_of(pod.info, self._soft_taints))}
-        return by_preference(steps, partial(self._planned, without))
-
-    def _planned(self, without: Sequence[NodeClaim], drops: Drops) -> ProvisioningDecision:
-        """The same, without some preferences of pods."""
         gone = {claim.name for claim in without}
         cluster = self.cluster
         claims = [claim for claim in cluster.claims if claim.name not in gone]
         known = existing(
             cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned, self.now
         )
+        steps = {pod.key: count for pod in self._pending if (count := drops_of(pod.info, self._soft_taints))}
+        return by_preference(steps, partial(self._planned, without, claims, known))
+
+    def _planned(
+        self,
+        without: Sequence[NodeClaim],
+        claims: Sequence[NodeClaim],
+        known: ExistingNodes,
+        drops: Drops,
+    ) -> ProvisioningDecision:
+        """The same beside the other claims, without some preferences of pods."""
+        cluster = self.cluster
         prefer = partial(self._preferring, drops)
         assigned = assign(self._pending, known, cluster.pods, cluster.group_size, prefer)
         assigned = self._beside_launches(assigned, claims)

@@ -48,16 +48,20 @@ def by_preference(steps: Mapping[str, int], decide: Callable[[Drops], D]) -> D:
     drops = dict.fromkeys(steps, 0)
     decision = decide(drops)
     best = _better({}, decision, drops)
+
+    def settled(key: str) -> int:
+        """Without any machine, the reason is that of the rules."""
+        return steps[key] if best[key].result == WAITS else best[key].drops
+
     for dropped in range(1, max(steps.values(), default=0) + 1):
         enough = PLACED if decision.slots else BOUGHT
         more = {key for key, got in best.items() if got.result > enough and dropped <= steps[key]}
         if not more:
             break
-        drops = {key: dropped if key in more else got.drops for key, got in best.items()}
+        drops = {key: dropped if key in more else settled(key) for key in steps}
         decision = decide(drops)
         best = _better(best, decision, drops)
-    # Without any machine, the reason is that of the rules.
-    final = {key: steps[key] if got.result == WAITS else got.drops for key, got in best.items()}
+    final = {key: settled(key) for key in steps}
     if final != drops:
         decision = decide(final)
     results = _results(decision)
