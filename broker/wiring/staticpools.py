@@ -35,7 +35,6 @@ def add_static_pools(
         slots,
         launches=launcher,
         successions=term.successions,
-        seconds=term.settings.plan_seconds,
     )
     term.manager.on_stop(static_pools.close)
     loop = (

@@ -91,13 +91,12 @@ class StaticPoolController:
         *,
         launches: LaunchProgress,
         successions: Successions,
-        seconds: float,
     ) -> None:
         self._client, self._clock = context.client, context.clock
         self._caches, self._nodeclasses, self._reads = caches, nodeclasses, reads
         self._slots, self._launches, self._successions = slots, launches, successions
         self._supplies = PoolSupplyReader(
-            caches, nodeclasses, slots, launches, clock=context.clock, seconds=seconds
+            caches, nodeclasses, slots, launches, clock=context.clock, seconds=reads.settings.plan_seconds
         )
         self._reporter = StaticPoolReporter(context, caches.pools)
         self._writers = WriterPool("staticpools")
