@@ -55,6 +55,8 @@ def pod_term(kind: str, labels: dict[str, str], key: str) -> dict[str, Any]:
 def launched(stack: Stack, waiting: list[str]) -> list[str]:
     """The zones of the machines with these pods."""
     stack.until(lambda: bound(stack, waiting), "the pods run", step=0.2)
+    # A pod can be bound before the claim's labels are written.
+    stack.until(lambda: all(ZONE in claim.labels for claim in stack.all(NodeClaim)), "zones are told")
     return sorted(claim.labels[ZONE] for claim in stack.all(NodeClaim))
 
 

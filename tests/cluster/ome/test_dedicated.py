@@ -337,6 +337,8 @@ def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack
     world.until("one", "ACTIVE")
     launched = stack.calls("CreateFleet")
     first = world.claims("one")[0]
+    # The broker's last write to the claim would take it back.
+    stack.until(lambda: stack.is_true(first.name, "Initialized"), "its last condition", step=0.2)
     stack.until(
         lambda: broker.read.claims.cache.leave_out(stack.get(NodeClaim, first.name), "poison"),
         "it is left out",
