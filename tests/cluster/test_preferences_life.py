@@ -1,4 +1,4 @@
-"""Preferences that hold are kept when nodes are consolidated: what was bought for one is not given up."""
+"""Preferences that hold are kept when nodes are consolidated or replaced: what was bought for one stays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from tests.cluster.account import A, B
-from tests.cluster.objects import ON_DEMAND
+from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import STEP, run
+from tests.cluster.test_disruption import STEP, hashed, replacement, run
+from tests.cluster.test_mixed_pools import required
 from tests.cluster.test_preferences import SMALL, machines, node_terms, pod_term, spread
 from tests.cluster.test_provisioning import start
-from tests.cluster.test_spread_pools import WEB, ZONE
+from tests.cluster.test_spread_pools import WEB, ZONE, in_zones
 
 APART = {"affinity": pod_term("podAntiAffinity", WEB, names.HOSTNAME)}
 BLOCK = {
@@ -56,3 +57,66 @@ def test_node_whose_pods_would_lose_a_preference_is_not_consolidated(
         stack.advance(STEP)
         stack.passes(1)
     assert [claim.name for claim in stack.all(NodeClaim)] == ["b-0", "b-1"]
+
+
+def drifted(stack: Stack, name: str) -> NodeClaim:
+    """The replacement of a node that drifts."""
+    hashed(stack, name)
+    stack.edit(NodePool, "team", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+    new = stack.until(lambda: replacement(stack, name), "a replacement", step=STEP)
+    assert new is not None
+    stack.until_ready(new.name)
+    return stack.get(NodeClaim, new.name)
+
+
+IN_B = {"affinity": node_terms((1, ZONE, B))}
+KEPT = {**BLOCK, "consolidateAfter": "Never"}
+
+
+@pytest.mark.covers("FLT-34")
+@pytest.mark.parametrize(("policy", "zone"), [("Respect", B), ("Ignore", A)])
+def test_replacement_of_a_drifted_node_keeps_the_preferences_that_hold(
+    stack: Stack, policy: str, zone: str
+) -> None:
+    stack.node_class(preference="none")
+    machines(stack, disruption=KEPT)
+    start(stack, preference_policy=policy)
+    node(stack, "b-0", B, IN_B)
+    assert drifted(stack, "b-0").labels[ZONE] == zone
+
+
+@pytest.mark.covers("FLT-34")
+def test_pods_of_a_drifted_node_that_prefer_to_be_apart_get_a_node_again(stack: Stack) -> None:
+    """They would fit on the other node."""
+    stack.node_class(preference="none")
+    machines(stack, disruption=KEPT)
+    stack.node_pool("other", node_class="gpu")
+    start(stack)
+    stack.claim("other-0", pool="other", capacity=(ON_DEMAND,), types=("m5.large",), zones=(A,))
+    stack.until_ready("other-0")
+    run(stack, "other-0", stack.get(NodeClaim, "other-0").status.node_name, cpu=SMALL, labels=WEB)
+    node(stack, "b-0", A, APART)
+    drifted(stack, "b-0")
+
+
+@pytest.mark.covers("FLT-34")
+def test_replacement_drops_a_preference_for_a_free_slot(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.node_class(id_=odcr)
+    machines(stack, "team", RESERVED, ON_DEMAND, disruption=KEPT)
+    start(stack)
+    node(stack, "b-0", B, IN_B)
+    new = drifted(stack, "b-0")
+    assert stack.reservation_of(new.name) == odcr
+
+
+@pytest.mark.covers("FLT-34")
+def test_node_is_replaced_elsewhere_if_no_machine_meets_the_preference_any_more(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    machines(stack, disruption=KEPT)
+    start(stack)
+    node(stack, "b-0", B, IN_B)
+    hashed(stack, "b-0")
+    only = [*required(["m5.large"], [ON_DEMAND]), in_zones(A)]
+    stack.edit(NodePool, "team", {"spec": {"template": {"spec": {"requirements": only}}}})
+    assert drifted(stack, "b-0").labels[ZONE] == A

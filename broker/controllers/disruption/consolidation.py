@@ -37,10 +37,9 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
-from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
 from broker.placement.packing_model import MachineOption
-from broker.placement.preferences import as_placed, ignoring
+from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot
 from broker.reservations.claims import occupied_odcr
 from providers.errors import ProviderError
@@ -239,7 +238,7 @@ class StepFinder:
             Leaving(
                 value=self.values.by_uid[uid],
                 node=node.name,
-                pods=tuple(self._counted(moving_pods(node, node.moving))),
+                pods=tuple(self.finder.counted(moving_pods(node, node.moving))),
                 hosts=self._hosts(node),
             )
             for uid, node in by_uid.items()
@@ -297,17 +296,13 @@ class StepFinder:
         pods = [
             pod
             for node, item in zip(nodes, demands, strict=True)
-            for pod in as_placed(self._counted(item.pods), node.name, self._placement)
+            for pod in as_placed(self.finder.counted(item.pods), node.name, self._placement)
         ]
         unplaced, placed = place_on_others(pods, self._placement.without_nodes(names_), hosts)
         if not unplaced or len(zones) > 1:
             return None, placed
         zone = next(iter(zones), "")
         return replace(demands[0], pods=tuple(unplaced), zone=zone, also=tuple(nodes[1:])), placed
-
-    def _counted(self, pods: Iterable[PodInfo]) -> Iterable[PodInfo]:
-        """The pods, without preferences if they do not count."""
-        return pods if self.finder.sources.reads.settings.respects_preferences else map(ignoring, pods)
 
     def _hosts(self, node: ManagedNode) -> tuple[str, ...]:
         """The nodes that may get its pods: those that stay, and draw from the same reservation."""

@@ -58,6 +58,7 @@ from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.packing_state import Supply
+from broker.placement.preferences import ignoring
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import PlacementSnapshot
 from broker.reservations.claims import occupied_odcr
@@ -242,6 +243,10 @@ class MachineFinder:
             if (machine := trials.machine(way.option, way.odcr_id))
         ]
         return fitting, trials.failed
+
+    def counted(self, pods: Iterable[PodInfo]) -> Iterable[PodInfo]:
+        """The pods, without preferences if they do not count."""
+        return pods if self.sources.reads.settings.respects_preferences else map(ignoring, pods)
 
     def over_limits(self, nodes: Sequence[ManagedNode]) -> str:
         """Why the limits of their pools allow no replacement of any type; empty if they may."""

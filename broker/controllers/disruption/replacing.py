@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from broker.apis import names
 from broker.apis.meta import condition, is_true
@@ -27,12 +29,30 @@ from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.rollouts import ReplaceWay, replace_way, rollout_obstacle
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.provisioning.preferences import BOUGHT, PLACED, WAITS
 from broker.controllers.provisioning.usage import NODES, node_room
+from broker.placement.model import PodInfo
 from broker.placement.moving import place_on_others
+from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 from broker.reservations.claims import occupied_odcr
 from broker.text import InvalidText
+
+
+class _Plan(NamedTuple):
+    """Where the pods of nodes go: `placed` on others, or to machines. `problem`: why nothing may start."""
+
+    placed: PlacementSnapshot
+    pairs: Sequence[Pair] = ()
+    problem: str = ""
+
+    @property
+    def result(self) -> int:
+        if self.problem or not all(machines for _, machines in self.pairs):
+            return WAITS
+        slots = (needed.joins or machines[0].source for needed, machines in self.pairs)
+        return PLACED if all(slots) else BOUGHT
 
 
 class Replacer:
@@ -63,61 +83,89 @@ class Replacer:
         cause: Cause = "Drifted",
         why: str = "",
         way: ReplaceWay | None = None,
-        spread: bool = True,
     ) -> PlacementSnapshot | None:
         """Ends drifted or broken nodes if their pods fit on others; else starts replacements.
 
         Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
         its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
-        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's.
-        `spread`: whether topology spread counts the domains of the nodes; it does not if no machine can be
-        had there. Returns the placement after it; None if nothing was started.
+        move on with the others. `usable`: the nodes that may get pods. `way`: by default the pool's. Returns
+        the placement after it; None if nothing was started.
         """
         if any(names.CAPACITY_TYPE not in node.claim.labels for node in nodes):
             return None  # EC2 has not shown yet whether they are in a reservation
-        ending = {node.node.name for node in nodes if node.node is not None}
-        placement = before.without_nodes(ending)
         demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
-        if not spread:
-            demands = [replace(item, pods=tuple(counting(pod, {}) for pod in item.pods)) for item in demands]
-        pods = [pod for needed in demands for pod in needed.pods]
-        unplaced, placed = place_on_others(pods, placement, usable)
-        static = any(node.static for node in nodes)
-        if not unplaced and not static:
-            return placed if self._moves.end(nodes, cause) else None
-        if static or len(nodes) > 1:
-            placed = placement
-        else:
-            demands = [replace(demands[0], pods=tuple(unplaced))]
-        if problem := finder.over_limits(nodes):
+        plan = self._planned(demands, finder, before, usable, way)
+        if not plan.pairs and not plan.problem:
+            return plan.placed if self._moves.end(nodes, cause) else None
+        if plan.problem:
             for node in nodes:
-                self._reporter.blocked(node, f"Cannot replace it: {problem}")
+                self._reporter.blocked(node, f"Cannot replace it: {plan.problem}")
             return None
-        try:
-            way = way or replace_way(nodes[0].pool)
-            pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
-            problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
-            problem = problem or self._beyond_limit([needed for needed, _ in pairs])
-        except InvalidText as error:
-            problem = str(error)
-        if problem:
-            self._reporter.blocked(nodes[0], f"Cannot replace it now: {problem}")
+        if not self._have_machines(plan.pairs):
             return None
-        counted = any(rule.offered for pod in pods for rule in pod.spread)
-        if counted and not all(machines for _, machines in pairs):
-            return self.replace_nodes(
-                nodes, gang, finder, before, usable, cause=cause, why=why, way=way, spread=False
-            )
-        if not self._have_machines(pairs):
-            return None
-        pairs = finder.within_limits(pairs)
+        pairs = finder.within_limits(plan.pairs)
         if not self._have_machines(pairs):
             return None
         drifted = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"{cause}: {why or (drifted.reason if drifted else '')}; {_shown(pairs[0])}"
         gang_name = base_gang(gang) if len(nodes) > 1 else ""
         begun = self.begin(pairs, cause, message, finder, gang=gang_name)
-        return placed if begun else None
+        return plan.placed if begun else None
+
+    def _planned(
+        self,
+        demands: Sequence[Demand],
+        finder: MachineFinder,
+        before: PlacementSnapshot,
+        usable: Sequence[str],
+        way: ReplaceWay | None,
+    ) -> _Plan:
+        """The replacements with the preferences that hold now; without them if there are none, or if a free
+        slot is had so. The last resort counts no domain of topology spread that only ending nodes are in.
+        """
+        planned = partial(self._plan, finder=finder, before=before, usable=usable, way=way)
+        kept = [_with(item, as_placed(finder.counted(item.pods), item.node.name, before)) for item in demands]
+        plan = planned(kept)
+        changed = any(item.pods != other.pods for item, other in zip(kept, demands, strict=True))
+        if changed and plan.result != PLACED:
+            without = planned(demands)
+            if plan.result == WAITS or (without.pairs and without.result == PLACED):
+                plan = without
+        if plan.result == WAITS and any(
+            rule.offered for item in demands for pod in item.pods for rule in pod.spread
+        ):
+            plan = planned([_with(item, [counting(pod, {}) for pod in item.pods]) for item in demands])
+        return plan
+
+    def _plan(
+        self,
+        demands: Sequence[Demand],
+        *,
+        finder: MachineFinder,
+        before: PlacementSnapshot,
+        usable: Sequence[str],
+        way: ReplaceWay | None,
+    ) -> _Plan:
+        nodes = [needed.node for needed in demands]
+        placement = before.without_nodes({node.name for node in nodes})
+        unplaced, placed = place_on_others([pod for item in demands for pod in item.pods], placement, usable)
+        static = any(node.static for node in nodes)
+        if not unplaced and not static:
+            return _Plan(placed)
+        if static or len(nodes) > 1:
+            placed = placement
+        else:
+            demands = [_with(demands[0], unplaced)]
+        if problem := finder.over_limits(nodes):
+            return _Plan(placed, problem=problem)
+        try:
+            way = way or replace_way(nodes[0].pool)
+            pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
+            problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
+            problem = problem or self._beyond_limit([needed for needed, _ in pairs])
+        except InvalidText as error:
+            return _Plan(placed, problem=str(error))
+        return _Plan(placed, pairs, problem)
 
     def _beyond_limit(self, demands: Sequence[Demand]) -> str:
         """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.
@@ -193,6 +241,10 @@ class Replacer:
                 self._have_machines([(needed, []) for needed, _ in pairs])
                 return False
             return self._moves.start(bodies, label, message)
+
+
+def _with(needed: Demand, pods: Sequence[PodInfo]) -> Demand:
+    return replace(needed, pods=tuple(pods))
 
 
 def leaves_slot(node: ManagedNode) -> bool:
