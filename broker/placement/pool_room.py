@@ -75,6 +75,10 @@ class TypeRoom:
         )
         return Lack("; ".join(texts), "requests")
 
+    def allows_any(self, selection: Requirements) -> bool:
+        """Whether the selection allows any type; also while no type is known."""
+        return not self._machines.rooms or bool(self._allowed([selection]).any())
+
     def suits(self, name: str, pod: PodInfo, selections: Iterable[Requirements]) -> bool:
         """Whether the type has all resources of the pod, and labels of a selection; also while it is not
         known.

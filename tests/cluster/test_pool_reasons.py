@@ -166,6 +166,25 @@ def test_pool_that_offers_nothing_says_why_on_its_pod_and_in_its_condition(stack
     )
 
 
+@pytest.mark.covers("FLT-35")
+def test_full_pool_has_no_condition_because_of_a_pod_that_cannot_use_it(stack: Stack) -> None:
+    """The pod waits for a pool of its own, and what the other one offers is of no use to it."""
+    stack.node_class(id_=stack.aws.odcr("m5.xlarge"))
+    stack.node_class("plain", preference="none")
+    only = [
+        capacity(RESERVED),
+        requirement(names.INSTANCE_TYPE, "m5.large"),
+    ]  # the reservation's is m5.xlarge
+    pool(stack, "full", template={"requirements": only})
+    pool(stack, "own", node_class="plain", template={"requirements": [requirement(names.ZONE, "us-est-1a")]})
+    pods(stack, 1, "other", spec={"nodeSelector": {names.NODEPOOL: "own"}})
+    start(stack)
+    stack.until(lambda: stack.condition(NodePool, "own", OFFERING), "the condition of the pod's pool")
+    assert stack.condition(NodePool, "full", OFFERING) is None
+    pods(stack, 1, spec={"nodeSelector": {names.NODEPOOL: "full"}})
+    stack.until(lambda: stack.condition(NodePool, "full", OFFERING), "the condition once a pod could use it")
+
+
 def requirement(key: str, value: str) -> dict[str, Any]:
     return {"key": key, "operator": "In", "values": [value]}
 

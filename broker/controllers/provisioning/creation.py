@@ -3,8 +3,8 @@
 Why: static pools and replacements make claims in their own loops. One that was made since this decision read
 the claims may need the slots that it counts on.
 
-Invariant: each loop creates claims while it holds `creating`, and only if no other loop made one since its
-decision read them. So no two claims are made for one slot.
+Invariant: each loop creates claims while it holds `creating`, and only beside claims that it has read or that
+can have no slot of theirs. So no two claims are made for one slot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Final
 import structlog
 from prometheus_client import Counter as Counted
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Json
+from broker.capacity.requirements import Requirements
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.decide import NewClaim
@@ -29,6 +32,8 @@ from broker.kube.writers import WriterPool
 from broker.oncall.metrics import REGISTRY
 from broker.placement.packing_state import Supply
 from broker.placement.pool_choice import of_broker
+from broker.placement.pool_room import TypeRoom
+from broker.placement.reading import claim_requirements
 
 OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may need the same slot: it is planned again"
 _CREATED: Final = Counted(
@@ -40,16 +45,40 @@ _CREATED: Final = Counted(
 _log = structlog.get_logger("provisioning")
 
 
-def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> str:
-    """The name of a claim that a loop made from a NodePool and that a decision had not `seen` (by uid)."""
-    return next(
-        (claim.name for claim in claims if claim.uid not in seen and not claim.deleting and from_pool(claim)),
-        "",
-    )
+def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> list[NodeClaim]:
+    """The claims that a loop made from a NodePool and that a decision had not `seen` (by uid)."""
+    return [claim for claim in claims if claim.uid not in seen and not claim.deleting and from_pool(claim)]
+
+
+def may_share_slot(new: Json, claims: Iterable[NodeClaim], room: TypeRoom) -> str:
+    """The name of a claim that may need the slot that a new claim, by its body, may be launched into."""
+    own = claim_requirements(NodeClaim.decode(new))
+    return next((claim.name for claim in claims if _meet(own & claim_requirements(claim), room)), "")
+
+
+def _meet(both: Requirements, room: TypeRoom) -> bool:
+    """Whether these requirements allow a slot of any reservation."""
+    reserved = names.CAPACITY_TYPE not in both or both.allows(names.CAPACITY_TYPE, "reserved")
+    places = (both.values(key) for key in (names.ZONE, names.RESERVATION_ID))
+    return reserved and frozenset() not in places and room.allows_any(both)
+
+
+def overtaken(claims: Sequence[NewClaim], others: Sequence[NodeClaim], room: TypeRoom) -> dict[str, str]:
+    """The others that may need the slots of new claims, by the unit that is created together."""
+    units: dict[str, str] = {}
+    for item in claims if others else ():
+        if other := may_share_slot(item.body, others, room):
+            units.setdefault(_unit(item), other)
+    return units
+
+
+def _unit(item: NewClaim) -> str:
+    """The claims of a gang are created together."""
+    return item.packed.pods[0].gang or f"\0{item.name}"
 
 
 class ClaimCreator:
-    """`created` is called for each claim that exists now. `overtaken`: nothing was created."""
+    """`created` is called for each claim that exists now. `overtaken`: some were not created."""
 
     def __init__(
         self,
@@ -82,15 +111,22 @@ class ClaimCreator:
         if not claims:
             return refused
         with self._launches.creating():  # so do other loops: none creates claims meanwhile
-            if other := made_meanwhile(self._caches.claims.list(), seen):
-                self.overtaken = True
-                return {pod.key: OVERTAKEN.format(other) for item in claims for pod in item.packed.pods}
+            others = made_meanwhile(self._caches.claims.list(), seen)
+            held = overtaken(claims, others, TypeRoom(lambda: self._slots.snapshot().types))
+            self.overtaken = bool(held)
+            refused |= {
+                pod.key: OVERTAKEN.format(held[unit])
+                for item in claims
+                if (unit := _unit(item)) in held
+                for pod in item.packed.pods
+            }
+            claims = [item for item in claims if _unit(item) not in held]
             allowed = within_limits(claims, self._limits())
             self._writers.each(create, allowed)
-        others = "another claim took the rest of the limits of NodePool"
-        names = {item.name for item in allowed}
-        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item.name not in names]
-        return refused | {pod.key: f"{others} {pool}" for pool, pods in left for pod in pods}
+        limited = "another claim took the rest of the limits of NodePool"
+        created = {item.name for item in allowed}
+        left = [(item.packed.option.pool, item.packed.pods) for item in claims if item.name not in created]
+        return refused | {pod.key: f"{limited} {pool}" for pool, pods in left for pod in pods}
 
     def _created(self, item: NewClaim) -> str:
         """Why the claim could not be created; empty if it exists. Raises Unavailable."""
@@ -134,7 +170,7 @@ def within_limits(claims: Sequence[NewClaim], limits: Mapping[str, Mapping[str, 
     supply = Supply(room={}, limits={pool: dict(amounts) for pool, amounts in limits.items()})
     units: dict[str, list[NewClaim]] = {}
     for item in claims:
-        units.setdefault(item.packed.pods[0].gang or f"\0{item.name}", []).append(item)
+        units.setdefault(_unit(item), []).append(item)
     allowed: list[NewClaim] = []
     for unit in units.values():
         options = [item.packed.option for item in unit]

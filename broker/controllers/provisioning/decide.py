@@ -29,7 +29,7 @@ from broker.controllers.provisioning.existing import ExistingNodes, PodAssignmen
 from broker.controllers.provisioning.learned import LearnedRoom, difference
 from broker.controllers.provisioning.observe import LaunchForecast, forecast
 from broker.controllers.provisioning.offers import Offers, machine_draws, offers
-from broker.controllers.provisioning.pool_reasons import PoolFault, pool_reasons
+from broker.controllers.provisioning.pool_reasons import PoolFault, empty_pools, pool_reasons
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.preferences import Drops, by_preference
 from broker.controllers.provisioning.refused import in_flight, refused_long
@@ -111,7 +111,7 @@ class ProvisioningDecision:
     """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
 
     `released`: claims in flight; their pods get room elsewhere. `packing`: of the others; None if no pod was
-    left. `empty`: as in `Offers.empty_pools`; None if no pod needed a machine. `slots`: whether machines in
+    left. `empty`: as `empty_pools`; None if no pod needed a machine. `slots`: whether machines in
     free slots were on offer.
     """
 
@@ -228,7 +228,7 @@ class ProvisioningPlanner:
             created=self._created(packing, offered, claims, without),
             released=without,
             packing=packing,
-            empty=offered.empty_pools,
+            empty=empty_pools(assigned.unassigned, offered, [pool.pool for pool in self.pools], self._room),
             slots=any(offered.room.get(option.source) for option in offered.options if option.source),
         )
 

@@ -68,16 +68,6 @@ class Offers:
     smaller: Mapping[MachineSort, SmallerMachine] = field(default_factory=dict)
     empty: Mapping[tuple[str, Drawing], str] = field(default_factory=dict)
 
-    @property
-    def empty_pools(self) -> dict[str, str]:
-        """Why a pool offers no machine to any pod. What a pod itself names is not the pool's reason."""
-        offering = {option.pool for option in self.options}
-        reasons: dict[str, str] = {}
-        for (pool, drawing), text in sorted(self.empty.items()):
-            if pool not in offering and not drawing.named:
-                reasons.setdefault(pool, text)
-        return reasons
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallerMachine:

@@ -79,6 +79,30 @@ def pool_reasons(
     return reasons
 
 
+def empty_pools(
+    pods: Sequence[PendingPod], offered: Offers, pools: Sequence[NodePool], room: TypeRoom
+) -> dict[str, str]:
+    """Why a pool offers no machine to any of the pods, one of which could use a machine of it.
+
+    A reservation that a pod itself names is not the pool's reason.
+    """
+    offering = {option.pool for option in offered.options}
+    kinds = {(pod.drawing, asked(pod.info)): pod.info for pod in pods}
+    reasons: dict[str, str] = {}
+    for pool in pools:
+        for (drawing, _), info in kinds.items() if pool.name not in offering else ():
+            text = "" if drawing.named else offered.empty.get((pool.name, drawing), "")
+            if text and _could_serve(pool_verdict(info, pool, room.lack)):
+                reasons[pool.name] = text
+                break
+    return reasons
+
+
+def _could_serve(verdict: PoolVerdict) -> bool:
+    """Whether the pod could use a machine of the pool, if the pool had one."""
+    return verdict.accepts or verdict.lack == "pool"
+
+
 def _admits(verdict: PoolVerdict) -> bool:
     """Whether labels and taints of the pool admit the pod, with some instance."""
     return verdict.accepts or bool(verdict.lack)

@@ -6,7 +6,7 @@ Source: Karpenter, pkg/controllers/static (provisioning and deprovisioning): cla
 Invariant: a run compares pools, claims and EC2's counts, and a created claim is in the cache at once: a
 process that starts after a kill makes no claim twice. Only claims outside their pool's slots are remembered:
 one odd answer of EC2 ends none. Claims are made only beside all that wait (see
-`broker.capacity.static_nodes`), and none while another loop made one since.
+`broker.capacity.static_nodes`), and none while another loop made one that may need the same slot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from broker.controllers.newest import unchanged
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.pool_conditions import try_conditions
-from broker.controllers.provisioning.creation import made_meanwhile
+from broker.controllers.provisioning.creation import made_meanwhile, may_share_slot
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT, stuck_claims
 from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
 from broker.controllers.provisioning.protocols import LaunchProgress
@@ -59,6 +59,7 @@ from broker.kube.removal import remove
 from broker.kube.writers import WriterPool
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.pool_choice import of_broker
+from broker.placement.pool_room import TypeRoom
 from broker.reservations.claims import occupied_odcr
 from broker.text import abridged, counted, format_time
 from providers.errors import ProviderError
@@ -290,21 +291,30 @@ class StaticPoolController:
         count: int,
         successors_of: Sequence[NodeClaim],
     ) -> None:
-        """Creates the claims, unless another loop made one since. Raises Overtaken, ApiError."""
-        bodies = new_claims(
-            served_pool,
-            counts.present,
-            count,
-            successors_of=successors_of,
-            avoided=given.usable.avoided,
-            requests=self._requests(served_pool),
-        )
-        if not count and not successors_of:
+        """Creates the claims, unless another loop made one since that may need a slot of theirs.
+
+        Raises Overtaken, ApiError.
+        """
+        bodies = [
+            *new_claims(
+                served_pool,
+                counts.present,
+                count,
+                successors_of=successors_of,
+                avoided=given.usable.avoided,
+                requests=self._requests(served_pool),
+            )
+        ]
+        if not bodies:
             return
         with self._launches.creating():
-            if other := made_meanwhile(self._caches.claims.list(), given.seen):
+            others, room = (
+                made_meanwhile(self._caches.claims.list(), given.seen),
+                TypeRoom(lambda: given.supply.types),
+            )
+            if other := may_share_slot(bodies[0], others, room):  # all have the pool's requirements
                 raise Overtaken(other)
-            self._writers.each(self._create_one, [*bodies])
+            self._writers.each(self._create_one, bodies)
 
     def _create_one(self, body: Json) -> None:
         try:

@@ -11,11 +11,11 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.controllers.provisioning.offers import Offers
 from broker.controllers.provisioning.pending import pending_pod
-from broker.controllers.provisioning.pool_reasons import pool_reasons
+from broker.controllers.provisioning.pool_reasons import empty_pools, pool_reasons
 from broker.placement.gangs import unknown_sizes
 from broker.placement.machines import NO_OPTION
 from broker.placement.model import NodeInfo
-from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, Packing
+from broker.placement.packing_model import NO_DRAWING, Drawing, MachineOption, Packing, PendingPod
 from broker.placement.pool_room import TypeRoom
 from broker.placement.storage import Storage
 from broker.placement.type_reasons import PoolReason
@@ -70,14 +70,20 @@ def test_a_pool_of_another_controller_is_not_said_to_be_missing() -> None:
     )
 
 
-def reason_of(selector: dict[str, str], *pools: NodePool, cpu: str = "1") -> str:
-    """The reason of a pod for which each pool has types that cannot have it."""
+def pending(
+    selector: dict[str, str], name: str = "p", drawing: Drawing = NO_DRAWING, *, cpu: str = "1"
+) -> PendingPod:
     container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
     body = {
-        "metadata": {"name": "p", "namespace": "team", "uid": "u"},
+        "metadata": {"name": name, "namespace": "team", "uid": name},
         "spec": {"containers": [container], "nodeSelector": selector},
     }
-    pod = pending_pod(Pod.decode(body), lambda *_: NO_DRAWING, unknown_sizes)
+    return pending_pod(Pod.decode(body), lambda *_: drawing, unknown_sizes)
+
+
+def reason_of(selector: dict[str, str], *pools: NodePool, cpu: str = "1") -> str:
+    """The reason of a pod for which each pool has types that cannot have it."""
+    pod = pending(selector, cpu=cpu)
     known = {item.name: PoolReason("2 instance types do not match it") for item in pools}
     packing = Packing(reasons={pod.key: "none"}, by_pool={pod.key: known})
     existing = [item.name for item in pools]
@@ -156,5 +162,18 @@ def test_pool_offers_none_only_if_it_has_no_machine_for_any_pod() -> None:
         ("full", team): "reservation full",  # also if only the pods of its owner wait
         ("other", named): "no reservation team/gone",  # which is the pod's problem
     }
-    offers = Offers(options=(owned,), room={}, empty=empty)
-    assert offers.empty_pools == {"full": "reservation full"}
+    waiting = [pending({}, name, drawing) for name, drawing in (("t", team), ("n", NO_DRAWING), ("o", named))]
+    offered = Offers(options=(owned,), room={}, empty=empty)
+    pools = [pool(name) for name in ("owned", "full", "other")]
+    assert empty_pools(waiting, offered, pools, ROOM) == {"full": "reservation full"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "cpu"), [({names.NODEPOOL: "other"}, "1"), ({names.ZONE: "us-east-1z"}, "1"), ({}, "500")]
+)
+def test_pool_that_no_pod_could_use_has_no_condition_of_its_offers(
+    selector: dict[str, str], cpu: str
+) -> None:
+    offered = Offers(options=(), room={}, empty={("full", NO_DRAWING): "reservation full"})
+    assert not empty_pools([pending(selector, cpu=cpu)], offered, [pool("full")], ROOM)
+    assert empty_pools([pending({})], offered, [pool("full")], ROOM)
