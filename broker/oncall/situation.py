@@ -184,14 +184,16 @@ class Situation:
 
         Of a part, those of the NodePools of its classes.
         """
-        classes = {node_class.name for node_class in self.classes}
+        classes = {node_class.name: node_class for node_class in self.classes}
         return [
             (pool, state)
             for pool in self.pools
-            if self.whole is None or pool.spec.template.spec.node_class_ref.name in classes
+            for node_class in [classes.get(pool.spec.template.spec.node_class_ref.name)]
+            if self.whole is None or node_class is not None
             for state in pool.status.conditions
             if state.status == "False" and state.type not in _SHOWN_ELSEWHERE
             if of_broker(pool) or state.type == SERVED
+            if node_class is None or not _repeats(state, node_class)
         ]
 
     @property
@@ -213,3 +215,9 @@ class Situation:
         """The recorded attempts of all claims, the oldest first."""
         attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
         return sorted(attempts_, key=lambda attempt: attempt.at)
+
+
+def _repeats(state: Condition, node_class: EC2NodeClass) -> bool:
+    """Whether a NodePool is not Ready for a reason that its class shows itself."""
+    of_class = (item.reason for item in node_class.status.conditions if item.status == "False")
+    return state.type == names.READY and state.reason in of_class

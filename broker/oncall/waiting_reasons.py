@@ -30,6 +30,7 @@ from broker.placement.pool_choice import (
     none_accepts,
     of_broker,
     pool_node,
+    static_pool,
 )
 from broker.placement.pool_room import TypeRoom
 from broker.text import abridged
@@ -39,6 +40,7 @@ GATED: Final = "SchedulingGated"
 NODE_NOT_READY: Final = "NodeNotReady"
 NO_NODEPOOL: Final = "NoNodePool"
 NODEPOOL_NOT_READY: Final = "NodePoolNotReady"
+STATIC_NODEPOOL: Final = "StaticNodePool"
 RESERVATIONS_FULL: Final = "ReservationsFull"
 OTHER_CONTROLLER: Final = "OtherController"
 MOST_NAMED: Final = 3
@@ -113,7 +115,11 @@ def _without_pool(pod: Pod, choice: PoolChoice, _: object) -> tuple[str, str] | 
     if any(not verdict.rejection for verdict in verdicts):
         return None
     if closed := next((verdict for verdict in verdicts if verdict.accepts), None):
-        return NODEPOOL_NOT_READY, f"NodePool {closed.pool.name}: {closed.rejection}"
+        static = closed.rejection == static_pool(closed.pool)
+        return (
+            STATIC_NODEPOOL if static else NODEPOOL_NOT_READY,
+            f"NodePool {closed.pool.name}: {closed.rejection}",
+        )
     if not verdicts:
         # What a launcher reported before its last NodePool went holds no more.
         return NO_NODEPOOL, f"the cluster has no NodePool; {_unscheduled(pod)}"

@@ -22,7 +22,7 @@ class OdcrView:
     """`owner` is the CapacityReservation of its slots, or the one that its tag names; `owned`: it owns them.
 
     `cost` is that of the idle slots in US dollars an hour, None if unknown. `since`: the time since which as
-    many slots are idle.
+    many slots are idle. `shared_by`: the other account that shares it.
     """
 
     odcr: Odcr
@@ -30,6 +30,11 @@ class OdcrView:
     owned: bool = False
     cost: float | None = None
     since: datetime | None = None
+    shared_by: str = ""
+
+    @property
+    def owner_text(self) -> str:
+        return owner_text(self.owner, self.shared_by)
 
     @property
     def pool(self) -> str:
@@ -40,6 +45,11 @@ class OdcrView:
     def place(self) -> tuple[str, str, str]:
         """Its instance type, its zone, and the key of its pool."""
         return self.odcr.instance_type, self.odcr.zone, self.pool
+
+
+def owner_text(owner: str, shared_by: str) -> str:
+    """The owner for a person: without a CapacityReservation the other account, if one shares it."""
+    return owner or (f"account {shared_by}" if shared_by else "")
 
 
 def view_of(
@@ -58,4 +68,5 @@ def view_of(
         owned=owner is not None,
         cost=idle_cost(odcr, types.get(odcr.instance_type), account=account),
         since=since,
+        shared_by=odcr.owner_id if account and odcr.owner_id != account else "",
     )

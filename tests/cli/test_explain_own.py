@@ -111,7 +111,10 @@ def test_lines_of_a_claim_fit_a_hundred_columns_without_broken_ids(town: Town, l
 
 
 def conditions(town: Town, pool: str, *given: dict[str, Any]) -> None:
-    every = [condition("Ready", "True", "Ready"), *given]
+    ready = (
+        [] if any(item["type"] == names.READY for item in given) else [condition("Ready", "True", "Ready")]
+    )
+    every = [*ready, *given]
     town.client.patch(NodePool.KIND, pool, {"status": {"conditions": every}}, subresource="status")
 
 
@@ -133,6 +136,26 @@ def test_static_pool_that_lacks_nodes_is_on_the_pages_of_the_cluster_and_of_its_
     other["metadata"]["name"] = "serving"
     town.client.create(EC2NodeClass.KIND, other)
     assert "always" not in str(town.explain("class", "serving"))
+
+
+@pytest.mark.covers("ONC-02")
+@pytest.mark.parametrize("of_class", [True, False])
+def test_failure_of_a_class_is_one_row_however_many_pools_name_it(town: Town, of_class: bool) -> None:
+    why = "spec.amiSelectorTerms selects nothing"
+    broken = {"conditions": [condition(names.LAUNCHABLE, "False", "AMINotFound", why)]} if of_class else {}
+    town.client.patch(EC2NodeClass.KIND, "training", {"status": broken}, subresource="status")
+    for pool in ("gpu", "web"):
+        town.pool(pool)
+        not_ready = condition(names.READY, "False", "AMINotFound", f"no pod gets a node: {why}")
+        conditions(town, pool, condition("NodeClassReady", "False", "AMINotFound", why), not_ready)
+    for page in (("cluster",), ("class", "training")):
+        explained = town.explain(*page)
+        rows = [row["object"] for row in explained["state"] if "AMINotFound" in row["state"]]
+        edits = [row["command"] for row in explained["do"] if "AMINotFound" in row["why"]]
+        if of_class:
+            assert (rows, edits) == (["training"], ["kubectl edit ec2nodeclass training"])
+        else:  # the class does not show it yet
+            assert rows == ["gpu", "web"]
 
 
 @pytest.mark.covers("ONC-01")

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -89,6 +90,28 @@ def owner(world: World, kubeconfig: str) -> str:
     head, line, _total = run("inventory", *options).stdout.splitlines()
     start, end = head.index("OWNER"), head.index("END")
     return line[start:end].strip()
+
+
+def test_reservation_shared_by_another_account_has_that_account_as_its_owner(
+    world: World, cluster: Cluster
+) -> None:
+    _client, kubeconfig = cluster
+    world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
+    shared = {
+        "InstanceType": "p5.48xlarge",
+        "InstancePlatform": "Linux/UNIX",
+        "AvailabilityZone": "us-east-1a",
+        "InstanceCount": 1,
+        "owner_id": "999988887777",
+    }
+    body = json.dumps(shared).encode()
+    with urlopen(Request(f"{world.endpoint}/moto-api/odcr/reservations", data=body, method="POST")) as answer:
+        assert answer.status == 200
+    options = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    for command in ("inventory", "idle"):
+        assert "account 999988887777" in run(command, *options).stdout
+    (row,) = (row for row in json.loads(run("inventory", *options, "-o", "json").stdout) if row["free"])
+    assert (row["shared_by"], row["reservation"]) == ("999988887777", "")
 
 
 def test_an_owner_is_a_reservation_by_tag_or_annotation_or_terraform_or_none(

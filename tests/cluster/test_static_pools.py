@@ -29,6 +29,7 @@ from tests.cluster.test_daemon_sets import daemon_set
 from tests.cluster.test_disruption import STEP, run
 from tests.cluster.test_full_reservation import drift
 from tests.cluster.test_provisioning import bound, pods
+from tests.cluster.test_waiting_pods import explained
 
 SCALE = "/apis/karpenter.sh/v1/nodepools/web/scale"
 FOLLOWS = {names.REPLICAS: "all-reserved"}
@@ -557,3 +558,53 @@ def test_pod_of_a_static_pool_that_lacks_nodes_has_the_reason_why_they_are_missi
     (left,) = [name for name in waiting if not bound(stack, [name])]
     event = stack.until_event(left, FAILED, kind="Pod", text="spec.replicas is 2: 1 of 2 nodes: no free slot")
     assert odcr in event.message
+
+
+@pytest.mark.covers("ONC-01")
+@pytest.mark.parametrize(
+    ("count", "limit", "command", "why"),
+    [
+        (
+            None,
+            "1",
+            "kubectl edit nodepool web",
+            "spec.limits.nodes is 1, and it has as many: raise it, and add",
+        ),
+        (None, "2", "capacity-broker inventory", "it has a node in each of its slots: add slots to its res"),
+        (1, "1", "kubectl edit nodepool web", "it has as many: raise it, and spec.replicas, which is 1"),
+        (2, "1", "kubectl edit nodepool web", "spec.limits.nodes is 1, and it has as many: raise it"),
+        (1, "2", "kubectl edit nodepool web", "spec.replicas is 1, and it has as many: raise it"),
+        (2, "2", "kubectl describe nodepool web", f"its condition {REPLICAS_MET} has the cause"),
+    ],
+)
+def test_page_of_a_pod_without_room_on_a_static_pool_names_what_adds_nodes(
+    stack: Stack, count: int | None, limit: str, command: str, why: str
+) -> None:
+    """The pool is Ready, and its only reservation is full."""
+    follows = {names.REPLICAS: "all-reserved"} if count is None else None
+    static_pool(stack, count, annotations=follows, limits={"nodes": limit}, id_=stack.aws.odcr("m5.large"))
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+    settled(stack, 1)
+    met(stack, "False" if count == 2 else "True", "1 of ")
+    waiting = pods(stack, 2, cpu="1500m")
+    stack.until(lambda: any(bound(stack, [name]) for name in waiting), "one runs", step=0.5)
+    (left,) = [name for name in waiting if not bound(stack, [name])]
+    event = stack.until_event(left, FAILED, kind="Pod", text="its number of nodes is its own")
+    page = explained(stack, left)
+    (reason,) = page["why"]
+    assert reason["reason"] == "StaticNodePool" and reason["message"] in event.message
+    (help_,) = page["do"]
+    assert help_["command"] == command and why in help_["why"]
+    assert "Ready" not in page["next"][0]
+
+
+@pytest.mark.covers("FUL-30")
+def test_nodes_that_lack_a_slot_and_those_beyond_the_limit_are_both_reported(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large")
+    stack.node_class(id_=odcr)
+    stack.claim("other")
+    static_pool(stack, 3, limits={"nodes": "2"}, id_=odcr)
+    stack.start()
+    stack.until_ready("other")
+    met(stack, "False", "no free slot")
+    met(stack, "False", "spec.limits.nodes is 2, and 0 nodes exist")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -14,22 +14,13 @@ from broker.capacity.matching import NAME_ANOTHER
 from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
 from broker.oncall.idle_matches import explain_owner
-from broker.oncall.journal import repeated
 from broker.oncall.situation import Situation
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import CLASS_GONE, KARPENTERS, own_requirements
-from broker.oncall.waiting_pods import WaitingPod, grouped
-from broker.oncall.waiting_reasons import (
-    GATED,
-    NO_NODEPOOL,
-    NODE_NOT_READY,
-    NODEPOOL_NOT_READY,
-    RESERVATIONS_FULL,
-)
+from broker.oncall.waiters import CLASS_GONE, KARPENTERS
+from broker.oncall.waiting_pods import grouped
 from broker.oncall.wording import limit_name
 from broker.placement.claims import priority_of
-from broker.placement.pool_choice import NO_MACHINE, buys
-from broker.placement.type_reasons import over_limits
+from broker.placement.pool_choice import buys
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import STOP
 from broker.reservations.claims import occupied_odcr
@@ -37,7 +28,6 @@ from broker.reservations.conditions import SUFFICIENT
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
 from broker.text import abridged, counted, plain
-from providers.launch import RESERVATIONS_ONLY
 
 # Rows of (command, reason).
 Rule = Callable[[Situation], Iterator[tuple[str, str]]]
@@ -81,7 +71,7 @@ def _with_class(situation: Situation) -> list[NodeClaim]:
     return [claim for claim in situation.waiting if launch_state(claim)[0] not in CLASS_GONE]
 
 
-def _held(situation: Situation) -> Iterator[tuple[str, str]]:
+def held(situation: Situation) -> Iterator[tuple[str, str]]:
     for obj in situation.reservations:
         if (policy := STOP.of(obj)) != "None":
             yield (
@@ -100,7 +90,7 @@ def _insufficient(situation: Situation) -> Iterator[tuple[str, str]]:
         yield f"kubectl describe {reserved_of(item).resource}", why
 
 
-def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
+def matches(situation: Situation) -> Iterator[tuple[str, str]]:
     """Idle slots beside what waits for one. The explanation of an owner does not name itself."""
     part = situation.reservations if situation.whole is not None else ()
     shown = {explain_owner(reserved_of(owner)) for owner in part}
@@ -109,13 +99,13 @@ def _matches(situation: Situation) -> Iterator[tuple[str, str]]:
         yield match.waiters[0].command if match.command in shown else match.command, match.text
 
 
-def _excluded(situation: Situation) -> Iterator[tuple[str, str]]:
+def excluded(situation: Situation) -> Iterator[tuple[str, str]]:
     """Pods without an idle slot that they could use, beside those that their own selector excludes."""
     for match in islice((match for match in situation.matches if match.excluded), MOST_NAMED):
         yield match.command, match.text
 
 
-def _lent(situation: Situation) -> Iterator[tuple[str, str]]:
+def lent(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims and pods of an owner that wait while its slots are lent, and by which rule slots come back."""
     whole = situation.whole or situation
     rights = situation.rights
@@ -187,7 +177,7 @@ def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
 
 
-def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
+def limits(situation: Situation) -> Iterator[tuple[str, str]]:
     for shortage in situation.shortages:
         if shortage.scope.kind == "quota":
             yield (
@@ -196,7 +186,7 @@ def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
-def _quotas(situation: Situation) -> Iterator[tuple[str, str]]:
+def quotas(situation: Situation) -> Iterator[tuple[str, str]]:
     """Owners without quota for what waits."""
     reasons = [waiter.message for waiter in situation.waiters] + [
         row.message for row in situation.waiting_pods
@@ -208,7 +198,7 @@ def _quotas(situation: Situation) -> Iterator[tuple[str, str]]:
         )
 
 
-def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
+def no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims that may only take reservations."""
     if not any(shortage.class_.policy.full for shortage in situation.shortages):
         return
@@ -223,7 +213,7 @@ def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
         if types == {"reserved"}:
             only.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
     for pool, claims in only.items():
-        if pool and _buys(situation, pool):
+        if pool and allows_purchase(situation, pool):
             continue  # their pods insist on reserved slots
         where = f"nodepool {pool}" if pool else f"nodeclaim {claims[0].name}"
         verb = "edit" if pool else "get -o yaml"
@@ -244,7 +234,7 @@ def _full(situation: Situation) -> Iterator[tuple[str, str]]:
             return
 
 
-def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
+def broken(situation: Situation) -> Iterator[tuple[str, str]]:
     for node_class in situation.classes:
         launchable = condition(node_class.status.conditions, names.LAUNCHABLE)
         if launchable and launchable.reason == CLASS_TERMINATING:
@@ -291,128 +281,30 @@ def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
 
 
 _RULES: Final[tuple[Rule, ...]] = (
-    _broken,
+    broken,
     _broken_nodes,
     _oldest,
     _pods,
-    _lent,
-    _matches,
-    _excluded,
+    lent,
+    matches,
+    excluded,
     _others,
     _elsewhere,
-    _held,
+    held,
     _insufficient,
     _pools,
-    _limits,
-    _quotas,
-    _no_fallback,
+    limits,
+    quotas,
+    no_fallback,
     _full,
     _idle,
     _errors,
 )
 
 
-def _buys(situation: Situation, pool: str) -> bool:
+def allows_purchase(situation: Situation, pool: str) -> bool:
     """Whether the NodePool allows machines outside reservations."""
     try:
         return any(buys(item) for item in situation.pools if item.name == pool)
     except InvalidRequirement:
         return False
-
-
-def _reserved_only(situation: Situation) -> Iterator[tuple[str, str]]:
-    """Classes that forbid the fallback which their NodePools allow."""
-    for node_class in situation.classes:
-        spec = node_class.reservation_settings.spec
-        if spec is not None and spec.preference == RESERVATIONS_ONLY:
-            yield (
-                f"kubectl edit ec2nodeclass {node_class.name}",
-                f"its capacityReservationPreference is {spec.preference}: with open the pod falls back",
-            )
-
-
-def _insists(situation: Situation, pod: WaitingPod) -> bool:
-    """Whether the pod's own selector or affinity takes reservations only."""
-    return not any(
-        own.allows(names.CAPACITY_TYPE, kind) and not own.values(names.RESERVATION_ID)
-        for item in situation.pods
-        if item.key == pod.key
-        for own in own_requirements(item)
-        for kind in ("on-demand", "spot")
-    )
-
-
-def _by_options(
-    situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, str]]:
-    if any(row["verdict"] == "next" for row in rows):
-        own = (claim for claim in situation.claims if claim.name == pod.claim)
-        if (refusal := next(filter(None, map(repeated, own)), None)) is not None:
-            yield f"capacity-broker explain claim {pod.claim}", f"EC2 refused the launch: {refusal.next_step}"
-        yield "capacity-broker watch", "an option is free: it shows the launch"
-    elif begins := next((row["message"] for row in rows if row["verdict"] == "soon"), ""):
-        yield "capacity-broker watch", f"{begins}: it shows the launch"
-    elif rows and pod.node_pool and {row["capacity_type"] for row in rows} == {"reserved"}:
-        pool, pool_buys = pod.node_pool, _buys(situation, pod.node_pool)
-        if _insists(situation, pod):
-            of_pool = f"NodePool {pool} also buys" if pool_buys else f"so does NodePool {pool}"
-            yield pod.edit, f"its node selector or affinity takes reservations only; {of_pool}"
-        elif not pool_buys:
-            yield (
-                f"kubectl edit nodepool {pool}",
-                f"it may only take reservations: with on-demand in {names.CAPACITY_TYPE} the pod falls back",
-            )
-        else:
-            yield from _reserved_only(situation)
-    elif not rows and pod.reason == NO_MACHINE and not _buys(situation, pod.node_pool):
-        fallback = f"with on-demand in {names.CAPACITY_TYPE} the pod falls back"
-        yield f"kubectl edit nodepool {pod.node_pool}", f"its class has no reservation for it: {fallback}"
-    elif pod.node_pool and _all_refused(situation, rows):
-        more = "more instance types or zones in its requirements give the pod more of them"
-        yield f"kubectl edit nodepool {pod.node_pool}", f"EC2 refuses each option now: {more}"
-
-
-def _all_refused(situation: Situation, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether EC2 has no capacity for any of the options."""
-    closed = rows and all(row["verdict"] in ("skipped", "unfit") for row in rows)
-    return bool(closed) and any(shortage.class_.policy.full for shortage in situation.shortages)
-
-
-def _over_limit(pod: WaitingPod) -> Iterator[tuple[str, str]]:
-    own_first = sorted(over_limits(pod.message), key=lambda limited: limited[0] != pod.node_pool)
-    for pool, resource in own_first:
-        yield f"kubectl edit nodepool {pool}", f"its limit of {resource} is reached: raise it in spec.limits"
-
-
-# The rules that help a pod, the most useful first.
-_OF_A_POD: Final[tuple[Rule, ...]] = (_broken, _held, _limits, _quotas, _matches, _lent, _no_fallback)
-# By reason: the command of the others, with `{pod}`, `{pool}` and `{claim}`; and why it helps.
-_BY_REASON: Final[Mapping[str, tuple[str, str]]] = {
-    GATED: ("kubectl describe pod {pod}", "its scheduling gates, and the events of their controller"),
-    NO_NODEPOOL: (
-        "kubectl get nodepools -o yaml",
-        "none, or their requirements allow no type of EC2: apply one as in the folder examples",
-    ),
-    NODEPOOL_NOT_READY: ("kubectl describe nodepool {pool}", "its conditions have the field and the remedy"),
-    RESERVATIONS_FULL: ("capacity-broker inventory", "all reservations with their owners and free slots"),
-    NODE_NOT_READY: ("capacity-broker explain claim {claim}", "the conditions of the claim and its node"),
-}
-
-
-def best_advice(
-    situation: Situation, pod: WaitingPod, rows: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The one command that helps a pod that waits. `situation`: the part about it; `rows`: its options."""
-    if pod.remedy:
-        return [{"command": pod.edit, "why": pod.remedy}]
-    of_pod = [row for rule in _OF_A_POD for row in rule(situation)]
-    rules = (*_over_limit(pod), *of_pod, *_by_options(situation, pod, rows), *_excluded(situation))
-    command, why = next(iter(rules), ("", ""))
-    if command in ("", pod.command):  # the page that this is for names another one
-        usual = ("kubectl describe pod {pod}", "its conditions and events in full")
-        if pod.claim:
-            usual = ("capacity-broker explain claim {claim}", "every attempt, with EC2's answers")
-        command, usually = _BY_REASON.get(pod.reason, usual)
-        named, why = f"-n {pod.namespace} {pod.name}", why or usually
-        command = command.format(pod=named, pool=pod.node_pool, claim=pod.claim)
-    return [{"command": command, "why": why}]

@@ -19,11 +19,11 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.label_names import stable
 from broker.capacity.types import WELL_KNOWN
-from broker.commands.explain.advice import best_advice
 from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
 from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
+from broker.commands.explain.pod_advice import best_advice
 from broker.commands.explain.slot_rows import slot_rows
 from broker.commands.explain.unknown_names import elsewhere, no_namespace, unknown
 from broker.commands.output import age
@@ -34,7 +34,7 @@ from broker.oncall.situation import Situation
 from broker.oncall.slot_holders import SlotUse
 from broker.oncall.state import is_brokers
 from broker.oncall.waiting_pods import WaitingPod, waiting_rows
-from broker.oncall.waiting_reasons import GATED, advised_uses, report_on
+from broker.oncall.waiting_reasons import GATED, STATIC_NODEPOOL, advised_uses, report_on
 from broker.oncall.wording import scope_name
 from broker.placement.model import NodeTerm, PodInfo
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_node, pool_verdicts
@@ -206,6 +206,8 @@ def _next(
         yield f"NodeClaim {claim.name} {options.decision}"
     elif claim is not None:
         yield _of_claim(claim)
+    elif row.reason == STATIC_NODEPOOL:
+        yield f"nothing until a node of NodePool {row.node_pool} has room, or it gets more nodes"
     elif chosen is None:
         yield "nothing until a NodePool accepts the pod and is Ready; the broker looks again every 10 s"
     elif not of_broker(chosen.pool):

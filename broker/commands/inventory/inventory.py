@@ -25,7 +25,7 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
 from broker.reservations.flavors import NO_FLAVORS
-from broker.reservations.odcr_view import OdcrView, view_of
+from broker.reservations.odcr_view import OdcrView, owner_text, view_of
 from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
@@ -153,6 +153,7 @@ def _row(view: OdcrView, records: InventoryRecords, cluster: str, now: datetime)
         "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
         "made_by": MAKERS[odcr.maker],
         "account": odcr.owner_id,
+        "shared_by": view.shared_by,
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
         "end": odcr.end and format_time(odcr.end),
@@ -188,7 +189,7 @@ def _owner(row: Mapping[str, Any]) -> str:
         return f"{row['reservation']} (cluster {row['other_cluster']})"
     if row["reservation_exists"] is False:
         return f"{row['reservation']} ({GONE})"
-    return row["reservation"] or row["made_by"] or "none"
+    return owner_text(row["reservation"], row["shared_by"]) or row["made_by"] or "none"
 
 
 def total(rows_: Sequence[Mapping[str, Any]], *, account: str) -> str:

@@ -194,7 +194,7 @@ class StaticPoolController:
             waits = {uid for uid in counts.waiting if not self._launches.launching(uid)}
             unplaced = [item for item in grant.plan.unplaced if item.claim.uid in waits]
             refused = [item.message for item in unplaced if item.reason not in WAITS_FOR_SLOT]
-            count, problem = grant.count, next(iter(refused), grant.problem or problem)
+            count, problem = grant.count, _both(next(iter(refused), grant.problem), problem)
         self._create(served_pool, counts, given, count, successors_of)
         return count + len(successors_of), len(refused), problem
 
@@ -228,7 +228,7 @@ class StaticPoolController:
             refused = {item.claim.uid: item.message for item in unplaced if item.reason == BACKING_OFF}
             waiting = [refused[uid] for uid in sorted(own & refused.keys())]
             count, short = grant.count, room - grant.count + len(waiting)
-            problem = next(iter(waiting), grant.problem or problem)
+            problem = _both(next(iter(waiting), grant.problem), problem)
             stuck = self._without_slot(counts, stuck_claims(grant.plan) - refused.keys())
             why = f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node"
             self._end(stuck, lambda _: why, *rules)
@@ -281,7 +281,8 @@ class StaticPoolController:
         if room is None or missing <= room:
             return missing, ""
         limit = pool.spec.limits[NODES]
-        return room, f"spec.limits.nodes is {limit}, and {counted(len(counts.present), 'node')} exist"
+        exist = counted(len(counts.present), "node exists", "nodes exist")
+        return room, f"spec.limits.nodes is {limit}, and {exist}"
 
     def _create(
         self,
@@ -335,6 +336,11 @@ class StaticPoolController:
 
     def _wake(self, at: datetime) -> None:
         self._wakes.append(max(SOON, (at - self._clock.now()).total_seconds()))
+
+
+def _both(of_launches: str, of_limit: str) -> str:
+    """The nodes that are missing may lack a slot, and others the limit's room."""
+    return "; ".join(filter(None, (of_launches, of_limit)))
 
 
 def _left(pool: NodePool, odcr: Odcr | None, now: datetime) -> str:
