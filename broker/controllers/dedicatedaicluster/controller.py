@@ -23,9 +23,13 @@ from broker.apis.meta import Json, is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState, build_snapshot
-from broker.controllers.dedicatedaicluster.status import (
+from broker.controllers.dedicatedaicluster.snapshot import (
     PREEMPTED,
+    ClusterSnapshot,
+    ClusterState,
+    build_snapshot,
+)
+from broker.controllers.dedicatedaicluster.status import (
     ClusterEviction,
     ClusterFacts,
     ClusterStatus,
@@ -226,12 +230,7 @@ class ClusterController:
         now = self._clock.now()
         decision, eviction = self._decision(observed, decided, state)
         facts = ClusterFacts(
-            cluster=state.cluster,
-            demand=state.demand,
-            reserved=state.reserved,
-            priority=state.priority,
-            barred=state.barred,
-            full=state.full,
+            state=state,
             decision=decision,
             eviction=eviction,
             claims=observed.claims.get(state.cluster.uid, ()),
@@ -243,10 +242,10 @@ class ClusterController:
         status = next_status(
             facts, observed.size(state.reserved), now=now, wait=self._shared.settings.dedicated_wait_seconds
         )
-        ended = status.changes.delete or self._outdated_claims(observed, state, facts)
+        ended = status.changes.delete or self._outdated_claims(observed, facts)
         gives_back = status.releasable or (state.held is not None and status.held != state.held)
         gives_back = gives_back and not status.changes.create
-        if gives_back and self._unseen(state.cluster, facts):
+        if gives_back and self._unseen(facts):
             return [RETRY_SECONDS]
         if (ended or gives_back) and not unchanged(self._client, observed.snapshot.rules(state)):
             return [RETRY_SECONDS]
@@ -276,8 +275,9 @@ class ClusterController:
             return None, preempted(eviction, keeps=observed.backed_quota(state))
         return decided.decisions.get(name), None
 
-    def _unseen(self, cluster: DedicatedAICluster, facts: ClusterFacts) -> bool:
+    def _unseen(self, facts: ClusterFacts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""
+        cluster = facts.state.cluster
         label = f"{names.DEDICATED}={machines.dedicated(cluster)}"
         listed, _ = self._client.list(NodeClaim.KIND, label_selector=label)
         known = {claim.uid for claim in facts.all_claims}
@@ -355,10 +355,9 @@ class ClusterController:
         except AlreadyExists:
             _log.info("claim exists already", cluster=cluster.name, claim=body["metadata"]["name"])
 
-    def _outdated_claims(
-        self, observed: ClusterPass, state: ClusterState, facts: ClusterFacts
-    ) -> list[NodeClaim]:
+    def _outdated_claims(self, observed: ClusterPass, facts: ClusterFacts) -> list[NodeClaim]:
         """Claims without an instance that would be made differently today, and are replaced."""
+        state = facts.state
         if not (isinstance(state.reserved, ReservationKey) and isinstance(state.demand, ClusterDemand)):
             return []  # today's request is unknown
         node_class, flavors = self._node_class(observed.snapshot, state), observed.snapshot.flavors

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.meta import Object
+from broker.apis.meta import Object, condition
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError, cluster_demand
-from broker.controllers.dedicatedaicluster.status import terminating
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache, Guard
 from broker.quota.cycle import Head
@@ -37,6 +37,8 @@ from broker.reservations.claims import borrows, occupied_queues, unowned
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held
 from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
+
+PREEMPTED: Final = "Preempted"  # a condition of a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +240,18 @@ def quota_flavor(flavor: ResourceFlavor) -> Flavor:
     return Flavor(
         name=flavor.name, labels=spec.node_labels, taints=spec.node_taints, tolerations=spec.tolerations
     )
+
+
+def terminating(cluster: DedicatedAICluster, reserved: ReservationKey | UnresolvedName) -> bool:
+    """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted.
+
+    A cluster that gave everything back, and waits again, still has its condition Preempted.
+    """
+    now, admission = condition(cluster.status.conditions, PREEMPTED), held(cluster)
+    if admission is None or cluster.deleting:
+        return cluster.deleting
+    moved = isinstance(reserved, ReservationKey) and reserved != admission.reserved
+    return moved or (now is not None and now.status == "True")
 
 
 def _is_managed(cluster: DedicatedAICluster) -> bool:

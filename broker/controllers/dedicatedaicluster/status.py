@@ -29,18 +29,18 @@ from broker.controllers.dedicatedaicluster.machines import (
     flavor_name,
     more_than,
 )
+from broker.controllers.dedicatedaicluster.snapshot import PREEMPTED, ClusterState
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
-from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, usage_text
+from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, usage_text
 from broker.reservations.cluster_sizes import Size
 from broker.reservations.sizing import FlavorProblem, SizedQuota
 from broker.text import counted, quantity
 
 QUOTA_RESERVED: Final = "QuotaReserved"
-PREEMPTED: Final = "Preempted"
 READY: Final = "Ready"
 CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
 
@@ -72,17 +72,12 @@ class ClusterEviction:
 class ClusterFacts:
     """The facts about a cluster.
 
-    `barred`: the reason why its reservation grants no quota at all; `full`: why none now. `unready_nodes`:
-    names of nodes that are not ready. `kept`: maps the needed quota to the quota that counts as held.
-    `launch_limit`: the limit of its claims without an instance at a time. `left_out`: its unreadable claims.
+    `unready_nodes`: names of nodes that are not ready. `kept`: maps the needed quota to the quota that counts
+    as held. `launch_limit`: the limit of its claims without an instance at a time. `left_out`: its unreadable
+    claims.
     """
 
-    cluster: DedicatedAICluster
-    demand: ClusterDemand | DemandError
-    reserved: ReservationKey | UnresolvedName
-    priority: int = 0
-    barred: str = ""
-    full: str = ""
+    state: ClusterState
     decision: AdmissionDecision | None = None
     eviction: ClusterEviction | None = None
     claims: Sequence[NodeClaim] = ()
@@ -123,40 +118,28 @@ class ClusterStatus:
     requeue_after: float | None = None  # seconds until the status changes by time alone
 
 
-def terminating(cluster: DedicatedAICluster, reserved: ReservationKey | UnresolvedName) -> bool:
-    """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted.
-
-    A cluster that gave everything back, and waits again, still has its condition Preempted.
-    """
-    now, admission = condition(cluster.status.conditions, PREEMPTED), held(cluster)
-    if admission is None or cluster.deleting:
-        return cluster.deleting
-    moved = isinstance(reserved, ReservationKey) and reserved != admission.reserved
-    return moved or (now is not None and now.status == "True")
-
-
 def next_status(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
     """The cluster's next status. `wait`: seconds to wait for quota before it is FAILED; it keeps waiting."""
-    cluster, admission = facts.cluster, held(facts.cluster)
+    admission = facts.state.held
     whole = facts.eviction is not None and facts.eviction.keeps is None
-    if terminating(cluster, facts.reserved) or (whole and admission is not None):
+    if facts.state.terminating or (whole and admission is not None):
         return _terminating_status(facts, admission)
     decision = facts.decision
     if (
         decision is not None
         and decision.phase is AdmissionPhase.ADMITTED
-        and isinstance(facts.reserved, ReservationKey)
+        and isinstance(facts.state.reserved, ReservationKey)
     ):
-        before = admission or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
+        before = admission or ClusterAdmission(reserved=facts.state.reserved, since=now, usage={})
         admission = replace(before, usage=decision.usage)
     if admission is None:
         return _waiting_status(facts, now=now, limit=wait)
-    return _serving_status(facts, replace(admission, priority=facts.priority), size)
+    return _serving_status(facts, replace(admission, priority=facts.state.priority), size)
 
 
 def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None) -> ClusterStatus:
     """Gives back instances first, then quota, then the object."""
-    cluster, claims = facts.cluster, facts.all_claims
+    cluster, claims = facts.state.cluster, facts.all_claims
     done = not claims
     preempted_before = condition(cluster.status.conditions, PREEMPTED)
     updates: list[ConditionUpdate] = []
@@ -169,7 +152,8 @@ def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None)
     elif preempted_before is not None and preempted_before.status == "True":
         state, reason, why = "UPDATING", preempted_before.reason, preempted_before.message
     else:
-        state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
+        state, reason = "UPDATING", "ReservationChanged"
+        why = f"it moves to reservation {facts.state.reserved}"
     detail = f"{why}: {counted(len(claims), 'instance')} left{_unread_claim(facts)}" if claims else why
     if done:
         updates.append(ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why))
@@ -189,26 +173,27 @@ def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None)
 
 def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
     """The status of a cluster without quota: CREATING until the wait times out, else FAILED."""
-    decision = facts.decision
+    decision, barred = facts.decision, facts.state.barred
+    demand, reserved = facts.state.demand, facts.state.reserved
     left: float | None = None
     state: DedicatedState = "FAILED"
-    if isinstance(facts.demand, DemandError):
-        reason, why = facts.demand.reason, facts.demand.message
-    elif isinstance(facts.reserved, UnresolvedName):
-        reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
-    elif facts.barred or (decision is None and not facts.full):
+    if isinstance(demand, DemandError):
+        reason, why = demand.reason, demand.message
+    elif isinstance(reserved, UnresolvedName):
+        reason, why = reserved.reason, f"spec.capacityReservationId: {reserved.message}"
+    elif barred or (decision is None and not facts.state.full):
         reason = "ReservationInvalid"
-        why = f"reservation {facts.reserved} grants nothing: {facts.barred or 'it is not judged yet'}"
+        why = f"reservation {reserved} grants nothing: {barred or 'it is not judged yet'}"
     elif decision is not None and decision.phase is AdmissionPhase.NEVER:
         reason, why = (
             "NotEnoughResources",
-            f"reservation {facts.reserved} can never grant it: {_shortfalls_text(decision)}; {_SMALLER}",
+            f"reservation {reserved} can never grant it: {_shortfalls_text(decision)}; {_SMALLER}",
         )
     else:
         reason = "WaitingForQuota"
-        shortfalls = _shortfalls_text(decision) if decision is not None else facts.full
-        why = f"waits for quota of {facts.reserved}: {shortfalls}; {_SOONER}"
-        since = _since(facts.cluster) or now
+        shortfalls = _shortfalls_text(decision) if decision is not None else facts.state.full
+        why = f"waits for quota of {reserved}: {shortfalls}; {_SOONER}"
+        since = _since(facts.state.cluster) or now
         left = limit - (now - since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"
         if left <= 0:
@@ -230,8 +215,8 @@ def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> Clus
 
 def _serving_status(facts: ClusterFacts, admission: ClusterAdmission, size: Size) -> ClusterStatus:
     """The status of a cluster with quota, which shrinks only after its instances have."""
-    cluster, claims = facts.cluster, facts.claims
-    target = _shrunk(admission.usage, facts.demand)
+    cluster, claims = facts.state.cluster, facts.claims
+    target = _shrunk(admission.usage, facts.state.demand)
     if facts.eviction is not None and (keeps := facts.eviction.keeps) is not None:
         target = {key: min(value, keeps[key]) for key, value in target.items() if keeps.get(key)}
     sized: dict[str, SizedQuota] = {}
@@ -285,19 +270,20 @@ def _serving_status(facts: ClusterFacts, admission: ClusterAdmission, size: Size
 
 def _quota_state(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
     """State, reason and detail of a cluster with quota, without regard to its instances."""
-    decision = facts.decision
+    decision, barred = facts.decision, facts.state.barred
+    demand, reserved = facts.state.demand, facts.state.reserved
     if problems:
         return "FAILED", problems[0].reason, problems[0].message
     kept = "it keeps what it has"
     if facts.eviction is not None:
         rest = usage_text(facts.eviction.keeps or {})
         return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
-    if isinstance(facts.demand, DemandError):
-        return "UPDATING", facts.demand.reason, f"{facts.demand.message}; {kept}"
-    if isinstance(facts.reserved, UnresolvedName):
-        return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
-    if facts.barred:
-        return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
+    if isinstance(demand, DemandError):
+        return "UPDATING", demand.reason, f"{demand.message}; {kept}"
+    if isinstance(reserved, UnresolvedName):
+        return "UPDATING", reserved.reason, f"{reserved.message}; {kept}"
+    if barred:
+        return "UPDATING", "ReservationInvalid", f"reservation {reserved}: {barred}; {kept}"
     if decision is not None and decision.phase is AdmissionPhase.NEVER:
         return (
             "FAILED",

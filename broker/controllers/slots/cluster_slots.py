@@ -16,7 +16,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import flavor_name, takes_reserved
-from broker.controllers.dedicatedaicluster.status import terminating
+from broker.controllers.dedicatedaicluster.snapshot import terminating
 from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots

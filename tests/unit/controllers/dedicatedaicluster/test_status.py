@@ -14,12 +14,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
+from broker.controllers.dedicatedaicluster.snapshot import ClusterState, terminating
 from broker.controllers.dedicatedaicluster.status import (
     ClusterFacts,
     ClusterStatus,
     next_status,
     preempted,
-    terminating,
 )
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
@@ -97,8 +97,16 @@ def size(flavor: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:
 def status_of(
     dac: DedicatedAICluster, *claims: NodeClaim, gpus: int = 16, sized: Any = size, **more: Any
 ) -> ClusterStatus:
-    facts: Json = {"demand": ClusterDemand(requests={GPU: gpus}), "reserved": MINE, **more}
-    return next_status(ClusterFacts(cluster=dac, claims=claims, **facts), sized, now=NOW, wait=600)
+    own: Json = {
+        key: more.pop(key) for key in ("demand", "reserved", "barred", "full", "priority") if key in more
+    }
+    state = replace(state_of(dac, gpus), **own)
+    return next_status(ClusterFacts(state=state, claims=claims, **more), sized, now=NOW, wait=600)
+
+
+def state_of(dac: DedicatedAICluster, gpus: int = 16) -> ClusterState:
+    demand = ClusterDemand(requests={GPU: gpus})
+    return ClusterState(cluster=dac, profile=None, demand=demand, reserved=MINE, held=held(dac))
 
 
 def admitted(gpus: int) -> AdmissionDecision:
@@ -322,12 +330,7 @@ def test_an_equal_status_is_not_written_again() -> None:
     after = dac.model_validate({**dac.wire(), "status": body})
     assert held(after) == status.held
     later = NOW + timedelta(hours=1)
-    again = next_status(
-        ClusterFacts(cluster=after, demand=ClusterDemand(requests={GPU: 16}), reserved=MINE),
-        size,
-        now=later,
-        wait=600,
-    )
+    again = next_status(ClusterFacts(state=state_of(after)), size, now=later, wait=600)
     assert status_body.body(after, again, now=later) is None
 
 
