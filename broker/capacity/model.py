@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Final, Literal
 
 from broker.capacity.entitlement import NominatedSlot
-from broker.capacity.kubelet import Kubelet
 from broker.capacity.requirements import Requirements
 from broker.text import counted, pool_name
 from providers.errors import ErrorClass
@@ -21,6 +20,25 @@ from providers.model import CapacityType, Image, Market, Odcr, Subnet
 
 # The reason of a claim that waits for a reservation which is about to begin.
 RESERVATION_PENDING: Final = "ReservationPending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """An eviction threshold: an amount in base units, or, if `percent` is set, a share of the capacity."""
+
+    amount: float = 0.0
+    percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubelet:
+    """The kubelet settings of a class that change a node's allocatable resources, in base units."""
+
+    max_pods: int | None = None
+    pods_per_core: int | None = None
+    kube_reserved: Mapping[str, float] = field(default_factory=dict)
+    system_reserved: Mapping[str, float] = field(default_factory=dict)
+    eviction_hard: Mapping[str, Threshold] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

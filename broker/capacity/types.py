@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.apis import names
-from broker.capacity.kubelet import Threshold
-from broker.capacity.model import NodeClass
+from broker.capacity.model import NodeClass, Threshold
 from providers.launch import BlockDevice
 from providers.model import InstanceType, Odcr
 

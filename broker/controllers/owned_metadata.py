@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 import structlog
 
+from broker.apis import names
 from broker.apis.meta import Json, Object
 from broker.kube.client import Client
 from broker.kube.conditions import remove_finalizer
@@ -22,10 +23,9 @@ _log = structlog.get_logger("metadata")
 class OwnedMetadata:
     """Uses server-side apply without force: the API server knows the owner of a label."""
 
-    def __init__(self, client: Client, label: str, finalizer: str) -> None:
+    def __init__(self, client: Client, label: str) -> None:
         self._client = client
         self._label = label
-        self._finalizer = finalizer
         # By uid: the desired value and the present one, if another manager owns the label.
         self._foreign_labels: dict[str, tuple[str, str | None]] = {}
 
@@ -34,7 +34,7 @@ class OwnedMetadata:
         if obj.deleting:
             return None  # a deleted object accepts no new finalizer
         now = obj.labels.get(self._label)
-        held = self._finalizer in obj.metadata.finalizers
+        held = names.RESERVED_FINALIZER in obj.metadata.finalizers
         if held and ((now or "") == value or self._foreign_labels.get(obj.uid) == (value, now)):
             return None
         try:
@@ -49,7 +49,7 @@ class OwnedMetadata:
 
     def release(self, obj: Object) -> Json | None:
         """The object without the finalizer; None if it is gone, or changed meanwhile and is requeued."""
-        body = remove_finalizer(obj, self._finalizer)
+        body = remove_finalizer(obj, names.RESERVED_FINALIZER)
         if body is None:
             return None
         try:
@@ -68,7 +68,7 @@ class OwnedMetadata:
         metadata: Json = {
             "name": obj.name,
             "uid": obj.uid,
-            "finalizers": [self._finalizer],
+            "finalizers": [names.RESERVED_FINALIZER],
         }
         if obj.namespace:
             metadata["namespace"] = obj.namespace

@@ -6,6 +6,7 @@ statement is SQLAlchemy Core, so both databases run the same ones.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,6 @@ from sqlalchemy.pool import StaticPool
 from broker.capacity.forecast import PoolOutcomes
 from broker.history.demand import UseLevel
 from broker.history.entries import Entry
-from broker.history.sqlite_files import connect_read_only, tune
 from broker.history.tables import (
     CLAIMS,
     ENTRIES,
@@ -60,6 +60,8 @@ STATEMENT_SECONDS: Final = 10
 PRUNE_SECONDS: Final = 120
 # Rows are deleted when this share of the size is in use, a twentieth of them at a time. The rest is for a
 # batch.
+# Bytes of SQLite's write-ahead log that stay after a checkpoint.
+JOURNAL: Final = 16 << 20
 FULL: Final = 0.8
 PART: Final = 20
 _BY_TIME: Final = (SHORTAGES.c.slot, LAUNCHES.c.slot, USES.c.slot, LEVELS.c.at)
@@ -382,3 +384,28 @@ def database_url(location: str) -> URL:
     if "@" in (url.host or ""):
         raise ValueError("not a URL of a database: write @ in its user or password as %40")
     return url.set(drivername="postgresql+psycopg")
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A reader that changes no row.
+
+    A writer has its log beside the file. Without a log the file is read as immutable: a read-only reader
+    would create a log, and could not delete it. Beside a log that a crash left, SQLite creates its index.
+    """
+    path = path.resolve()
+    journal = path.with_name(f"{path.name}-wal")
+    immutable = "" if journal.exists() else "&immutable=1"
+    uri = f"{path.as_uri()}?mode=ro{immutable}"
+    return sqlite3.connect(uri, uri=True, timeout=2, check_same_thread=False)
+
+
+def tune(connection: Any, _record: object, *, limit: int) -> None:
+    """Readers of a file never wait for the writer. A crash of the machine loses the last few transactions.
+
+    The database cannot grow beyond the limit: a write fails before that, and is tried again after a prune.
+    """
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit={JOURNAL}")
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.execute(f"PRAGMA max_page_count={max(1, limit // page)}")

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo
-from broker.placement.moving import place_on_others
 from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot
 

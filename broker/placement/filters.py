@@ -6,7 +6,7 @@ looks at this node only. A node is rejected by the first filter that rejects it,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
@@ -115,3 +115,19 @@ def fits(
         if len(nodes) == enough:
             break
     return Fits(tuple(nodes), rejected, prepared.rejection)
+
+
+def place_on_others(
+    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Iterable[str]
+) -> tuple[list[PodInfo], PlacementSnapshot]:
+    """The pods that fit no usable node, and the snapshot with the others placed, each on the first."""
+    unplaced: list[PodInfo] = []
+    known = [name for name in usable if name in placement.states]
+    for pod in pods:
+        prepared = prepare(pod, placement)
+        fit = next((name for name in known if not prepared.reasons(placement.states[name])), None)
+        if fit is None:
+            unplaced.append(pod)
+        else:
+            placement = placement.with_pod(pod, fit)
+    return unplaced, placement

@@ -98,7 +98,7 @@ class PageAccess:
 
     def __init__(self, rules: AccessRules, client: Client | None, *, clock: Clock) -> None:
         """`client` makes the reviews; without rules it is not needed."""
-        self.rules, self._client, self._clock = rules, client, clock
+        self.rules, self._client = rules, client
         self._people: _Answers[Person | None] = _Answers(clock)
         self._rights: _Answers[bool] = _Answers(clock)
 

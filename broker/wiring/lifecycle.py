@@ -18,7 +18,7 @@ from broker.controllers.lifecycle.registration import MARK, Registration
 from broker.controllers.lifecycle.termination import Termination
 from broker.controllers.lifecycle.terminations import Terminations
 from broker.controllers.nominations import nominate
-from broker.controllers.provisioning.unused_nodes import UnusedNodes
+from broker.controllers.provisioning.unused import UnusedNodes
 from broker.kube.controller import Result
 from broker.wiring.predicates import key
 from broker.wiring.term import Term

@@ -49,7 +49,7 @@ def _row(client: Client, expected: Schema) -> dict[str, Any]:
     version = str(installed["metadata"].get("annotations", {}).get(VERSION, ""))
     lacking, more = differences(expected, installed)
     state = "older" if lacking else "newer" if more else "same"
-    detail = _listed(lacking, "drops") if lacking else ""
+    detail = f"drops {abridged(lacking, SHOWN)}" if lacking else ""
     return {"name": name, "state": state, "version": version, "detail": detail}
 
 
@@ -106,7 +106,3 @@ def _topmost(paths_: list[str]) -> list[str]:
         for path in paths_
         if not any(path.startswith((f"{top}.", f"{top}[")) for top in paths_ if top != path)
     ]
-
-
-def _listed(fields: list[str], verb: str) -> str:
-    return f"{verb} {abridged(fields, SHOWN)}"

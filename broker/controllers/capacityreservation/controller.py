@@ -57,7 +57,7 @@ class ReservationController:
             creating=settings.reservation_creating_seconds, updating=settings.reservation_updating_seconds
         )
         self._known: dict[str, ReconciledReservation] = {}  # by uid
-        self._metadata = OwnedMetadata(shared.client, names.COHORT_LABEL, names.RESERVED_FINALIZER)
+        self._metadata = OwnedMetadata(shared.client, names.COHORT_LABEL)
 
     def run(self) -> Result | None:
         """Raises ApiError, after every reservation had its turn unless the API server is unavailable."""

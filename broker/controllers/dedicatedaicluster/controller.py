@@ -120,7 +120,7 @@ class ClusterController:
         self._queueing = ClusterQueueing(shared.client, shared.reads, shared.clock)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
-        self._metadata = OwnedMetadata(shared.client, names.RESERVATION_LABEL, names.RESERVED_FINALIZER)
+        self._metadata = OwnedMetadata(shared.client, names.RESERVATION_LABEL)
 
     def observe(self, snapshot: Snapshot) -> ClusterPass | None:
         """The inputs of one pass; None without clusters, or before Kueue's objects are read. Raises

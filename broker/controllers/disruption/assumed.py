@@ -12,8 +12,8 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import HOSTNAME
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo, PodPreferences
-from broker.placement.moving import place_on_others
 from broker.placement.quantities import amounts
 from broker.placement.reading import moved
 from broker.placement.snapshot import PlacementSnapshot

@@ -37,7 +37,7 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
-from broker.placement.moving import place_on_others
+from broker.placement.filters import place_on_others
 from broker.placement.packing_model import MachineOption
 from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot

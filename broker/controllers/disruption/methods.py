@@ -52,7 +52,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.disruption.standing import DRAINED_WITHIN, StandingNodes
 from broker.controllers.disruption.usable import closed_nodes, leaving_soon, usable_nodes
 from broker.controllers.newest import pods_on
-from broker.controllers.provisioning.unused_nodes import UnusedNodes
+from broker.controllers.provisioning.unused import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger
 from broker.placement.disruption_pods import reschedulable

@@ -30,9 +30,8 @@ from broker.controllers.claim_status import observe_response, since, write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.confirmation import Confirmation
-from broker.controllers.disruption.drain_bound import bound_drain
 from broker.controllers.disruption.move_model import Move, MoveLabel, moves_of
-from broker.controllers.disruption.repair_history import record_repair, stopped_repair
+from broker.controllers.disruption.repair_history import bound_drain, record_repair, stopped_repair
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.rollouts import in_slots
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode

@@ -1,4 +1,5 @@
 """The recent repairs of a NodePool, in its condition RecentRepairs: nodes that ended since they were broken.
+Also bounds the drain of such a node.
 
 Why: a fault that spreads slowly never breaks many nodes at once, and could end a whole pool one by one. So a
 node that ends by repair counts as broken while it is there, and for RECENT from its end. Why a condition: the
@@ -13,21 +14,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import ConditionUpdate, condition
-from broker.controllers.claim_status import replaces
+from broker.controllers.claim_status import patch, replaces
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.placement.claims import deadline_of
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
 from broker.placement.repair_policies import rules_of
 from broker.text import InvalidText, counted, decode_time, format_time
 
 RECENT: Final = timedelta(hours=1)
+# The drain of a node that recovered after its replacement was started.
+RECOVERED: Final = timedelta(minutes=10)
 _ENTRY: Final = re.compile(r"NodeClaim (\S+) at ([^\s,]+)")
 
 
@@ -106,3 +110,23 @@ def _known(pool: NodePool) -> dict[str, datetime]:
         except InvalidText:
             continue
     return known
+
+
+def bound_drain(client: Client, claims: Cache[NodeClaim], node: ManagedNode, now: datetime) -> None:
+    """Writes until when the drain of a broken node may take: pods that may not be evicted must not keep it in
+    its slot. Raises ApiError.
+    """
+    bound: timedelta | None = RECOVERED
+    if node.node is not None and (known := diagnose(node.node, node.claim, rules_of(node.pool), now)):
+        bound = known.drain
+    if bound is None:
+        return
+    until = now + bound
+
+    def metadata(claim: NodeClaim) -> Mapping[str, Any]:
+        before = deadline_of(claim)
+        if before is not None and before <= until:
+            return {}
+        return {"annotations": {names.TERMINATION_DEADLINE: format_time(until)}}
+
+    patch(client, claims, node.claim, metadata)

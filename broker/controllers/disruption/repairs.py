@@ -13,10 +13,10 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.claim_status import since
 from broker.controllers.disruption.conditions import backing_off
-from broker.controllers.disruption.drain_bound import bound_drain
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.permission import Permission
 from broker.controllers.disruption.reboots import RebootController
+from broker.controllers.disruption.repair_history import bound_drain
 from broker.controllers.disruption.repair_view import RepairReader, RepairView
 from broker.controllers.disruption.replacing import Replacer
 from broker.controllers.disruption.report import DisruptionReporter

@@ -31,8 +31,8 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.preferences import BOUGHT, PLACED, WAITS
 from broker.controllers.provisioning.usage import NODES, node_room
+from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo
-from broker.placement.moving import place_on_others
 from broker.placement.preferences import as_placed
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting

@@ -30,8 +30,8 @@ from broker.controllers.disruption.candidates import (
 from broker.controllers.disruption.gangs import RunningGangs
 from broker.controllers.disruption.returning import consolidates
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo
-from broker.placement.moving import place_on_others
 from broker.placement.quantities import CPU, MEMORY
 from broker.placement.snapshot import PlacementSnapshot
 from broker.reservations.claims import occupied_odcr

@@ -22,7 +22,7 @@ from broker.capacity.shortages import Scope
 from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.provisioning.unused_nodes import UnusedNodes
+from broker.controllers.provisioning.unused import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.for_each import for_each
 from broker.kube.removal import remove

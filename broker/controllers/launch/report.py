@@ -28,7 +28,7 @@ from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, wr
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.pending import provisionable
-from broker.controllers.provisioning.unused_nodes import UnusedNodes
+from broker.controllers.provisioning.unused import UnusedNodes
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType

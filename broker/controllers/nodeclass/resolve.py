@@ -27,9 +27,15 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.inventory import Inventory
-from broker.capacity.kubelet import Kubelet
 from broker.capacity.matching import resolve_class, with_group_errors
-from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, NodeClass, ReservationTerm, Selection
+from broker.capacity.model import (
+    LAUNCH_DEFAULTS,
+    Kubelet,
+    LaunchDefaults,
+    NodeClass,
+    ReservationTerm,
+    Selection,
+)
 from broker.capacity.reasons import CLASS_TERMINATING
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import ClassLookups

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_launch import BlockDeviceMapping
-from broker.capacity.kubelet import Kubelet, Threshold
+from broker.capacity.model import Kubelet, Threshold
 from broker.text import quantities, quantity
 from providers.launch import BlockDevice, NetworkInterface
 

@@ -10,7 +10,8 @@ can have no slot of theirs. So no two claims are made for one slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client import Counter as Counted
@@ -19,10 +20,10 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Json
 from broker.capacity.requirements import Requirements
+from broker.capacity.shortages import Shortages
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.provisioning.decide import NewClaim
-from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.refused import from_pool
 from broker.controllers.provisioning.usage import LargestMachines, pool_limits, unreadable
 from broker.controllers.slots.controller import PreemptionController
@@ -43,6 +44,19 @@ _CREATED: Final = Counted(
     registry=REGISTRY,
 )
 _log = structlog.get_logger("provisioning")
+
+
+class LaunchProgress(Protocol):
+    """The launch loop, as provisioning reads it."""
+
+    @property
+    def shortages(self) -> Shortages: ...
+
+    def launching(self, uid: str) -> bool:
+        """Whether a call for this claim is under way, or its answer is not known."""
+
+    def creating(self) -> AbstractContextManager[object]:
+        """Held while claims that are planned together are created."""
 
 
 def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> list[NodeClaim]:

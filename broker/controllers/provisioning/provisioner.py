@@ -25,7 +25,7 @@ from broker.controllers.claim_status import patch
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import try_nomination
-from broker.controllers.provisioning.creation import ClaimCreator
+from broker.controllers.provisioning.creation import ClaimCreator, LaunchProgress
 from broker.controllers.provisioning.decide import (
     LaunchState,
     NewClaim,
@@ -51,7 +51,6 @@ from broker.controllers.provisioning.pools import (
     class_hashes,
     served,
 )
-from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.published import PublishedReports, PublishedTypes
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.refusals import refusals

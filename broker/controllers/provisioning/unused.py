@@ -18,14 +18,20 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+import structlog
+
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.claim_status import since
+from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.doubling import doubled
+from broker.kube.context import ControllerContext
 from broker.oncall.metrics import GaugeTable
+from broker.placement.disruption_pods import reschedulable
 from broker.text import counted, decode_time, format_time
 
 NODES_USED: Final = "NodesUsed"
@@ -40,6 +46,7 @@ _FORM: Final = re.compile(
     r"(?P<text>NodeClaim \S+ was made for pod (?P<pod>[^\s,]+), .*)",
     re.DOTALL,
 )
+_log = structlog.get_logger("unused_nodes")
 _BACKING_OFF: Final = GaugeTable(
     "capacity_broker_nodepool_backing_off_rounds",
     "Rounds of nodes in a row that ended unused, of a NodePool that backs off; with a pod that a node was "
@@ -193,3 +200,29 @@ def _cause(pod: Pod | None, claim: NodeClaim) -> tuple[UnusedCause, str]:
     text = scheduled.message[:_MOST_TEXT] if scheduled is not None else ""
     waits = f"waits for scheduler {pod.spec.scheduler_name}: {text or 'it gave no reason'}"
     return UnusedCause.WAITS, waits
+
+
+class UnusedNodes:
+    """`record` is called for each claim that ends without pods, or after its instance."""
+
+    def __init__(self, context: ControllerContext, caches: ClaimCaches) -> None:
+        self._client, self._recorder, self._caches = context.client, context.recorder, caches
+
+    def record(self, claim: NodeClaim, now: datetime, *, loss: str = "") -> None:
+        """Writes the pool's condition and its event, if the node served no pod.
+
+        `loss`: why the instance is gone; empty if the broker ends it.
+        """
+        pool = self._caches.pools.get(claim.labels.get(names.NODEPOOL, ""))
+        if pool is None or not ended_unused(claim, now) or self._used(claim):
+            return
+        update = recorded(pool, claim, self._caches.pods.find, now, loss=loss)
+        if update is None or not try_conditions(self._client, self._caches.pools, pool, update, now=now):
+            return  # the next round is recorded instead
+        self._recorder.event(pool, "Warning", ENDED_UNUSED, update.message)
+        _log.warning("node ended unused", nodepool=pool.name, why=update.message)
+
+    def _used(self, claim: NodeClaim) -> bool:
+        """Whether a pod is there that the claim's status does not show yet."""
+        node = claim.status.node_name
+        return bool(node) and any(map(reschedulable, self._caches.pods.by(BY_NODE, node)))

@@ -38,10 +38,9 @@ from broker.controllers.newest import unchanged
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.pool_conditions import try_conditions
-from broker.controllers.provisioning.creation import made_meanwhile, may_share_slot
+from broker.controllers.provisioning.creation import LaunchProgress, made_meanwhile, may_share_slot
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT, stuck_claims
 from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
-from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.controllers.slots.controller import PreemptionController

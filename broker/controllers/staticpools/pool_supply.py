@@ -12,9 +12,9 @@ from broker.capacity.static_nodes import StaticGrant, UsableSlots, granted, usab
 from broker.capacity.supply import LaunchSupply
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.provisioning.creation import LaunchProgress
 from broker.controllers.provisioning.observe import launchable
 from broker.controllers.provisioning.pools import ServedPool
-from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.clock import Clock
 from broker.placement.claims import in_gangs, minimums

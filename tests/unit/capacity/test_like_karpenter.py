@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.kubelet import Kubelet, Threshold
-from broker.capacity.model import LaunchDefaults, NodeClass
+from broker.capacity.model import Kubelet, LaunchDefaults, NodeClass, Threshold
 from broker.capacity.types import WELL_KNOWN, allocatable, capacity, type_labels, zone_labels
 from providers.aws.instance_types import instance_type
 from providers.launch import BlockDevice, NetworkInterface

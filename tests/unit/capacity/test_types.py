@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.kubelet import Kubelet, Threshold
-from broker.capacity.model import LaunchDefaults
+from broker.capacity.model import Kubelet, LaunchDefaults, Threshold
 from broker.capacity.types import (
     WELL_KNOWN,
     allocatable,

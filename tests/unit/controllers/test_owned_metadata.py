@@ -24,7 +24,7 @@ class World:
         transport = InProcessTransport(Cluster())
         self.kind = kind
         self.user = Client(transport, field_manager="user")
-        self.metadata = OwnedMetadata(Client(transport), LABEL, FINALIZER)
+        self.metadata = OwnedMetadata(Client(transport), LABEL)
         for body in crds.load():
             self.user.create(crds.KIND, body)
         self.namespace = "default" if kind.KIND.namespaced else None

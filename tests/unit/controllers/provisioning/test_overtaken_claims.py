@@ -12,9 +12,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.provisioning.creation import OVERTAKEN, ClaimCreator
+from broker.controllers.provisioning.creation import OVERTAKEN, ClaimCreator, LaunchProgress
 from broker.controllers.provisioning.decide import NewClaim
-from broker.controllers.provisioning.protocols import LaunchProgress
 from broker.controllers.slots.controller import PreemptionController
 from broker.kube.client import Client
 from broker.kube.writers import WriterPool
