@@ -209,6 +209,16 @@ class NodeClaim(Object):
         """Empty before the launch."""
         return instance_of(self.status.provider_id)
 
+    @property
+    def node_pool(self) -> str:
+        """Empty for a claim of no NodePool."""
+        return self.labels.get(names.NODEPOOL, "")
+
+    @property
+    def gang(self) -> str:
+        """The claims that are launched together with it; empty for one that is launched alone."""
+        return self.annotations.get(names.GANG, "")
+
 
 def pods_of(claim: NodeClaim) -> list[str]:
     """The keys of the pods that the claim was made for."""

@@ -99,7 +99,7 @@ class LeftSlots:
         created = claim.metadata.creation_timestamp
         if created is None or created < slot.since or not _placed(claim) or self._owns(claim):
             return False
-        if claim.labels.get(names.NODEPOOL) != slot.pool:
+        if not slot.pool or claim.node_pool != slot.pool:
             return False
         earlier = created <= slot.deleted if before else created < slot.deleted
         return earlier or occupied_odcr(claim) == slot.odcr_id
@@ -142,7 +142,7 @@ def _slot(claim: NodeClaim) -> LeftSlot:
     assert deleted is not None
     return LeftSlot(
         odcr_id=occupied_odcr(claim),
-        pool=claim.labels.get(names.NODEPOOL, ""),
+        pool=claim.node_pool,
         since=min(begun or deleted, deleted),
         deleted=deleted,
     )

@@ -62,7 +62,7 @@ def broken_nodes(
     by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
     by_name = {pool.name: pool for pool in pools}
     rows = [
-        _row(claim, node, by_name.get(claim.labels.get(names.NODEPOOL, "")), diagnosis, now, price)
+        _row(claim, node, by_name.get(claim.node_pool), diagnosis, now, price)
         for claim, node, diagnosis in _diagnosed(claims, by_id, by_name, now)
     ]
     return sorted(rows, key=lambda row: (not row.reservation, row.since, row.claim))
@@ -75,7 +75,7 @@ def _diagnosed(
         node = nodes.get(claim.status.provider_id)
         if node is None:
             continue
-        pool = pools.get(claim.labels.get(names.NODEPOOL, ""))
+        pool = pools.get(claim.node_pool)
         rules = rules_of(pool) if pool is not None else DEFAULT
         if (diagnosis := diagnose(node, claim, rules, now)) is not None:
             yield claim, node, diagnosis
@@ -91,7 +91,7 @@ def _row(
     return BrokenNode(
         claim=claim.name,
         node=node.name,
-        node_pool=claim.labels.get(names.NODEPOOL, ""),
+        node_pool=claim.node_pool,
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
         zone=claim.labels.get(names.ZONE, ""),
         reservation=occupied_odcr(claim),

@@ -94,19 +94,17 @@ def claim_waiters(
 ) -> Iterator[Waiter]:
     """`claims`: those without an instance, of either launcher."""
     templates = {template.pool: template for template in _templates(pools)}
-    gangs = Counter(claim.annotations.get(names.GANG, "") for claim in claims)
+    gangs = Counter(claim.gang for claim in claims)
     for claim in claims:
-        gang = claim.annotations.get(names.GANG, "")
         spec, of_broker = claim.spec, is_brokers(claim)
         own = claim_requirements(claim)
-        pool = claim.labels.get(names.NODEPOOL, "")
         reason, message = launch_state(claim)
-        template = templates.get(pool)
+        template = templates.get(claim.node_pool)
         alternative = Alternative(
             own,
             own,
             spec.node_class_ref.name,
-            pool,
+            claim.node_pool,
             pool=template.requirements if template else None,
             shared=template.shared if template else (),
             draws_from=rights.of_claim(claim),
@@ -120,8 +118,8 @@ def claim_waiters(
             command=f"capacity-broker explain claim {claim.name}",
             alternatives=() if reason in CLASS_GONE else (alternative,),
             requests=amounts(spec.resources.requests),
-            gang=gang,
-            together=gangs[gang] if gang else 1,
+            gang=claim.gang,
+            together=gangs[claim.gang] if claim.gang else 1,
             report=message if reason == ALL_FULL else "",
         )
 

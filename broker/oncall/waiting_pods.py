@@ -176,7 +176,7 @@ class _Choices:
 
 
 def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurroundings) -> WaitingPod:
-    pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
+    pool = claim.node_pool if claim is not None else ""
     remedy, held, report, choice = "", "", "", None
     if claim is not None:
         reason, message = claim_reason(claim)

@@ -69,7 +69,7 @@ def planned(claim: NodeClaim, *, since: datetime | None = None) -> Claim:
         priority=_priority(claim),
         created=claim.metadata.creation_timestamp,
         since=since,
-        gang=claim.annotations.get(names.GANG, ""),
+        gang=claim.gang,
         gang_size=_gang_size(claim),
         domain=_gang_domain(claim),
         template=template_key(claim),
@@ -101,7 +101,7 @@ def taken_over(claim: NodeClaim) -> tuple[str, datetime | None]:
 def successor_units(claims: Iterable[NodeClaim]) -> list[list[NodeClaim]]:
     """The claims that wait for the slot of the node that they replace, those of a gang together."""
     waiting = (claim for claim in claims if claim.waits and not claim.deleting and taken_over(claim)[0])
-    return units(waiting, lambda claim: claim.annotations.get(names.GANG, ""))
+    return units(waiting, lambda claim: claim.gang)
 
 
 def hold_over(unit: Iterable[NodeClaim], now: datetime) -> bool:
@@ -126,8 +126,8 @@ def in_gangs(claims: Iterable[NodeClaim]) -> LaunchedGangs:
     """The labels of the claims of each gang that have their instance."""
     gangs: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for claim in claims:
-        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG)):
-            gangs[gang].append({key: claim.labels[key] for key in DOMAINS if key in claim.labels})
+        if claim.status.provider_id and not claim.deleting and claim.gang:
+            gangs[claim.gang].append({key: claim.labels[key] for key in DOMAINS if key in claim.labels})
     return gangs
 
 
@@ -170,7 +170,7 @@ def _gang_size(claim: NodeClaim) -> int:
             f"metadata.annotations[{names.GANG_SIZE}] is {shortened(text)}: write how many claims it has, "
             "such as 8",
         ) from error
-    if not claim.annotations.get(names.GANG):
+    if not claim.gang:
         raise BadClaim(
             "InvalidGangSize",
             f"metadata.annotations[{names.GANG_SIZE}] is {text!r}, but {names.GANG} names no gang: "
@@ -186,7 +186,7 @@ def _gang_domain(claim: NodeClaim) -> str:
             "InvalidGangDomain",
             f"metadata.annotations[{names.GANG_DOMAIN}] is {shortened(key)}: write {' or '.join(DOMAINS)}",
         )
-    if key and not claim.annotations.get(names.GANG):
+    if key and not claim.gang:
         raise BadClaim(
             "InvalidGangDomain",
             f"metadata.annotations[{names.GANG_DOMAIN}] is {key!r}, but {names.GANG} names no gang: name it, "

@@ -97,11 +97,11 @@ def nominated_requests(
     reservation of each kept slot.
     """
     first = [claim for claim in claims if nominated(claim)]
-    gangs = {claim.annotations.get(names.GANG, "") for claim in first} - {""}
+    gangs = {claim.gang for claim in first} - {""}
     for claim in (claim for claim in first if claim.uid in nominated_slots):
         yield slot_request(claim, nominated_slots[claim.uid].queue, nominated_slots[claim.uid].odcr_ids)
     for claim in claims:
-        if claim.uid in kept and claim.annotations.get(names.GANG) in gangs:
+        if claim.uid in kept and claim.gang in gangs:
             yield slot_request(claim, queue(claim), (kept[claim.uid],))
 
 

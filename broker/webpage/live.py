@@ -213,7 +213,7 @@ def _claim(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
     return ClaimRow(
         name=claim.name,
         node_class=claim.spec.node_class_ref.name,
-        node_pool=claim.labels.get(names.NODEPOOL, ""),
+        node_pool=claim.node_pool,
         instance=claim.instance_id,
         node=claim.status.node_name,
         zone=claim.labels.get(names.ZONE, ""),

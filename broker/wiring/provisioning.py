@@ -148,7 +148,7 @@ def _counted(claim: NodeClaim | None) -> object:
     types = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION, names.INSTANCE_TERMINATING)
     conditions = [condition(claim.status.conditions, type_) for type_ in types]
     states = [(item.status, item.reason) if item is not None else None for item in conditions]
-    return claim.uid, claim.deleting, claim.labels.get(names.NODEPOOL), claim.status.capacity, states
+    return claim.uid, claim.deleting, claim.node_pool, claim.status.capacity, states
 
 
 def _capacity(node: Node | None) -> object:

@@ -211,7 +211,7 @@ def no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
             for value in requirement.values
         }
         if types == {"reserved"}:
-            only.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
+            only.setdefault(claim.node_pool, []).append(claim)
     for pool, claims in only.items():
         if pool and allows_purchase(situation, pool):
             continue  # their pods insist on reserved slots

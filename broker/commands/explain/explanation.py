@@ -287,7 +287,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
-        "nodepool": claim.labels.get(names.NODEPOOL, ""),
+        "nodepool": claim.node_pool,
         "pods": pods_of(claim),
         "since": claim.metadata.creation_timestamp and format_time(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),

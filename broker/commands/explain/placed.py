@@ -61,7 +61,7 @@ def place_row(situation: Situation, claim: NodeClaim) -> dict[str, Any]:
     return {
         "claim": claim.name,
         "node": claim.status.node_name,
-        "nodepool": claim.labels.get(names.NODEPOOL, ""),
+        "nodepool": claim.node_pool,
         "capacity_type": kind,
         "instance_type": type_,
         "zone": zone,

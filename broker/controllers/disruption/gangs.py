@@ -78,11 +78,10 @@ def running_gangs(snapshot: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> 
         else:
             shared.add(host)
     for claim in claims:
-        gang = claim.annotations.get(names.GANG, "")
         superseded = claim.uid in of or (claim.uid in occupied and pods_of(claim))
-        if gang and not claim.deleting and not superseded:
-            of[claim.uid].add(gang)
-            hosts[gang].add(claim.uid)
+        if claim.gang and not claim.deleting and not superseded:
+            of[claim.uid].add(claim.gang)
+            hosts[claim.gang].add(claim.uid)
             shared.discard(claim.uid)  # its pods need no mark of their own
     return RunningGangs(of=of, hosts=hosts, shared=shared)
 

@@ -108,7 +108,7 @@ class DisruptionReporter:
         if node is not None:
             self._recorder.event(node, "Normal", TERMINATING, f"Disrupting Node: {cause}")
         self._recorder.event(claim, "Normal", TERMINATING, f"Disrupting NodeClaim: {cause}")
-        DISRUPTED.labels(cause, claim.labels.get(names.NODEPOOL, "")).inc()
+        DISRUPTED.labels(cause, claim.node_pool).inc()
         _log.info("claim disrupted", claim=claim.name, reason=cause, node=node.name if node else "")
 
     def failed(self, claim: NodeClaim, cause: Cause, message: str) -> None:

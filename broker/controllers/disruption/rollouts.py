@@ -84,7 +84,7 @@ def stopped(claims: Iterable[NodeClaim]) -> Mapping[str, tuple[str, str]]:
         if old and problem:
             reason, text = problem
             message = f"NodeClaim {claim.name} replaces NodeClaim {old}, and {text}"
-            texts.setdefault(claim.labels.get(names.NODEPOOL, ""), (reason, message))
+            texts.setdefault(claim.node_pool, (reason, message))
     return texts
 
 
@@ -122,7 +122,7 @@ def rollout_condition(
 
 def _ending(pool: NodePool, claims: Iterable[NodeClaim]) -> str:
     """The problem of a successor that ends now; the condition shows it after this pass."""
-    own = (claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name and claim.deleting)
+    own = (claim for claim in claims if claim.node_pool == pool.name and claim.deleting)
     return next((text for _, text in stopped(own).values()), "")
 
 
@@ -135,7 +135,7 @@ def halted(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> str:
     ready = (
         since(claim, names.INITIALIZED_CONDITION)
         for claim in claims
-        if claim.labels.get(names.NODEPOOL) == pool.name and occupied_odcr(claim)
+        if claim.node_pool == pool.name and occupied_odcr(claim)
     )
     over = now - began >= STOPPED or any(at is not None and at > began for at in ready)
     return "" if over else known.message

@@ -194,7 +194,7 @@ class DisruptionSnapshotBuilder:
         return pools, tuple(
             self._node(claim, pools[pool], replaced.get(claim.uid))
             for claim in self._caches.owned()
-            if (pool := claim.labels.get(names.NODEPOOL, "")) in pools and names.DEDICATED not in claim.labels
+            if (pool := claim.node_pool) in pools and names.DEDICATED not in claim.labels
         )
 
     def _node(self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None) -> ManagedNode:

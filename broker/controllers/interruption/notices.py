@@ -144,8 +144,7 @@ class NoticeResponder:
         _log.warning(
             "notice of EC2's", claim=claim.name, kind=str(notice.kind), type=notice.type, odcr=odcr or None
         )
-        pool = claim.labels.get(names.NODEPOOL, "")
-        _DRAINED.labels(notice.kind, "drain" if response.drains else "report", pool).inc()
+        _DRAINED.labels(notice.kind, "drain" if response.drains else "report", claim.node_pool).inc()
 
     def _placement(self, claim: NodeClaim) -> str:
         """The placement of launches for the claim, as in their pools; empty if its class launches nothing."""

@@ -167,7 +167,7 @@ class Binder:
             claim=claim,
             node_class=ready.source.name,
             at=self._clock.now(),
-            node_pool=cached.labels.get(names.NODEPOOL, "") if cached is not None else "",
+            node_pool=cached.node_pool if cached is not None else "",
             **fields,
         )
         self._journal.write(attempt)

@@ -189,7 +189,7 @@ class Recovery:
         own_first = {*unknown, *(i.tags.get(names.TAG_LAUNCH, "") for i in orphans if not i.described)}
         bound = {uid for uid, calls in launched.items() if calls & own_first}
         # The remaining claims of a gang that was complete once adopt one by one.
-        begun = {c.annotations.get(names.GANG) for c in self._claims.list() if c.status.provider_id} - {None}
+        begun = {c.gang for c in self._claims.list() if c.status.provider_id} - {""}
         units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
         for claim in work.waiting.values():
             single = replace(claim, gang="") if claim.gang in begun else claim

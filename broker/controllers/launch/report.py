@@ -236,7 +236,7 @@ class Reporter:
         if change is None:
             return
         self._nodeclasses.limit(attempt.node_class, change)
-        pool = self._pools.get(claim.labels.get(names.NODEPOOL, "")) if claim is not None else None
+        pool = self._pools.get(claim.node_pool) if claim is not None else None
         if pool is None:
             return
         # The message names the latest claim; only a changed status or reason is worth a write.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from broker.apis import names
 from broker.capacity.answers import answer, foremost, full, learn
 from broker.capacity.attempts import Attempt
 from broker.capacity.launches import LaunchGroup, RefusedAssignment
@@ -179,7 +178,7 @@ class LaunchResults:
         for attempt in attempts:
             if limit(attempt) is not None:
                 claim = self._claims.get(attempt.claim)
-                pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
+                pool = claim.node_pool if claim is not None else ""
                 last[attempt.node_class, pool] = attempt
         for attempt in last.values():
             self._reporter.limit(attempt)

@@ -167,20 +167,18 @@ class ProvisioningPlanner:
         refused = [claim for claim in candidates if refused_long(claim, self.now)]
         if not refused:
             return []
-        gangs = {gang for claim in refused if (gang := _gang(claim))}
+        gangs = {claim.gang for claim in refused if claim.gang}
         candidates = [
             claim
             for claim in candidates
-            if (_gang(claim) in gangs or claim in refused)
+            if (claim.gang in gangs or claim in refused)
             and self._state.owns(claim)
             and not self._state.launching(claim.uid)
             and claim.uid in self._forecast.stuck
         ]
-        all_ = Counter(map(_gang, filter(in_flight, self.cluster.claims)))
-        selected = Counter(map(_gang, candidates))
-        return [
-            claim for claim in candidates if not _gang(claim) or all_[_gang(claim)] == selected[_gang(claim)]
-        ]
+        all_ = Counter(claim.gang for claim in filter(in_flight, self.cluster.claims))
+        selected = Counter(claim.gang for claim in candidates)
+        return [claim for claim in candidates if not claim.gang or all_[claim.gang] == selected[claim.gang]]
 
     def _decided(self, without: Sequence[NodeClaim]) -> ProvisioningDecision:
         """The decision as if these claims did not exist."""
@@ -242,7 +240,7 @@ class ProvisioningPlanner:
         together, and would wait for more of them.
         """
         sizes = {pod.gang: pod.gang_size for pod in assigned.unassigned if pod.gang_size}
-        launching = {_gang(claim) for claim in of_gangs(claims, sizes.keys())}
+        launching = {claim.gang for claim in of_gangs(claims, sizes.keys())}
         before = self._placed(assigned, launching) if launching else Counter[str]()
         left = {gang: sizes[gang] - before[gang] for gang in launching}
         unassigned: list[PendingPod] = []
@@ -290,7 +288,7 @@ class ProvisioningPlanner:
         begun = (
             waiting_since(claim, self._pods.get)
             for claim in before
-            if (gang and _gang(claim) == gang) or not keys.isdisjoint(pods_of(claim))
+            if (gang and claim.gang == gang) or not keys.isdisjoint(pods_of(claim))
         )
         return min(filter(None, begun), default=None)
 
@@ -379,7 +377,7 @@ def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
     return [
         claim
         for claim in claims
-        if claim.annotations.get(names.GANG) in gangs - {""}
+        if claim.gang in gangs - {""}
         and names.PODS in claim.annotations
         and not claim.status.provider_id
         and not claim.deleting
@@ -401,12 +399,8 @@ def _with_smaller(
     return explained
 
 
-def _gang(claim: NodeClaim) -> str:
-    return claim.annotations.get(names.GANG, "")
-
-
 def _kept(without: Sequence[NodeClaim], decision: ProvisioningDecision) -> Set[str]:
     """The names of the claims that cannot give way: a pod of theirs, or of their gang, gets no other room."""
     needed = [claim for claim in without if not decision.reasons.keys().isdisjoint(pods_of(claim))]
-    gangs = {gang for claim in needed if (gang := _gang(claim))}
-    return {claim.name for claim in needed} | {claim.name for claim in without if _gang(claim) in gangs}
+    gangs = {claim.gang for claim in needed if claim.gang}
+    return {claim.name for claim in needed} | {claim.name for claim in without if claim.gang in gangs}

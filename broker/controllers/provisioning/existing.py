@@ -75,7 +75,7 @@ def existing(
 
     def future(info: NodeInfo, claim: NodeClaim) -> NodeInfo:
         """The node with its room beside the DaemonSets with pods to come, as far as is known."""
-        sort = MachineSort(claim.labels.get(names.NODEPOOL, ""), info.labels.get(names.INSTANCE_TYPE, ""))
+        sort = MachineSort(claim.node_pool, info.labels.get(names.INSTANCE_TYPE, ""))
         reserved = overhead.on(replace(info, undetermined=None))  # as far as the labels are known
         room = {**info.allocatable}
         for name, amount in reserved.items():

@@ -119,7 +119,7 @@ class RoomLearner:
             claim = by_id.get(node.instance_id)
             if claim is None or node.deleting or node.labels.get(names.INITIALIZED) != "true":
                 continue
-            pool = claim.labels.get(names.NODEPOOL, "")
+            pool = claim.node_pool
             if pool and claim.status.allocatable and _present(_class_of(claim), classes):
                 newest[MachineSort(pool, node.labels.get(names.INSTANCE_TYPE, ""))] = (node, claim)
         beside = _beside(pods, {node.name for node, _ in newest.values()})

@@ -77,7 +77,7 @@ class PoolStatusController:
         used, claims = self._usage(), self._caches.claims.list()
         by_pool: dict[str, list[NodeClaim]] = {}
         for claim in claims:
-            by_pool.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
+            by_pool.setdefault(claim.node_pool, []).append(claim)
         refused = False
         show(filter(self._counts, self._caches.pools.list()), self._clock.now())
         for pool in self._caches.pools.list():

@@ -372,8 +372,8 @@ class Provisioner:
         deleted = self._writers.each(refused, claims)
         kept: set[str] = set()
         for claim in (claim for claim, gone in zip(claims, deleted, strict=True) if not gone):
-            gang = claim.annotations.get(names.GANG) or claim.name
-            kept.update(*(pods_of(c) for c in claims if gang in (c.annotations.get(names.GANG), c.name)))
+            gang = claim.gang or claim.name
+            kept.update(*(pods_of(c) for c in claims if gang in (c.gang, c.name)))
         return kept
 
     def _shrink(self, gangs: Set[str]) -> None:
@@ -388,7 +388,7 @@ class Provisioner:
         sizes = launched + Counter(claim.annotations[names.GANG] for claim in claims)
 
         def lower(newest: NodeClaim) -> Mapping[str, Any]:
-            size = sizes[newest.annotations.get(names.GANG, "")]
+            size = sizes[newest.gang]
             size_text = newest.annotations.get(names.GANG_SIZE, "")
             too_large = size_text.isdecimal() and 0 < size < int(size_text)
             return {"annotations": {names.GANG_SIZE: str(size)}} if too_large else {}

@@ -40,10 +40,9 @@ def undeclared_taints(
 
 
 def _reason(node: Node, claim: NodeClaim, taint: Taint) -> str:
-    pool = claim.labels.get(names.NODEPOOL, "")
     return (
         f"node {node.name} was made for it by NodeClaim {claim.name} and has taint {taint.key}:"
-        f"{taint.effect}, which NodePool {pool} does not declare: add it to the pool's "
+        f"{taint.effect}, which NodePool {claim.node_pool} does not declare: add it to the pool's "
         "spec.template.spec.startupTaints if an agent removes it, else to its taints"
     )
 

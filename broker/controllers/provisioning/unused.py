@@ -213,7 +213,7 @@ class UnusedNodes:
 
         `loss`: why the instance is gone; empty if the broker ends it.
         """
-        pool = self._caches.pools.get(claim.labels.get(names.NODEPOOL, ""))
+        pool = self._caches.pools.get(claim.node_pool)
         if pool is None or not ended_unused(claim, now) or self._used(claim):
             return
         update = recorded(pool, claim, self._caches.pods.find, now, loss=loss)

@@ -84,7 +84,7 @@ def counted(claims: Iterable[NodeClaim]) -> list[NodeClaim]:
     """The claims of NodePools that count: neither ending, nor replaced by another one."""
     known = [claim for claim in claims if not _ends(claim)]
     replaced = {uid for claim in known for uid in replaced_uids(claim)}
-    return [claim for claim in known if claim.labels.get(names.NODEPOOL) and claim.uid not in replaced]
+    return [claim for claim in known if claim.node_pool and claim.uid not in replaced]
 
 
 def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, Counter[str]]:
@@ -103,15 +103,13 @@ def pool_limits(
     if not limited:
         return {}
     known, listed = [*claims], [*nodes]
-    used = _used(
-        (claim for claim in counted(known) if claim.labels[names.NODEPOOL] in limited), listed, largest
-    )
-    moves = [(new, olds) for new, olds in _replaced(known) if olds[0].labels.get(names.NODEPOOL) in limited]
+    used = _used((claim for claim in counted(known) if claim.node_pool in limited), listed, largest)
+    moves = [(new, olds) for new, olds in _replaced(known) if olds[0].node_pool in limited]
     by_claim = _by_claim((claim for new, olds in moves for claim in (new, *olds)), listed, largest)
     for new, olds in moves:
         more = sum((by_claim[old.uid] for old in olds), Counter[str]())
         more -= by_claim[new.uid]  # a Counter keeps positive amounts only
-        used.setdefault(olds[0].labels[names.NODEPOOL], Counter()).update(more)
+        used.setdefault(olds[0].node_pool, Counter()).update(more)
     return {
         pool: {name: amount - used[pool][name] if pool in used else amount for name, amount in limits.items()}
         for pool, limits in limited.items()
@@ -134,7 +132,7 @@ def node_room(pool: NodePool, claims: Iterable[NodeClaim]) -> int | None:
     As in Karpenter, those that end or are replaced count as well (pkg/controllers/state/statenodepool.go).
     """
     limit = limit_amounts(pool.spec.limits).get(NODES)
-    own = sum(claim.labels.get(names.NODEPOOL) == pool.name for claim in claims)
+    own = sum(claim.node_pool == pool.name for claim in claims)
     return None if limit is None else max(0, limit - own)
 
 
@@ -198,7 +196,7 @@ def _used(claims: Iterable[NodeClaim], nodes: Iterable[Node], largest: Largest) 
     by_claim = _by_claim(counted_claims, nodes, largest)
     by_pool: dict[str, Counter[str]] = {}
     for claim in counted_claims:
-        by_pool.setdefault(claim.labels[names.NODEPOOL], Counter()).update(by_claim[claim.uid])
+        by_pool.setdefault(claim.node_pool, Counter()).update(by_claim[claim.uid])
     return by_pool
 
 

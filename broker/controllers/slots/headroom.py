@@ -50,10 +50,10 @@ def without_room(
     made_for = {key.flavor for held in nominated_quota.values() for key in held.usage}
     held_back = set()
     waiting = [*claims]
-    gangs = {claim.annotations.get(names.GANG, "") for claim, _ in waiting if nominated(claim)} - {""}
+    gangs = {claim.gang for claim, _ in waiting if nominated(claim)} - {""}
 
     def first(claim: NodeClaim) -> bool:
-        return nominated(claim) or claim.annotations.get(names.GANG) in gangs
+        return nominated(claim) or claim.gang in gangs
 
     for claim, queue in sorted(waiting, key=lambda item: (not first(item[0]), *_order(item[0]))):
         node = tree.queues.get(queue)

@@ -57,7 +57,7 @@ class PoolCensus:
 
 def census(pool: NodePool, claims: Iterable[NodeClaim], *, owns: Callable[[NodeClaim], bool]) -> PoolCensus:
     """The pool's claims among these. Those of another launcher are left by an older pool."""
-    own = [claim for claim in claims if claim.labels.get(names.NODEPOOL) == pool.name and owns(claim)]
+    own = [claim for claim in claims if claim.node_pool == pool.name and owns(claim)]
     own.sort(key=lambda claim: claim.name)
     active = tuple(counted(own))
     succeeded = {replaces(claim)[1] for claim in own if not claim.deleting}

@@ -122,9 +122,7 @@ class StaticPoolController:
         self._wakes = []
         failed = {pool.name for pool in sorted(pools, key=lambda pool: pool.name) if not self._kept(pool)}
         decided = {pool.name for pool in pools} - failed
-        self._successions.decide(
-            "static pools", [c for c in ending if c.labels.get(names.NODEPOOL) in decided]
-        )
+        self._successions.decide("static pools", [c for c in ending if c.node_pool in decided])
         return Result(requeue_after=min(self._wakes)) if self._wakes else None
 
     def _kept(self, pool: NodePool) -> bool:
