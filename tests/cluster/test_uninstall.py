@@ -14,11 +14,12 @@ from broker import cli
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
-from broker.apis.core import ConfigMap, Node
-from broker.apis.karpenter import NodeClaim
+from broker.apis.core import ConfigMap, Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor
 from broker.apis.ome import CapacityReservation
+from broker.apis.policy import PodDisruptionBudget
 from broker.commands.uninstall import leftovers_kube
 from broker.commands.uninstall.leftovers import Removal, RemovalPlan, apply
 from broker.commands.uninstall.removal import account_of, find
@@ -28,10 +29,12 @@ from broker.kube import identity
 from broker.kube.client import Client, Request
 from broker.kube.clock import SystemClock
 from broker.kube.errors import Forbidden, Unavailable
+from broker.placement.pool_choice import SERVED
 from broker.scheduler import SCHEDULER_LEASE
 from broker.text import format_micros
 from local.kube import Cluster
 from providers.names import TAG_CLUSTER, TAG_CLUSTER_UID
+from tests.cluster import test_provisioning as provisioning
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
 from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms
@@ -42,6 +45,7 @@ from tests.cluster.taps import writes_of
 from tests.cluster.test_prometheus import led
 from tests.kueue.definitions import install
 
+NOW = "2026-11-01T12:00:00Z"
 OTHER = "11111111-2222-4333-8444-555555555555"  # the UID of another cluster
 
 
@@ -202,6 +206,43 @@ def test_uninstall_leaves_nothing_of_the_broker_and_ends_nothing(installed: Inst
     stack.aws.ec2.terminate_instances(InstanceIds=[instance])
     assert [row["result"] for row in installed.uninstall(*again)["rows"]] == ["done"]
     assert installed.uninstall(*again)["rows"] == []
+
+
+@pytest.mark.covers("USR-23")
+def test_uninstall_reopens_nodes_that_drain_and_leaves_no_pool_ready(installed: Installed) -> None:
+    """The drain waits for a budget. Nothing would end it, or evict the pod, without a broker."""
+    stack = installed.stack
+    identity.pin(stack.client, facts(stack))
+    stack.node_class(id_=stack.aws.odcr("m5.large", A, 1))
+    provisioning.pool(stack)
+    karpenters = pool(stack, "karpenters")
+    provisioning.start(stack)
+    app = {"app": "web"}
+    provisioning.pods(stack, 1, labels=app, spec={"nodeSelector": {names.NODEPOOL: provisioning.POOL}})
+    stack.until(lambda: provisioning.bound(stack, ["p-0"]), "the pod runs", step=0.5)
+    running = {"status": {"phase": "Running"}}
+    stack.client.patch(Pod.KIND, "p-0", running, namespace="default", subresource="status")
+    budget = {"minAvailable": 1, "selector": {"matchLabels": app}}
+    meta = {"name": "web", "namespace": "default"}
+    stack.client.create(PodDisruptionBudget.KIND, {"metadata": meta, "spec": budget})
+    (claim,) = stack.all(NodeClaim)
+    stack.until_ready(claim.name)
+    stack.delete(NodeClaim, claim.name)
+    label = names.NODE_NO_BALANCERS
+    stack.until(lambda: [n for n in stack.all(Node) if n.disrupted and label in n.labels], "the node drains")
+    other = {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": NOW}
+    missing = {**other, "type": SERVED, "status": "False", "reason": "ControllerNotFound"}
+    shown = {"status": {"conditions": [other, missing]}}
+    stack.client.patch(NodePool.KIND, karpenters, shown, subresource="status")
+    stack.stop()
+    stack.kubelets.stop()
+
+    installed.uninstall("--yes")
+    (node,) = stack.all(Node)
+    assert not node.spec.taints and label not in node.labels
+    assert stack.get(Pod, "p-0", namespace="default").spec.node_name == node.name
+    assert stack.get(NodePool, provisioning.POOL).status.conditions == ()
+    assert [item.type for item in stack.get(NodePool, karpenters).status.conditions] == ["Ready"]
 
 
 def left_behind(installed: Installed) -> str:

@@ -20,25 +20,31 @@ from broker.apis.coordination import Lease
 from broker.apis.core import ConfigMap, Node, Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.godel import FINALIZER as GODEL_FINALIZER
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import VERSIONS, AdmissionCheck, ClusterQueue, LocalQueue, Workload
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.static_pools import REPLICAS_MET
 from broker.app import LEASE
 from broker.commands.crds.install import MARK as DEFINITION_MARK
 from broker.commands.uninstall.leftovers import RemainingResource, Removal, RemovalPlan
 from broker.controllers.advisor.controller import LIST
 from broker.controllers.advisor.terms import Record, load, split
+from broker.controllers.disruption.rollouts import NODES_REPLACED
 from broker.controllers.launch.calls import RECORDS
 from broker.controllers.launch.published import NAME as SHORTAGES
 from broker.controllers.lifecycle.registration import MARK
+from broker.controllers.lifecycle.termination import NO_BALANCERS
+from broker.controllers.provisioning.pool_status import DRAWING, WITHIN_LIMITS
 from broker.controllers.provisioning.published import REPORTS, TYPES
+from broker.controllers.provisioning.unused import NODES_USED
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.notifications.record import NAME as NOTIFICATIONS
+from broker.placement.pool_choice import OFFERING, SERVED
 from broker.reservations.purchases import LEDGER
 from broker.scheduler import SCHEDULER_LEASE
 from providers.names import MANAGED_BY
@@ -58,6 +64,21 @@ CONDITIONS: Final = frozenset(
         names.SPEC_SERVED,
     )
 )
+# On NodePools of all groups; on those of its own group the broker writes all conditions.
+POOL_CONDITIONS: Final = frozenset(
+    (
+        names.CAPACITY_RESERVATION,
+        names.REPAIR_ALLOWED,
+        names.RECENT_REPAIRS,
+        NODES_REPLACED,
+        NODES_USED,
+        OFFERING,
+        DRAWING,
+        REPLICAS_MET,
+        SERVED,
+        WITHIN_LIMITS,
+    )
+)
 # The broker's objects, dependents first: a queue names the check, and a workload the queue.
 OBJECTS: Final = (Workload.KIND, LocalQueue.KIND, ClusterQueue.KIND, AdmissionCheck.KIND)
 STATE: Final = (*RECORDS, LEDGER, SHORTAGES, TYPES, REPORTS, NOTIFICATIONS)
@@ -73,6 +94,7 @@ def find(client: Client, plan: RemovalPlan, *, keep_terms: bool) -> None:
     add("OnDemandCapacityReservation", lambda: _objects(client, OnDemandCapacityReservation.KIND))
     add("EC2NodeClass", lambda: _stripped(client, EC2NodeClass.KIND, partial(_class, keep_terms=keep_terms)))
     add("EC2NodeClass/status", lambda: _class_status(client))
+    add("NodePool", lambda: _stripped(client, NodePool.KIND, _pool_conditions, subresource="status"))
     add("Node, NodeClaim", lambda: _machines(client))
     for model in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster):
         add(
@@ -203,15 +225,26 @@ def _class_status(client: Client) -> Iterator[Removal]:
 
 
 def _class_conditions(raw: Json) -> tuple[Json, list[str]]:
+    return _conditions(raw, CONDITIONS)
+
+
+def _pool_conditions(raw: Json) -> tuple[Json, list[str]]:
+    """Without its broker no controller serves a pool of its group, so none is Ready."""
+    present = {condition["type"] for condition in raw.get("status", {}).get("conditions", [])}
+    return _conditions(raw, present if _of_broker(raw["spec"]["template"]) else POOL_CONDITIONS)
+
+
+def _conditions(raw: Json, types: Collection[str]) -> tuple[Json, list[str]]:
     present = raw.get("status", {}).get("conditions", [])
-    left = [condition for condition in present if condition["type"] not in CONDITIONS]
+    left = [condition for condition in present if condition["type"] not in types]
     if len(left) == len(present):
         return {}, []
-    gone = sorted({condition["type"] for condition in present} & CONDITIONS)
+    gone = sorted(condition["type"] for condition in present if condition["type"] in types)
     return {"status": {"conditions": left}}, [f"condition {type_}" for type_ in gone]
 
 
 def _of_broker(raw: Json) -> bool:
+    """Whether a claim, or a template of claims, is of the broker's group."""
     return bool(raw["spec"]["nodeClassRef"].get("group") == names.BROKER)
 
 
@@ -245,6 +278,7 @@ def _claim(raw: Json) -> tuple[Json, list[str]]:
 def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
     """A Node of a claim of the broker's group. Without its owner it outlives the claim, with its pods.
 
+    A drain that had begun goes no further.
     `karpenters`: the providerIDs of Karpenter's claims.
     """
     metadata = raw["metadata"]
@@ -259,7 +293,22 @@ def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
         if len(left) != len(owners):
             body.setdefault("metadata", {})["ownerReferences"] = left or None
             removed.append("the owner NodeClaim")
+        removed += _reopened(raw, body)
     return body, removed + _annotations(raw, body, (MARK,))
+
+
+def _reopened(raw: Json, body: Json) -> list[str]:
+    """Adds to a patch that the Node takes pods, and load balancers use it, as before a drain."""
+    removed: list[str] = []
+    taints = raw["spec"].get("taints", [])
+    left = [taint for taint in taints if taint["key"] != names.DISRUPTED_TAINT]
+    if len(left) != len(taints):
+        body["spec"] = {"taints": left or None}
+        removed.append(f"taint {names.DISRUPTED_TAINT}")
+    if raw["metadata"].get("labels", {}).get(names.NODE_NO_BALANCERS) == NO_BALANCERS:
+        body.setdefault("metadata", {})["labels"] = {names.NODE_NO_BALANCERS: None}
+        removed.append(f"label {names.NODE_NO_BALANCERS}")
+    return removed
 
 
 def _definitions(client: Client) -> Iterator[RemainingResource]:

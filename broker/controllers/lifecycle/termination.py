@@ -42,6 +42,7 @@ RECHECK = 2.0
 # After so long kube-controller-manager detaches a volume that nobody unmounts (maxWaitForUnmountDuration).
 DETACHED_WITHIN = timedelta(minutes=6)
 REFUSED = "TerminationRefused"
+NO_BALANCERS = "karpenter"  # the label's value, as Karpenter writes it
 
 
 class Termination:
@@ -166,7 +167,7 @@ class Termination:
         tainted = any((t.key, t.effect) == (names.DISRUPTED_TAINT, NO_SCHEDULE) for t in node.spec.taints)
         if not tainted or names.NODE_NO_BALANCERS not in node.labels:
             # Requests stop before the pods do.
-            labels = {names.NODE_NO_BALANCERS: "karpenter"}
+            labels = {names.NODE_NO_BALANCERS: NO_BALANCERS}
             close(self._client, self._nodes, node, names.DISRUPTED_TAINT, labels=labels)
 
     def _evict(self, claim: NodeClaim, pod: Pod) -> None:
