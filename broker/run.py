@@ -191,9 +191,13 @@ def taken_ports(settings: Settings) -> Iterator[str]:
     with ExitStack() as listeners:
         listening = {"http_port": True, "webhook_port": settings.webhook_port > 0, "web_port": settings.web}
         names = [name for name, serves in listening.items() if serves and not problems(settings, [name])]
-        for name in names:
+        for place, name in enumerate(names):
+            number = getattr(settings, name)
+            if other := next((item for item in names[:place] if 0 < getattr(settings, item) == number), ""):
+                yield f"{called(name)} is {number}: {called(other)} has it; write another port"
+                continue
             try:
-                listener = socket.create_server((_host(settings, name), getattr(settings, name)))
+                listener = socket.create_server((_host(settings, name), number))
             except OSError as error:
                 yield _refused(error, settings, name)
             else:

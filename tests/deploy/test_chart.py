@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -19,9 +20,10 @@ from broker.controllers.launch.calls import RECORDS
 from broker.controllers.provisioning.published import REPORTS, TYPES
 from broker.kube.identity import NAME, NAMESPACE
 from broker.notifications.record import NAME as NOTIFICATIONS
-from broker.options import HINTS, problems
+from broker.options import HINTS, called, problems
 from broker.reservations.desired import Caps
 from broker.reservations.purchases import LEDGER
+from broker.run import taken_ports
 from broker.scheduler import SCHEDULER_LEASE
 from broker.settings import Settings
 from providers.model import PLATFORMS
@@ -187,6 +189,49 @@ def test_value_that_the_process_refuses_the_chart_refuses(values: Json, settings
     assert len(problems(Settings(**settings))) == 1
     with pytest.raises(helm.Refused):
         helm.render({**helm.GIVEN, **values})
+
+
+def counts(schema: Json, *path: str) -> list[tuple[str, ...]]:
+    """The values that are whole numbers without a bound."""
+    paths: list[tuple[str, ...]] = []
+    for name, value in schema.get("properties", {}).items():
+        paths += counts(value, *path, name)
+        if value.get("type") == "integer" and "maximum" not in value and name != "replicas":
+            paths.append((*path, name))
+    return paths
+
+
+def test_large_counts_are_written_as_the_process_reads_them() -> None:
+    """Helm reads each number of a file as a float, and would write 30 days of seconds as 2.592e+06."""
+    values: Json = {**helm.GIVEN, "scheduler": {"separate": True}}
+    written = counts(json.loads((helm.CHART / "values.schema.json").read_text()))
+    for *above, name in written:
+        into = values
+        for key in above:
+            into = into.setdefault(key, {})
+        into[name] = 2_592_000
+    environments = [
+        {variable["name"]: variable.get("value") for variable in part["env"]}
+        for manifest in helm.render(values)
+        if manifest["kind"] == "Deployment"
+        for part in manifest["spec"]["template"]["spec"]["containers"]
+    ]
+    assert [env["BROKER_LONGEST_RESERVATION_TTL"] for env in environments] == ["2592000"] * 2
+    assert sum(value == "2592000" for env in environments for value in env.values()) >= len(written)
+    assert not [name for env in environments for name, value in env.items() if "e+" in (value or "")]
+
+
+@pytest.mark.parametrize("port", [("webhook", "http"), ("web", "http"), ("web", "webhook")])
+def test_two_servers_of_a_pod_have_no_port_in_common(port: tuple[str, str]) -> None:
+    values: Json = {**helm.GIVEN, **{name: {"port": 9000} for name in port}}
+    with pytest.raises(helm.Refused, match=r"9000.*write another port for each"):
+        helm.render(values)
+    off: Json = {**values, port[0]: {"port": 9000, "enabled": False}}
+    assert helm.render(off)
+    given: Json = {f"{name}_port": 9000 for name in port}
+    assert [*taken_ports(Settings(**{"web": True, "webhook_port": 0, **given}))] == [
+        f"{called(f'{port[0]}_port')} is 9000: {called(f'{port[1]}_port')} has it; write another port"
+    ]
 
 
 def test_chart_takes_every_platform_of_ec2() -> None:
