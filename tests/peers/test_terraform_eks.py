@@ -37,16 +37,22 @@ def aws() -> Iterator[LocalAws]:
         yield local
 
 
-def client(aws: LocalAws, service: str) -> Any:
-    session: Any = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)
+def credentials(run: Terraform, aws: LocalAws) -> dict[str, str]:
+    """The environment of the run, for local AWS."""
+    keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    return {**run.environment, **keys, "AWS_ENDPOINT_URL": aws.endpoint}
+
+
+def client(aws: LocalAws, service: str, region: str = REGION) -> Any:
+    session: Any = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=region)
     return session.client(service, endpoint_url=aws.endpoint)
 
 
-def cluster(aws: LocalAws, name: str) -> dict[str, Any]:
+def cluster(aws: LocalAws, name: str, region: str = REGION) -> dict[str, Any]:
     """An EKS cluster on the default network. Returns EKS's description."""
-    subnets = [subnet["SubnetId"] for subnet in client(aws, "ec2").describe_subnets()["Subnets"]]
+    subnets = [subnet["SubnetId"] for subnet in client(aws, "ec2", region).describe_subnets()["Subnets"]]
     role = "arn:aws:iam::123456789012:role/cluster"
-    eks = client(aws, "eks")
+    eks = client(aws, "eks", region)
     eks.create_cluster(name=name, roleArn=role, resourcesVpcConfig={"subnetIds": subnets[:2]})
     return dict(eks.describe_cluster(name=name)["cluster"])
 
@@ -59,12 +65,7 @@ def test_output_of_the_example_installs_the_chart_as_it_is(aws: LocalAws, tmp_pa
         tmp_path, "eks", cluster_name="demo", region=REGION, node_role_name="nodes", image=IMAGE
     )
     run.variables |= {"teams": teams, "oidc_provider_arn": OIDC}
-    run.environment = {
-        **run.environment,
-        "AWS_ENDPOINT_URL": aws.endpoint,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-    }
+    run.environment = credentials(run, aws)
     run.apply()
     outputs = run.outputs()
     values = yaml.safe_load(outputs["helm_values_yaml"])
@@ -102,3 +103,21 @@ def test_output_of_the_example_installs_the_chart_as_it_is(aws: LocalAws, tmp_pa
     )["PolicyVersion"]["Document"]
     text = document if isinstance(document, str) else json.dumps(document)
     assert "eks:DescribeCluster" in text and described["arn"] in text
+
+
+@pytest.mark.covers("USR-22")
+def test_arns_of_the_example_are_of_the_partition_of_its_region(aws: LocalAws, tmp_path: Path) -> None:
+    region = "us-gov-west-1"
+    cluster(aws, "gov", region)
+    run = Terraform.prepare(
+        tmp_path, "eks", cluster_name="gov", region=region, node_role_name="nodes", image=IMAGE
+    )
+    run.variables |= {"oidc_provider_arn": OIDC.replace("arn:aws:", "arn:aws-us-gov:")}
+    run.environment = credentials(run, aws)
+    run.apply()
+    iam = client(aws, "iam", region)
+    (policy,) = iam.list_policies(Scope="Local")["Policies"]
+    version = iam.get_policy_version(PolicyArn=policy["Arn"], VersionId=policy["DefaultVersionId"])
+    text = json.dumps(version["PolicyVersion"]["Document"])
+    assert "arn:aws-us-gov:iam::123456789012:role/nodes" in text
+    assert "arn:aws-us-gov:ec2:us-gov-west-1:" in text and "arn:aws:" not in text

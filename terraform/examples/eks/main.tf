@@ -20,6 +20,8 @@ provider "aws" {
 
 data "aws_caller_identity" "this" {}
 
+data "aws_partition" "this" {}
+
 data "aws_eks_cluster" "this" {
   name = var.cluster_name
 }
@@ -51,7 +53,7 @@ module "broker_iam" {
   cluster_name            = var.cluster_name
   region                  = var.region
   account_id              = data.aws_caller_identity.this.account_id
-  node_role_arns          = ["arn:aws:iam::${data.aws_caller_identity.this.account_id}:role/${var.node_role_name}"]
+  node_role_arns          = ["arn:${data.aws_partition.this.partition}:iam::${data.aws_caller_identity.this.account_id}:role/${var.node_role_name}"]
   ssm_parameter_arns      = var.ssm_parameter_arns
   reservation_group_names = var.manage_reservations ? ["*"] : concat(values(module.reservations)[*].group_name, var.reservation_group_names)
   manage_reservations     = var.manage_reservations

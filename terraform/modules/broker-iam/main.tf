@@ -9,7 +9,7 @@ locals {
     Principal = { Service = "pods.eks.amazonaws.com" }
     # Session tags that Pod Identity adds to each request (EKS User Guide, "Enable or disable session tags").
     Condition = { StringEquals = {
-      "aws:RequestTag/eks-cluster-arn"            = "arn:${var.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"
+      "aws:RequestTag/eks-cluster-arn"            = "arn:${local.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"
       "aws:RequestTag/kubernetes-namespace"       = var.namespace
       "aws:RequestTag/kubernetes-service-account" = var.service_account
     } }

@@ -1,17 +1,20 @@
 # On which resources and under which conditions each list of actions.tf is allowed.
 
 locals {
-  ec2     = "arn:${var.partition}:ec2:${var.region}"
-  groups  = [for name in var.reservation_group_names : "arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/${name}"]
+  of_region = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
+  partition = var.partition == null ? local.of_region : var.partition
+
+  ec2     = "arn:${local.partition}:ec2:${var.region}"
+  groups  = [for name in var.reservation_group_names : "arn:${local.partition}:resource-groups:${var.region}:${var.account_id}:group/${name}"]
   made    = { StringEquals = { "aws:RequestTag/${var.ownership_tag}" = var.cluster_name } }
   owned   = { StringEquals = { "aws:ResourceTag/${var.ownership_tag}" = var.cluster_name } }
   here    = { StringEquals = { "aws:RequestedRegion" = var.region } }
   to_ec2  = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
-  profile = "arn:${var.partition}:iam::${var.account_id}:instance-profile/*"
+  profile = "arn:${local.partition}:iam::${var.account_id}:instance-profile/*"
   # A cluster's name has no dot, so the prefix of `demo` covers nothing of `demo-eu`.
   prefix       = "capacity-broker.${var.cluster_name}."
-  own_profiles = ["arn:${var.partition}:iam::${var.account_id}:instance-profile/${local.prefix}*"]
-  own_groups   = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/${local.prefix}*"]
+  own_profiles = ["arn:${local.partition}:iam::${var.account_id}:instance-profile/${local.prefix}*"]
+  own_groups   = ["arn:${local.partition}:resource-groups:${var.region}:${var.account_id}:group/${local.prefix}*"]
   odcrs        = "${local.ec2}:${var.account_id}:capacity-reservation/*"
 
   always = [
@@ -24,13 +27,13 @@ locals {
     {
       Sid       = "ReadCluster"
       Action    = local.actions.read_cluster
-      Resource  = ["arn:${var.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"]
+      Resource  = ["arn:${local.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"]
       Condition = {}
     },
     {
       Sid       = "ReadPublishedImages"
       Action    = local.actions.read_parameters
-      Resource  = concat(["arn:${var.partition}:ssm:${var.region}::parameter/aws/service/*"], var.ssm_parameter_arns)
+      Resource  = concat(["arn:${local.partition}:ssm:${var.region}::parameter/aws/service/*"], var.ssm_parameter_arns)
       Condition = local.here
     },
     {

@@ -34,9 +34,9 @@ variable "account_id" {
 }
 
 variable "partition" {
-  description = "The partition: aws, aws-cn or aws-us-gov."
+  description = "The partition, such as aws-us-gov. null: that of the region."
   type        = string
-  default     = "aws"
+  default     = null
 }
 
 variable "manage_reservations" {
