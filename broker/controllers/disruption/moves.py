@@ -129,7 +129,7 @@ class MoveController:
                 cause = move.label.cause
                 self._mark(node, cause, f"{cause}: NodeClaim {replacement.name} replaces it")
             elif node is not None:
-                self._taint(node)
+                close(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
             if not _may_follow(replacement):
                 self._reporter.waiting(replacement)
         if all(_may_follow(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
@@ -216,7 +216,7 @@ class MoveController:
             else:
                 remove(self._client, NodeClaim.KIND, replacement, self._claims)
         for node in move.olds:
-            self._untaint(node)
+            reopen(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
     def _in_use(self, replacement: NodeClaim, snapshot: DisruptionSnapshot) -> bool:
         """Whether pods came to its node. The cache may lack them: the API server confirms that none did."""
@@ -247,7 +247,7 @@ class MoveController:
             return
         if disruption.status == "True":
             self._fail(node, _cause(disruption.reason), "the replacement is gone")
-        self._untaint(node)
+        reopen(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
     def _fail(self, node: ManagedNode, cause: Cause, message: str) -> None:
         if since(node.claim, names.DISRUPTION_REASON, "False") is not None:
@@ -257,7 +257,7 @@ class MoveController:
 
     def _mark(self, node: ManagedNode, cause: Cause, message: str) -> None:
         self._set(node.claim, "True", _reason(cause), message)
-        self._taint(node)
+        close(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
     def _set(self, claim: NodeClaim, status: Any, reason: str, message: str) -> None:
         change = ConditionUpdate(type=names.DISRUPTION_REASON, status=status, reason=reason, message=message)
@@ -285,7 +285,7 @@ class MoveController:
             now=self._clock.now(),
             clear={names.DISRUPTION_REASON},
         )
-        self._untaint(node)
+        reopen(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
     def end(self, nodes: Sequence[ManagedNode], cause: Cause) -> bool:
         """Ends claims that need no replacement; none of them if one has changed meanwhile."""
@@ -301,17 +301,6 @@ class MoveController:
             record_repair(self._client, self._pools, node, self._clock.now())
         if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
-
-    def _taint(self, node: ManagedNode) -> None:
-        if node.node is not None and not node.node.disrupted:
-            close(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
-
-    def _untaint(self, node: ManagedNode) -> None:
-        if node.node is None:
-            return
-        newest = self._nodes.get(node.node.name) or node.node
-        if newest.disrupted:
-            reopen(self._client, self._nodes, newest, names.DISRUPTED_TAINT)
 
 
 def _may_follow(replacement: NodeClaim) -> bool:

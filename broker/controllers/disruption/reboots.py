@@ -75,7 +75,7 @@ class RebootController:
         bound = diagnosis.drain
         reboot = Reboot(phase="Draining", began=now, until=None if bound is None else now + bound)
         self._record(node, reboots_of(node.claim).begin(reboot, now))
-        self._taint(node)
+        close(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
         within = "" if bound is None else f" within {bound}"
         self._report(node, REBOOTING, f"{diagnosis.text}: it is drained{within}, then rebooted")
 
@@ -90,7 +90,8 @@ class RebootController:
         if reboot is None:
             last = reboots.last
             if diagnosis is None or (last is not None and last.phase == "Succeeded"):
-                self._untaint(node)  # also after a stop between the end of a reboot and this
+                # Also after a stop between the end of a reboot and this.
+                reopen(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
             return False
         if reboot.phase == "Requested":
             self._observe(node, reboots, reboot, now, due=due)
@@ -101,7 +102,7 @@ class RebootController:
         return True
 
     def _drain(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
-        self._taint(node)
+        close(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
         late = reboot.until is not None and now >= reboot.until
         waiting = [] if late else self._waiting(node, now)
         if waiting or (not late and now - reboot.began < HOLD):
@@ -182,14 +183,15 @@ class RebootController:
         self._end(node, reboots.without_last())
         message = "it is not rebooted: no reboot is due any more, or its repair was stopped"
         self._report(node, WITHDRAWN, message, normal=True)
-        self._untaint(node)  # last: another pass repeats it after a conflict
+        # Last: another pass repeats it after a conflict.
+        reopen(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
 
     def _succeed(self, node: ManagedNode, reboots: Reboots, reboot: Reboot, now: datetime) -> None:
         self._end(node, reboots.updated(reboot.ended("Succeeded", now)))
         REBOOTS.labels("Succeeded").inc()
         taken = timedelta(seconds=round((now - reboot.began).total_seconds()))
         self._report(node, OBSERVED_EVENT, f"it was rebooted, and is Ready after {taken}", normal=True)
-        self._untaint(node)
+        reopen(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
 
     def _fail(
         self, node: ManagedNode, reboots: Reboots, reboot: Reboot, result: str, message: str, now: datetime
@@ -218,11 +220,3 @@ class RebootController:
         for subject in (node.claim, *((node.node,) if node.node is not None else ())):
             self._recorder.event(subject, "Normal" if normal else "Warning", reason, message)
         _log.warning("reboot", claim=node.claim.name, step=reason, why=message)
-
-    def _taint(self, node: ManagedNode) -> None:
-        if node.node is not None and not node.node.rebooting:
-            close(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)
-
-    def _untaint(self, node: ManagedNode) -> None:
-        if node.node is not None and node.node.rebooting:
-            reopen(self._client, self._caches.nodes, node.node, names.REBOOTING_TAINT)

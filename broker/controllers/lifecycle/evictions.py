@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -19,6 +19,8 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, EvictionRefused, NotFound
 from broker.placement.disruption_pods import NO_SCHEDULE, owned_by
+
+NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 def remaining_pods(
@@ -57,14 +59,21 @@ def evict(client: Client, pod: Pod, now: datetime, until: datetime | None = None
 
 
 def close(
-    client: Client, nodes: Cache[Node], node: Node, key: str, *, labels: Mapping[str, str] | None = None
+    client: Client, nodes: Cache[Node], node: Node | None, key: str, *, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
-    """Keeps new pods off the node; also sets the labels."""
-    _write(client, nodes, node, [*_others(node, key), {"key": key, "effect": NO_SCHEDULE}], labels)
+    """Keeps new pods off the node, if it exists, and sets labels that it lacks. Raises ApiError."""
+    if node is None:
+        return
+    closed = any((taint.key, taint.effect) == (key, NO_SCHEDULE) for taint in node.spec.taints)
+    if not closed or not labels.keys() <= node.labels.keys():
+        _write(client, nodes, node, [*_others(node, key), {"key": key, "effect": NO_SCHEDULE}], labels)
 
 
-def reopen(client: Client, nodes: Cache[Node], node: Node, key: str) -> None:
-    _write(client, nodes, node, _others(node, key))
+def reopen(client: Client, nodes: Cache[Node], node: Node | None, key: str) -> None:
+    """Undoes `close`, as the node is now. Raises ApiError."""
+    newest = None if node is None else nodes.get(node.name) or node
+    if newest is not None and any(taint.key == key for taint in newest.spec.taints):
+        _write(client, nodes, newest, _others(newest, key), NO_LABELS)
 
 
 def _others(node: Node, key: str) -> list[dict[str, Any]]:
@@ -76,7 +85,7 @@ def _write(
     nodes: Cache[Node],
     node: Node,
     taints: list[dict[str, Any]],
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str],
 ) -> None:
     metadata = {"resourceVersion": node.metadata.resource_version}
     body = {"metadata": {**metadata, "labels": labels} if labels else metadata, "spec": {"taints": taints}}

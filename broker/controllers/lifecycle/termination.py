@@ -32,7 +32,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 from broker.kube.partial import PartialObject
 from broker.placement.claims import deadline_of
-from broker.placement.disruption_pods import NO_SCHEDULE, protected
+from broker.placement.disruption_pods import protected
 from broker.placement.reading import volumes
 from broker.reservations.claims import occupied_odcr
 from broker.text import counted
@@ -164,11 +164,8 @@ class Termination:
         return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
-        tainted = any((t.key, t.effect) == (names.DISRUPTED_TAINT, NO_SCHEDULE) for t in node.spec.taints)
-        if not tainted or names.NODE_NO_BALANCERS not in node.labels:
-            # Requests stop before the pods do.
-            labels = {names.NODE_NO_BALANCERS: NO_BALANCERS}
-            close(self._client, self._nodes, node, names.DISRUPTED_TAINT, labels=labels)
+        labels = {names.NODE_NO_BALANCERS: NO_BALANCERS}  # requests stop before the pods do
+        close(self._client, self._nodes, node, names.DISRUPTED_TAINT, labels=labels)
 
     def _evict(self, claim: NodeClaim, pod: Pod) -> None:
         if refusal := evict(self._client, pod, self._clock.now(), deadline_of(claim)):
