@@ -11,21 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from broker.apis.koordinator import ReservationOwnerController, ReservationOwnerObject
+from broker.apis.meta import OwnerReference
 from broker.placement.model import NodeTerm, PodInfo, PodToleration
 from broker.placement.selectors import IN, Labels, Selector, matches
 
 HoldKey = tuple[str, ...]
 EVERY_POD: Final[HoldKey] = ("*",)
-
-
-class PodController(NamedTuple):
-    """An owner reference of a pod."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
+_OF_CONTROLLER: Final = ("api_version", "kind", "name", "uid")
 
 
 class NamingPod(NamedTuple):
@@ -35,58 +28,21 @@ class NamingPod(NamedTuple):
     name: str
     uid: str
     labels: Labels
-    controllers: tuple[PodController, ...] = ()
+    controllers: tuple[OwnerReference, ...] = ()
     owners: bool = True
 
 
-class ObjectTest(NamedTuple):
-    """A pod by its identity. An empty field matches every pod."""
-
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-    def holds(self, pod: PodInfo | NamingPod) -> bool:
-        return all(
-            not expected or expected == value
-            for expected, value in zip(self, (pod.namespace, pod.name, pod.uid), strict=True)
-        )
-
-
-class ControllerTest(NamedTuple):
-    """A pod by one of its owner references. An empty field matches every reference."""
-
-    namespace: str = ""
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-    def holds(self, namespace: str, references: tuple[PodController, ...]) -> bool:
-        if self.namespace and self.namespace != namespace:
-            return False
-        return any(
-            all(
-                not expected or expected == value
-                for expected, value in zip(self[1:5], reference[:4], strict=True)
-            )
-            and (self.controller is None or self.controller == reference.controller)
-            for reference in references
-        )
-
-
 class OwnerTest(NamedTuple):
-    """One item of a reservation's owners: all of its parts must match."""
+    """One item of a reservation's owners: all of its parts must match. An empty field matches every pod."""
 
-    object: ObjectTest | None = None
-    controller: ControllerTest | None = None
+    object: ReservationOwnerObject | None = None
+    controller: ReservationOwnerController | None = None
     labels: Selector = ()
 
-    def holds(self, pod: PodInfo | NamingPod, controllers: tuple[PodController, ...]) -> bool:
-        if self.object is not None and not self.object.holds(pod):
+    def holds(self, pod: PodInfo | NamingPod, controllers: tuple[OwnerReference, ...]) -> bool:
+        if self.object is not None and not _is_object(pod, self.object):
             return False
-        if self.controller is not None and not self.controller.holds(pod.namespace, controllers):
+        if self.controller is not None and not _is_controlled(pod.namespace, controllers, self.controller):
             return False
         return matches(self.labels, pod.labels)
 
@@ -101,6 +57,27 @@ class OwnerTest(NamedTuple):
             if item.operator == IN and len(item.values) == 1:
                 return ("label", item.key, *item.values)
         return EVERY_POD
+
+
+def _is_object(pod: PodInfo | NamingPod, test: ReservationOwnerObject) -> bool:
+    expected = test.namespace, test.name, test.uid
+    return all(
+        not value or value == own
+        for value, own in zip(expected, (pod.namespace, pod.name, pod.uid), strict=True)
+    )
+
+
+def _is_controlled(
+    namespace: str, references: tuple[OwnerReference, ...], test: ReservationOwnerController
+) -> bool:
+    if test.namespace and test.namespace != namespace:
+        return False
+    expected = {name: value for name in _OF_CONTROLLER if (value := getattr(test, name))}
+    return any(
+        all(getattr(reference, name) == value for name, value in expected.items())
+        and (test.controller is None or test.controller == reference.controller)
+        for reference in references
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +134,7 @@ class HoldRequest:
     """A pod as holds see it: its owner references, and the annotations that concern holds."""
 
     pod: PodInfo
-    controllers: tuple[PodController, ...] = ()
+    controllers: tuple[OwnerReference, ...] = ()
     affinity: HoldAffinity | None = None
     # Resources of which the pod must request as much as the hold has.
     exact: tuple[str, ...] = ()

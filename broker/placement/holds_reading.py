@@ -19,14 +19,11 @@ from broker.placement.holds import Consumption, Hold, HoldOwner
 from broker.placement.holds_bounds import RoomBounds
 from broker.placement.holds_ledger import HoldLink
 from broker.placement.holds_match import (
-    ControllerTest,
     HoldAffinity,
     HoldRequest,
     NamingPod,
-    ObjectTest,
     OwnerMatcher,
     OwnerTest,
-    PodController,
 )
 from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS, amounts
@@ -168,21 +165,8 @@ def operating_hold(pod: Pod, node: str = "") -> Hold | None:
 
 
 def _owner_test(owner: koord.ReservationOwner) -> OwnerTest:
-    object_, controller, labels = owner.object, owner.controller, owner.label_selector
-    return OwnerTest(
-        object=None if object_ is None else ObjectTest(object_.namespace, object_.name, object_.uid),
-        controller=None
-        if controller is None
-        else ControllerTest(
-            controller.namespace,
-            controller.api_version,
-            controller.kind,
-            controller.name,
-            controller.uid,
-            controller.controller,
-        ),
-        labels=() if labels is None else _selector(labels),
-    )
+    labels = owner.label_selector
+    return OwnerTest(owner.object, owner.controller, () if labels is None else _selector(labels))
 
 
 def _selector(selector: LabelSelector) -> Selector:
@@ -233,7 +217,7 @@ def hold_request(pod: Pod, index: str = "") -> HoldRequest:
     annotations, ignores = pod.annotations, pod.labels.get(koord.IGNORED) == "true"
     return HoldRequest(
         pod=pod_info(pod),
-        controllers=_controllers(pod),
+        controllers=pod.metadata.owner_references,
         affinity=_affinity(annotations),
         exact=_names(annotations, koord.EXACT_MATCH, "resourceNames"),
         index=index,
@@ -251,19 +235,12 @@ def hold_link(pod: Pod) -> HoldLink | None:
     uid = uid or pod.annotations.get(godel.MATCHED_UID)
     if not uid:
         return None
-    ignores = pod.labels.get(koord.IGNORED) == "true"
+    ignores, meta = pod.labels.get(koord.IGNORED) == "true", pod.metadata
     naming = NamingPod(
-        pod.namespace, pod.name, pod.uid, pod.labels, controllers=_controllers(pod), owners=not ignores
+        meta.namespace, meta.name, meta.uid, meta.labels, meta.owner_references, owners=not ignores
     )
     requests = {**pod_info(pod).requests, PODS: 1}
     return HoldLink(str(uid), pod.spec.node_name, HoldOwner(pod.uid, requests), naming)
-
-
-def _controllers(pod: Pod) -> tuple[PodController, ...]:
-    return tuple(
-        PodController(item.api_version, item.kind, item.name, item.uid, item.controller)
-        for item in pod.metadata.owner_references
-    )
 
 
 def _affinity(annotations: Mapping[str, str]) -> HoldAffinity | None:

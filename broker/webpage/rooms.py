@@ -66,7 +66,8 @@ def _owners(hold: Hold) -> Iterator[str]:
 def _owner(test: OwnerTest) -> str:
     parts: list[str] = []
     if test.object is not None:
-        parts.append(f"the pod {'/'.join(filter(None, test.object))}")
+        named = test.object.namespace, test.object.name, test.object.uid
+        parts.append(f"the pod {'/'.join(filter(None, named))}")
     if test.controller is not None:
         parts.append(f"pods of {test.controller.kind or 'the controller'} {test.controller.name}".rstrip())
     if test.labels:

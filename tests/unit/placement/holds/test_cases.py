@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from broker.apis.koordinator import ReservationOwnerController, ReservationOwnerObject
+from broker.apis.meta import OwnerReference
 from broker.placement.holds import HoldOwner, HoldState
 from broker.placement.holds_fit import NodeRoom, lacks
-from broker.placement.holds_match import ControllerTest, ObjectTest, OwnerMatcher, OwnerTest, PodController
+from broker.placement.holds_match import OwnerMatcher, OwnerTest
 from broker.placement.selectors import equal
 from tests.cases import Case, cases
 from tests.unit.placement.holds.builders import hold, request
@@ -62,9 +64,10 @@ def test_a_pod_fits_through_a_reservation_as_in_koordinator(row: Case) -> None:
 def owner_test(item: dict[str, Any]) -> OwnerTest:
     object_, controller = item.get("object"), item.get("controller")
     return OwnerTest(
-        object=object_ and ObjectTest(name=object_.get("name", ""), namespace=object_.get("ns", "")),
+        object=object_
+        and ReservationOwnerObject(name=object_.get("name", ""), namespace=object_.get("ns", "")),
         controller=controller
-        and ControllerTest(
+        and ReservationOwnerController(
             name=controller.get("name", ""),
             namespace=controller.get("ns", ""),
             controller=controller.get("controller"),
@@ -81,7 +84,12 @@ def test_owners_match_as_in_koordinator(row: Case) -> None:
         namespace=pod.get("ns", ""),
         labels=pod.get("labels", {}),
         controllers=tuple(
-            PodController(ref.get("apiVersion", ""), ref["kind"], ref["name"], controller=ref["controller"])
+            OwnerReference(
+                api_version=ref.get("apiVersion", ""),
+                kind=ref["kind"],
+                name=ref["name"],
+                controller=ref["controller"],
+            )
             for ref in pod.get("refs", ())
         ),
     )

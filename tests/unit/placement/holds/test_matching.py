@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from broker.apis.koordinator import ReservationOwnerObject
 from broker.placement.holds import Consumption
 from broker.placement.holds_match import (
     HoldAffinity,
     IndexMatcher,
-    ObjectTest,
     OwnerMatcher,
     OwnerTest,
 )
@@ -30,10 +30,10 @@ CPU = {"cpu": 1}
         ((), False),
         ((OwnerTest(),), True),
         ((APP,), True),
-        ((OwnerTest(object=ObjectTest(name="p"), labels=equal({"app": "other"})),), False),
-        ((OwnerTest(object=ObjectTest(name="q")), APP), True),
-        ((OwnerTest(object=ObjectTest(namespace="other", name="p")),), False),
-        ((OwnerTest(object=ObjectTest(uid="uid-p")),), True),
+        ((OwnerTest(object=ReservationOwnerObject(name="p"), labels=equal({"app": "other"})),), False),
+        ((OwnerTest(object=ReservationOwnerObject(name="q")), APP), True),
+        ((OwnerTest(object=ReservationOwnerObject(namespace="other", name="p")),), False),
+        ((OwnerTest(object=ReservationOwnerObject(uid="uid-p")),), True),
     ],
 )
 def test_owners_are_an_or_of_ands(items: tuple[OwnerTest, ...], matches: bool) -> None:
