@@ -270,16 +270,16 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 @options("cluster_name", *AWS, *CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List the idle reserved slots: owner, count, cost an hour, and time."""
-    from broker.commands.inventory import idle, inventory
+    from broker.commands.inventory import inventory
 
     everything, account = _inventory(settings)
-    idle_odcrs = idle.rows(everything)
+    idle_odcrs = inventory.idle(everything)
     if output is not Format.TABLE:
-        show(idle_odcrs, columns=idle.COLUMNS, format_=output)
+        show(idle_odcrs, columns=inventory.IDLE_COLUMNS, format_=output)
         return
     rows = inventory.format_rows(idle_odcrs)
     nothing = f"{account}: no slot is idle"
-    show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing=nothing)
+    show(rows, columns=inventory.IDLE_COLUMNS, extra=inventory.IDLE_EXTRA, format_=output, nothing=nothing)
     if idle_odcrs:
         typer.echo(inventory.total(idle_odcrs, account=account))
 

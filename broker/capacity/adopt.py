@@ -18,6 +18,7 @@ from broker.capacity.model import Claim, NodeClass
 from broker.capacity.options import capacity_types, tenancy
 from broker.capacity.types import WELL_KNOWN, allocatable, lacking, node_labels, size_key
 from providers.model import CapacityType, Instance, InstanceType, Odcr
+from providers.names import TAG_NODECLASS
 
 
 def adopt(
@@ -27,14 +28,12 @@ def adopt(
     types: Mapping[str, InstanceType],
     *,
     odcrs: Mapping[str, Odcr] | None = None,
-    class_tag: str,
     guard: Callable[[Claim], AbstractContextManager[object]] = nullcontext,
 ) -> list[tuple[Claim, Instance]]:
     """Pairs in the order of the claims; one that fails inside its `guard` adopts nothing.
 
-    An orphan that EC2 does not describe yet is left over, since its reservation is unknown. `class_tag` is
-    the tag that names the class an instance was launched for. A gang adopts for all of its claims or for
-    none.
+    An orphan that EC2 does not describe yet is left over, since its reservation is unknown. A gang
+    adopts for all of its claims or for none.
     """
     waiting = sorted(claims, key=order)
     known = {
@@ -49,7 +48,7 @@ def adopt(
             edges[claim.uid] = tuple(
                 orphan.id
                 for orphan in ranked
-                if satisfies(orphan, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
+                if satisfies(orphan, claim, node_classes, types, odcrs=odcrs or {})
             )
     flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
     taken: list[Claim] = []
@@ -66,12 +65,11 @@ def satisfies(
     types: Mapping[str, InstanceType],
     *,
     odcrs: Mapping[str, Odcr],
-    class_tag: str,
 ) -> bool:
     """Whether the instance, as it runs, satisfies the claim."""
     node_class = node_classes.get(claim.node_class)
     type_ = types.get(instance.instance_type)
-    if node_class is None or type_ is None or instance.tags.get(class_tag) != claim.node_class:
+    if node_class is None or type_ is None or instance.tags.get(TAG_NODECLASS) != claim.node_class:
         return False
     if capacity_type(instance) not in capacity_types(claim.requirements):
         return False  # a claim without this requirement takes no spot

@@ -48,15 +48,20 @@ class SizeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovedCapacity:
-    """`count` instances left the ODCR `source`, which had `total`, and `targets` grew by as much."""
+class CapacityLoss:
+    """`count` instances left the ODCR `source`, which had `total`."""
 
     reserved: ReservationKey
     flavor: str
     source: str
     total: int
     count: int
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedCapacity(CapacityLoss):
+    """The `targets` grew by as much."""
 
     @property
     def key(self) -> str:
@@ -77,16 +82,10 @@ class MovedCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecentLoss:
-    """`count` of `total` instances left the ODCR `source`, and another one may have them until `until`."""
+class RecentLoss(CapacityLoss):
+    """Another ODCR may have them until `until`."""
 
-    reserved: ReservationKey
-    flavor: str
-    source: str
-    total: int
-    count: int
     until: datetime
-    targets: tuple[str, ...] = ()
 
     @property
     def problem(self) -> ReservationProblem:

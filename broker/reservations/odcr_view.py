@@ -41,11 +41,6 @@ class OdcrView:
         """The key of the pool of launches that name it."""
         return str(pool_of(self.odcr))
 
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """Its instance type, its zone, and the key of its pool."""
-        return self.odcr.instance_type, self.odcr.zone, self.pool
-
 
 def owner_text(owner: str, shared_by: str) -> str:
     """The owner for a person: without a CapacityReservation the other account, if one shares it."""

@@ -14,7 +14,6 @@ import yaml
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.ome import CapacityReservation
 from broker.commands.crds.install import install
-from broker.commands.inventory import idle as idle_command
 from broker.commands.inventory import inventory
 from broker.commands.output import fitting
 from broker.kube.client import Client
@@ -80,7 +79,7 @@ def test_both_commands_and_all_formats_have_the_same_keys(world: World, cluster:
     (second,) = json.loads(run("inventory", *options, "json").stdout)
     (third,) = yaml.safe_load(run("inventory", *options, "yaml").stdout)
     assert first == second == third
-    shown = {*inventory.COLUMNS, *idle_command.COLUMNS} - {"free_of", "idle_of", "lent_text"} - {*first}
+    shown = {*inventory.COLUMNS, *inventory.IDLE_COLUMNS} - {"free_of", "idle_of", "lent_text"} - {*first}
     assert shown == {"owner"}
 
 

@@ -49,6 +49,17 @@ COLUMNS = {
     "match": "MATCH",
 }
 EXTRA = ("match", "kind", "end")
+IDLE_COLUMNS = {
+    "id": "ID",
+    "type": "TYPE",
+    "zone": "ZONE",
+    "idle_of": "IDLE",
+    "usd_hour": "$/H",
+    "idle_for": "FOR",
+    "owner": "OWNER",
+    "flavor": "FLAVOR",
+}
+IDLE_EXTRA = ("flavor",)
 MAKERS: Mapping[Maker, str] = {"broker": MANAGER, "terraform": "Terraform", "other": ""}
 GONE = "not in this cluster"
 MODELS = (CapacityReservation, ClusterCapacityReservation)
@@ -116,6 +127,12 @@ def rows(
         for odcr in ordered
     )
     return [_row(view, records, cluster, now) for view in views]
+
+
+def idle(odcr_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Selects those of `rows` with idle slots, the dearest first."""
+    selected = [dict(row) for row in odcr_rows if row["idle"]]
+    return sorted(selected, key=lambda row: (-(row["usd_hour"] or 0), row["type"], row["zone"], row["id"]))
 
 
 def _since(odcr: Odcr, status: OnDemandCapacityReservationStatus | None) -> datetime | None:

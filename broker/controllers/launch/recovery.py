@@ -34,7 +34,6 @@ from broker.kube.clock import Clock
 from providers.errors import ProviderError
 from providers.launch import LaunchRequest
 from providers.model import Instance
-from providers.names import TAG_NODECLASS
 
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")
@@ -216,7 +215,6 @@ class Recovery:
                 work.plans,
                 work.snapshot.types,
                 odcrs=work.snapshot.inventory.odcrs,
-                class_tag=TAG_NODECLASS,
                 guard=lambda claim: guards[claim.uid],
             )
             paired |= {claim.uid: (claim, instance) for claim, instance in new_pairs}

@@ -13,23 +13,21 @@ from hypothesis import strategies as st
 from broker.capacity.adopt import adopt, capacity_type, satisfies
 from broker.capacity.model import Claim
 from providers.model import Instance, Odcr
+from providers.names import TAG_NODECLASS
 
 from .builders import TYPES, claim, instance, node_class, odcr
 
-CLASS_TAG = "example.com/class"
 CLASSES = {"default": node_class(), "other": node_class(name="other")}
 
 
 def orphan(id_: str, type_name: str = "m5.xlarge", *, of: str = "default", **more: Any) -> Instance:
-    return instance(id_, type_name, tags={CLASS_TAG: of}, **more)
+    return instance(id_, type_name, tags={TAG_NODECLASS: of}, **more)
 
 
 def adopted(
     orphans: Sequence[Instance], claims: Sequence[Claim], *odcrs: Odcr
 ) -> tuple[dict[str, str], list[str]]:
-    pairs = adopt(
-        orphans, claims, CLASSES, TYPES, odcrs={odcr.id: odcr for odcr in odcrs}, class_tag=CLASS_TAG
-    )
+    pairs = adopt(orphans, claims, CLASSES, TYPES, odcrs={odcr.id: odcr for odcr in odcrs})
     ids = {claim.name: instance.id for claim, instance in pairs}
     return ids, sorted({orphan.id for orphan in orphans} - {*ids.values()})
 
@@ -173,7 +171,7 @@ def test_most_possible_orphans_are_adopted_once_in_any_order(
         (claim.name, orphan.id)
         for claim in claims
         for orphan in orphans
-        if satisfies(orphan, claim, CLASSES, TYPES, odcrs={"cr-1": reservation}, class_tag=CLASS_TAG)
+        if satisfies(orphan, claim, CLASSES, TYPES, odcrs={"cr-1": reservation})
     }
     assert set(pairs.items()) <= fits
     placeholders = [claim(f"none-{n}") for n in range(len(orphans))]
