@@ -291,3 +291,9 @@ def true_condition(obj: ObjectWithConditions, type_: str) -> Condition | None:
 def is_true(obj: ObjectWithConditions, type_: str) -> bool:
     """Whether the object has the condition with status True."""
     return true_condition(obj, type_) is not None
+
+
+def since(obj: ObjectWithConditions, type_: str, status: str = "True") -> datetime | None:
+    """When the condition got this status; None if it does not have it."""
+    current = condition(obj.status.conditions, type_)
+    return current.last_transition_time if current is not None and current.status == status else None

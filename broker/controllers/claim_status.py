@@ -53,12 +53,6 @@ OF_LAUNCHES = (AVAILABLE, LIMIT_EXCEEDED)
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
 
 
-def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
-    """When the condition got this status; None if it does not have it."""
-    current = condition(claim.status.conditions, type_)
-    return current.last_transition_time if current is not None and current.status == status else None
-
-
 def place_outside(claim: NodeClaim) -> tuple[str, str] | None:
     """Instance type and zone of an instance that may run outside reservations, as far as its claim shows."""
     if not claim.instance_id or claim.labels.get(names.CAPACITY_TYPE, "on-demand") != "on-demand":

@@ -20,10 +20,10 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import true_condition
+from broker.apis.meta import since, true_condition
 from broker.capacity.inventory import Inventory
 from broker.controllers.assumed import AssumptionStore, LeftSlot
-from broker.controllers.claim_status import replaces, since
+from broker.controllers.claim_status import replaces
 from broker.kube.clock import StoppedClock
 from broker.placement.claims import kept_slots
 from broker.reservations.claims import held_slots, occupied_odcr

@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.apis.meta import ConditionUpdate, condition, is_true, since
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
@@ -193,8 +193,8 @@ def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> Clus
         reason = "WaitingForQuota"
         shortfalls = _shortfalls_text(decision) if decision is not None else facts.state.full
         why = f"waits for quota of {reserved}: {shortfalls}; {_SOONER}"
-        since = _since(facts.state.cluster) or now
-        left = limit - (now - since).total_seconds()
+        waits_since = since(facts.state.cluster, QUOTA_RESERVED, "False") or now
+        left = limit - (now - waits_since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"
         if left <= 0:
             reason, left = "NotEnoughResources", None
@@ -314,14 +314,6 @@ def _shrunk(usage: Amounts, demand: ClusterDemand | DemandError) -> Amounts:
         for key, value in usage.items()
         if demand.requests.get(key.resource)
     }
-
-
-def _since(cluster: DedicatedAICluster) -> datetime | None:
-    """The time since which the cluster waits for quota."""
-    waits = condition(cluster.status.conditions, QUOTA_RESERVED)
-    if waits is not None and waits.status == "False":
-        return waits.last_transition_time
-    return None
 
 
 def _shortfalls_text(decision: AdmissionDecision) -> str:

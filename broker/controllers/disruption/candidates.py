@@ -10,8 +10,9 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.meta import since
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.claim_status import replaced_claims, since
+from broker.controllers.claim_status import replaced_claims
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy

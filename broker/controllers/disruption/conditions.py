@@ -12,12 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import POD_SCHEDULED, Pod
 from broker.apis.hashes import VERSION, class_stamp, pool_stamp
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, is_true
+from broker.apis.meta import ConditionUpdate, is_true, since
 from broker.capacity.future_labels import class_labels
-from broker.controllers.claim_status import since
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -57,7 +56,7 @@ class PodEvents:
             return node.claim.status.last_pod_event_time
         with self._lock:
             departure = self._departures.get(node.node.name)
-        arrivals = (_scheduled(pod) for pod in node.pods if not owned_by(pod, "DaemonSet"))
+        arrivals = (since(pod, POD_SCHEDULED) for pod in node.pods if not owned_by(pod, "DaemonSet"))
         known = [at for at in (node.claim.status.last_pod_event_time, departure, *arrivals) if at is not None]
         return max(known, default=None)
 
@@ -65,11 +64,6 @@ class PodEvents:
         """Forgets nodes that are gone."""
         with self._lock:
             self._departures = {name: at for name, at in self._departures.items() if name in nodes}
-
-
-def _scheduled(pod: Pod) -> datetime | None:
-    scheduled = pod.scheduled
-    return scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
 
 
 def consolidatable(node: ManagedNode, last: datetime | None, now: datetime) -> tuple[bool, datetime | None]:

@@ -19,10 +19,9 @@ from itertools import islice
 from typing import Final
 
 from broker.apis import names
-from broker.apis.meta import is_true
+from broker.apis.meta import is_true, since
 from broker.capacity.options import capacity_types
 from broker.capacity.requirements import InvalidRequirement
-from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import moving_pods
 from broker.controllers.disruption.choosing import Fitting, combinable
 from broker.controllers.disruption.gangs import running_gangs

@@ -13,7 +13,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import condition
+from broker.apis.meta import since, true_condition
 from broker.capacity.model import Selection
 from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import WELL_KNOWN
@@ -52,11 +52,10 @@ def drift(
 
 def confirmed(claim: NodeClaim, now: datetime) -> bool:
     """Whether the claim has drifted for so long that the drift is no single odd answer."""
-    drifted = condition(claim.status.conditions, names.DRIFTED)
-    if drifted is None or drifted.status != "True" or drifted.last_transition_time is None:
+    drifted, began = true_condition(claim, names.DRIFTED), since(claim, names.DRIFTED)
+    if drifted is None or began is None:
         return False
-    passing = drifted.reason == RESERVATION_DRIFT and now - drifted.last_transition_time < CONFIRMED_AFTER
-    return not passing
+    return drifted.reason != RESERVATION_DRIFT or now - began >= CONFIRMED_AFTER
 
 
 def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bool:

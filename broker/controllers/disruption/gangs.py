@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.meta import since
 from broker.capacity.returning import ReturnCandidate
-from broker.controllers.claim_status import since
 from broker.controllers.disruption.drift import confirmed
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode

@@ -15,9 +15,8 @@ from typing import Final
 import structlog
 
 from broker.apis import names
-from broker.apis.meta import is_true
+from broker.apis.meta import is_true, since
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import after_endings, assumed_on
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,

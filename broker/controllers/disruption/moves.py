@@ -23,10 +23,10 @@ from pydantic import ValidationError
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.apis.meta import ConditionUpdate, condition, is_true, since
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_caches import ClaimCaches, replacements
-from broker.controllers.claim_status import observe_response, since, write
+from broker.controllers.claim_status import observe_response, write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.confirmation import Confirmation

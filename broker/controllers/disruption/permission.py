@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from broker.apis.core import Pod
+from broker.apis.core import POD_SCHEDULED, Pod
+from broker.apis.meta import since
 from broker.controllers.disruption.candidates import obstacle, waits
 from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
@@ -61,8 +62,5 @@ class Permission:
 
     def pods_wait(self, now: datetime) -> bool:
         """Whether a pod got no node a short time ago: it may still become a claim."""
-        scheduled = (pod.scheduled for pod in self._pods.list() if waits(pod))
-        failed = (
-            item.last_transition_time for item in scheduled if item is not None and item.status == "False"
-        )
+        failed = (since(pod, POD_SCHEDULED, "False") for pod in self._pods.list() if waits(pod))
         return any(at is not None and now - at < PENDING for at in failed)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.claim_status import since
+from broker.apis.meta import since
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.machines import MachineFinder
 from broker.controllers.disruption.permission import Permission

@@ -11,9 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.apis import names
-from broker.apis.meta import condition, is_true
+from broker.apis.meta import condition, is_true, since
 from broker.controllers.claim_caches import ClaimCaches, replacements
-from broker.controllers.claim_status import replaced_uids, since
+from broker.controllers.claim_status import replaced_uids
 from broker.controllers.disruption.assumed import assumed_on
 from broker.controllers.disruption.machines import OVER_LIMITS, MachineFinder
 from broker.controllers.disruption.move_model import MoveLabel, base_gang, move_id

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.apis.meta import ConditionUpdate, condition, is_true, since
 from broker.capacity.shortages import BACKING_OFF
-from broker.controllers.claim_status import patch, replaces, since
+from broker.controllers.claim_status import patch, replaces
 from broker.controllers.disruption.candidates import awaits_pods
 from broker.controllers.disruption.move_model import move_label
 from broker.controllers.disruption.snapshot import ManagedNode
@@ -129,9 +129,9 @@ def _ending(pool: NodePool, claims: Iterable[NodeClaim]) -> str:
 def halted(pool: NodePool, claims: Iterable[NodeClaim], now: datetime) -> str:
     """Why no node leaves a reservation for a replacement since one of them got none; empty if they may."""
     known = condition(pool.status.conditions, NODES_REPLACED)
-    if known is None or known.status != "False" or known.last_transition_time is None:
+    began = since(pool, NODES_REPLACED, "False")
+    if known is None or began is None:
         return ""
-    began = known.last_transition_time
     ready = (
         since(claim, names.INITIALIZED_CONDITION)
         for claim in claims

@@ -18,9 +18,8 @@ from functools import cached_property
 from typing import Final
 
 from broker.apis import names
-from broker.apis.meta import is_true
+from broker.apis.meta import is_true, since
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import since
 from broker.controllers.disruption.assumed import assumed_on, moving_pods
 from broker.controllers.disruption.candidates import (
     PODS_ARRIVE_WITHIN,

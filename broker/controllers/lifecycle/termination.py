@@ -14,9 +14,9 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import condition, since
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, patch, since
+from broker.controllers.claim_status import MESSAGE_LIMIT, ConditionWriter, patch
 from broker.controllers.instances import LISTING_LAG
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.lifecycle import drain

@@ -23,9 +23,8 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool, pods_of
-from broker.apis.meta import ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition, since
 from broker.controllers.claim_caches import BY_NODE, ClaimCaches
-from broker.controllers.claim_status import since
 from broker.controllers.pool_conditions import try_conditions
 from broker.controllers.provisioning.refused import made_for_pods
 from broker.doubling import doubled

@@ -13,10 +13,10 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import since
 from broker.capacity.entitlement import SlotPool
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
 from broker.controllers.claim_caches import ClaimCaches
-from broker.controllers.claim_status import since
 from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.slots.cluster_slots import (
