@@ -339,7 +339,7 @@ class PlayedWeek:
 
 def measure(*, small: bool) -> Sequence[Figure]:
     """A simulated week of 100 slots: hours on demand beside an idle slot, restarts, broken nodes."""
-    days = 2 if small else 7
+    days = 1 if small else 7
 
     def week(*, absorbing: bool, returns: bool) -> WeekTotals:
         return PlayedWeek(absorbing=absorbing, returns=returns, random=Random(7)).play(days)

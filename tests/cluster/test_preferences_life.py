@@ -25,8 +25,8 @@ BLOCK = {
 }
 
 
-def node(stack: Stack, name: str, zone: str, spec: dict[str, Any]) -> None:
-    stack.claim(name, pool="team", capacity=(ON_DEMAND,), types=("m5.large",), zones=(zone,))
+def node(stack: Stack, name: str, zone: str, spec: dict[str, Any], kind: str = ON_DEMAND) -> None:
+    stack.claim(name, pool="team", capacity=(kind,), types=("m5.large",), zones=(zone,))
     stack.until_ready(name)
     run(stack, f"{name}-0", stack.get(NodeClaim, name).status.node_name, cpu=SMALL, labels=WEB, **spec)
 
@@ -86,6 +86,15 @@ def test_replacement_of_a_drifted_node_keeps_the_preferences_that_hold(
 
 
 @pytest.mark.covers("FLT-34")
+def test_replacement_meets_a_preference_that_no_machine_met_before(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    machines(stack, disruption=KEPT)
+    start(stack)
+    node(stack, "b-0", A, IN_B)
+    assert drifted(stack, "b-0").labels[ZONE] == B
+
+
+@pytest.mark.covers("FLT-34")
 def test_pods_of_a_drifted_node_that_prefer_to_be_apart_get_a_node_again(stack: Stack) -> None:
     """They would fit on the other node."""
     stack.node_class(preference="none")
@@ -108,6 +117,18 @@ def test_replacement_drops_a_preference_for_a_free_slot(stack: Stack) -> None:
     node(stack, "b-0", B, IN_B)
     new = drifted(stack, "b-0")
     assert stack.reservation_of(new.name) == odcr
+
+
+@pytest.mark.covers("FLT-34")
+def test_node_in_a_slot_is_replaced_there_though_its_pods_prefer_another_zone(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.node_class(id_=odcr)
+    machines(stack, "team", RESERVED, ON_DEMAND, disruption=KEPT)
+    start(stack)
+    node(stack, "b-0", A, {"affinity": {**IN_B["affinity"], **APART["affinity"]}}, RESERVED)
+    assert stack.reservation_of("b-0") == odcr
+    new = drifted(stack, "b-0")
+    stack.until(lambda: stack.reservation_of(new.name) == odcr, "it has the slot", step=STEP)
 
 
 @pytest.mark.covers("FLT-34")

@@ -196,6 +196,13 @@ MUTANTS: Sequence[Mutant] = (
         "return True",
     ),
     Mutant(
+        "preference is never dropped",
+        f"{_PROVISIONING}.preferences",
+        "    decision = decide(drops)\n    best",
+        "    return decide(drops)\n    best",
+        about="pools",
+    ),
+    Mutant(
         "limits do not count claims in flight",
         f"{_PROVISIONING}.usage",
         "if claim.labels[names.NODEPOOL] in limited)",

@@ -73,16 +73,16 @@ class App:
 
     @property
     def preferences(self) -> Json:
-        """What its pods prefer, by its number: nothing, one rule, or what no machine meets."""
+        """What its pods prefer, by its number: what no machine meets, one rule, or nothing."""
         chosen = {"labelSelector": {"matchLabels": {"app": self.name}}}
         anyway = {"maxSkew": 1, "topologyKey": names.ZONE, "whenUnsatisfiable": "ScheduleAnyway", **chosen}
         apart = {"podAffinityTerm": {"topologyKey": names.HOSTNAME, **chosen}, "weight": 1}
         rack = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
         choices: tuple[Json, ...] = (
             {},
+            {"affinity": {"nodeAffinity": {PREFERRED: [{"preference": rack, "weight": 1}]}}},
             {"topologySpreadConstraints": [anyway]},
             {"affinity": {"podAntiAffinity": {PREFERRED: [apart]}}},
-            {"affinity": {"nodeAffinity": {PREFERRED: [{"preference": rack, "weight": 1}]}}},
         )
         return choices[int(self.name.removeprefix(PREFIX)) % len(choices)]
 

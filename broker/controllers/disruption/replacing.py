@@ -5,9 +5,9 @@ Invariant: a node ends only if its pods fit elsewhere, or a claim for them exist
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from broker.apis import names
@@ -33,7 +33,7 @@ from broker.controllers.provisioning.preferences import BOUGHT, PLACED, WAITS
 from broker.controllers.provisioning.usage import NODES, node_room
 from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo
-from broker.placement.preferences import as_placed
+from broker.placement.preferences import as_placed, drops_of, preferring
 from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.spread import counting
 from broker.reservations.claims import occupied_odcr
@@ -120,22 +120,25 @@ class Replacer:
         usable: Sequence[str],
         way: ReplaceWay | None,
     ) -> _Plan:
-        """The replacements with the preferences that hold now; without them if there are none, or if a free
-        slot is had so. The last resort counts no domain of topology spread that only ending nodes are in.
+        """The replacements with as many preferences as in provisioning: all, else those that hold now, else
+        none. A free slot outweighs them. The last resort counts no domain of topology spread that only ending
+        nodes are in.
         """
-        planned = partial(self._plan, finder=finder, before=before, usable=usable, way=way)
-        kept = [_with(item, as_placed(finder.counted(item.pods), item.node.name, before)) for item in demands]
-        plan = planned(kept)
-        changed = any(item.pods != other.pods for item, other in zip(kept, demands, strict=True))
-        if changed and plan.result != PLACED:
-            without = planned(demands)
-            if plan.result == WAITS or (without.pairs and without.result == PLACED):
-                plan = without
-        if plan.result == WAITS and any(
+
+        def plan(change: Callable[[Demand], Iterable[PodInfo]]) -> _Plan:
+            changed = [replace(item, pods=tuple(change(item))) for item in demands]
+            return self._plan(changed, finder=finder, before=before, usable=usable, way=way)
+
+        counted = {item.node.name: [*finder.counted(item.pods)] for item in demands}
+        best = plan(lambda item: [preferring(pod, 0) for pod in counted[item.node.name]])
+        if best.result != PLACED and any(map(drops_of, chain.from_iterable(counted.values()))):
+            held = plan(lambda item: as_placed(counted[item.node.name], item.node.name, before))
+            best = _better(_better(best, held), plan(lambda item: item.pods))
+        if best.result == WAITS and any(
             rule.offered for item in demands for pod in item.pods for rule in pod.spread
         ):
-            plan = planned([_with(item, [counting(pod, {}) for pod in item.pods]) for item in demands])
-        return plan
+            best = plan(lambda item: [counting(pod, {}) for pod in item.pods])
+        return best
 
     def _plan(
         self,
@@ -155,7 +158,7 @@ class Replacer:
         if static or len(nodes) > 1:
             placed = placement
         else:
-            demands = [_with(demands[0], unplaced)]
+            demands = [replace(demands[0], pods=tuple(unplaced))]
         if problem := finder.over_limits(nodes):
             return _Plan(placed, problem=problem)
         try:
@@ -243,8 +246,10 @@ class Replacer:
             return self._moves.start(bodies, label, message)
 
 
-def _with(needed: Demand, pods: Sequence[PodInfo]) -> Demand:
-    return replace(needed, pods=tuple(pods))
+def _better(plan: _Plan, looser: _Plan) -> _Plan:
+    """The looser one only for a slot instead of a purchase, or if nothing else goes."""
+    slots = bool(looser.pairs) and looser.result < plan.result
+    return looser if slots or plan.result == WAITS else plan
 
 
 def leaves_slot(node: ManagedNode) -> bool:
