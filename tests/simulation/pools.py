@@ -24,6 +24,7 @@ Json = dict[str, Any]
 Act = Callable[[World, random.Random], None]
 PREFIX = "w-"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+RACK = "example.com/rack"  # a label that no machine has
 MOST_PODS, MOST_REPLICAS = 9, 3
 TENANT, STRANGER = "default", "team-b"
 RESERVED, ON_DEMAND = "reserved", "on-demand"
@@ -77,7 +78,7 @@ class App:
         chosen = {"labelSelector": {"matchLabels": {"app": self.name}}}
         anyway = {"maxSkew": 1, "topologyKey": names.ZONE, "whenUnsatisfiable": "ScheduleAnyway", **chosen}
         apart = {"podAffinityTerm": {"topologyKey": names.HOSTNAME, **chosen}, "weight": 1}
-        rack = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
+        rack = {"matchExpressions": [{"key": RACK, "operator": "Exists"}]}
         choices: tuple[Json, ...] = (
             {},
             {"affinity": {"nodeAffinity": {PREFERRED: [{"preference": rack, "weight": 1}]}}},

@@ -25,6 +25,7 @@ from tests.simulation.missing import conditions_text, instance_of
 from tests.simulation.pools import (
     CPUS,
     ON_DEMAND,
+    RACK,
     STRANGER,
     App,
     PoolShape,
@@ -336,6 +337,8 @@ class PoolsWatch:
         for pod in self._waiting():
             if pools_of(self._world) and not self._explained(pod):
                 raise Violation("pods explained", f"{pod['metadata']['name']} waits, and no event says why")
+            if RACK in (why := self._why(pod)):
+                raise Violation("preferences", f"{pod['metadata']['name']} waits for a preference: {why}")
 
     def _waiting(self) -> Iterator[Json]:
         for pod in pods_of(self._world):
@@ -348,7 +351,7 @@ class PoolsWatch:
         return any(e["involvedObject"].get("uid") == uid and e.get("reason") in EXPLAINS for e in events)
 
     def unserved(self) -> str:
-        """A pod that waits though a pool without limits could launch for it on demand; empty if none."""
+        """A pod that waits though a pool could launch for it on demand; empty if none."""
         if not self._world.with_pools:
             return ""
         for pod in self._waiting():
@@ -369,7 +372,7 @@ class PoolsWatch:
     def _could_serve(self, name: str, pod: Json) -> bool:
         pool = pools_of(self._world).get(name)
         shape = self._shape(name)
-        if pool is None or shape.static or ON_DEMAND not in shape.capacity or pool["spec"].get("limits"):
+        if pool is None or shape.static or ON_DEMAND not in shape.capacity or not self._within_limit(pool):
             return False
         class_ = pool["spec"]["template"]["spec"]["nodeClassRef"]["name"]
         node_class = self._world.objects(EC2NodeClass.KIND).get(("", class_))
@@ -377,6 +380,13 @@ class PoolsWatch:
             return False
         largest = 1000 * max(CPUS[name] for name in shape.types)
         return condition(node_class, "Ready").get("status") == "True" and pod_cpu(pod) < largest
+
+    def _within_limit(self, pool: Json) -> bool:
+        """Whether the pool may have one more of its largest machines, if all of its claims have one."""
+        limit, name = pool["spec"].get("limits", {}).get("cpu"), pool["metadata"]["name"]
+        own = [c for c in self._world.claims() if c["metadata"].get("labels", {}).get(names.NODEPOOL) == name]
+        largest = max(CPUS[type_] for type_ in self._shape(name).types)
+        return limit is None or (len(own) + 1) * largest <= float(limit)
 
     def _shape(self, pool: str) -> PoolShape:
         return self._world.pool_facts.shapes[pool]
