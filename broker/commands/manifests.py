@@ -1,4 +1,4 @@
-"""Reads manifests from files, folders or standard input, and applies them.
+"""Reads manifests from files, folders or standard input.
 
 Each problem names the file, the document and the error.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.kueue import Cohort, Namespace, ResourceFlavor
@@ -22,7 +21,6 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.commands.unknown_fields import UnknownFields
-from broker.kube.client import Client
 
 MODELS: tuple[type[Object], ...] = (
     EC2NodeClass,
@@ -124,21 +122,6 @@ def decode(document: dict[str, Any]) -> Object | None:
         raise BadManifest(
             f"{document['kind']} {name}: {where}: {first['msg']}, got {first['input']!r}"
         ) from error
-
-
-def apply(client: Client, documents: Iterable[dict[str, Any]]) -> list[str]:
-    """Applies each document and returns `kind/name` of each. Raises BadManifest, ApiError."""
-    applied = []
-    for document in documents:
-        if document["kind"] == CRD.kind:
-            kind = CRD
-        elif model := KINDS.get((document.get("apiVersion", ""), document["kind"])):
-            kind = model.KIND
-        else:
-            raise BadManifest(f"{document.get('apiVersion')}/{document['kind']}: not a kind of the broker's")
-        client.apply(kind, document)
-        applied.append(f"{document['kind']}/{document['metadata']['name']}")
-    return applied
 
 
 def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:

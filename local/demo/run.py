@@ -32,6 +32,7 @@ from broker.settings import Settings
 from broker.text import counted
 from broker.webpage.assembly import OnCallViews
 from local.demo import account
+from local.demo.examples import apply
 from local.demo.stage import Stage, where
 from local.demo.story import Scene, open_scene
 from local.demo.workloads import WORKLOADS
@@ -90,7 +91,7 @@ def _story(scene: Scene, documents: Sequence[dict[str, Any]]) -> tuple[bool, str
     claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
     other = account.rival(stage.aws.endpoint, stage.ids, stage.ids.names["ODCR_WEB"])
     served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
-    classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
+    classes = apply(stage.client, [*served, *(d for d in given if d not in claims)])
     report(f"applied {len(classes)} classes and NodePools")
     shown: set[str] = set()
     scene.until(lambda: _every_class_shown(stage, shown, report))
@@ -104,7 +105,7 @@ def _story(scene: Scene, documents: Sequence[dict[str, Any]]) -> tuple[bool, str
     _show_pods(scene)
     report(f"an instance of another user takes the only slot of {stage.ids.names['ODCR_FULL']}")
     account.rival(stage.aws.endpoint, stage.ids, stage.ids.names["ODCR_FULL"])
-    report(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
+    report(f"applied {len(apply(stage.client, claims))} NodeClaims")
     finished = scene.until(lambda: _all_ready(stage))
     report("every claim has a node" if finished else "some claims still wait")
     return _closing(stage, scene.out) and placed, other

@@ -18,6 +18,7 @@ from broker.commands.examples import examples
 from broker.commands.output import table
 from broker.settings import Settings
 from local.demo import account
+from local.demo.examples import apply
 from local.demo.story import Scene, open_scene
 
 TEAMS = ("vision", "speech")
@@ -54,10 +55,10 @@ class _Story:
         """True if every claim ended as expected."""
         given = manifests.read([str(examples() / EXAMPLE)])
         claims = [document for document in given if document["kind"] == NodeClaim.KIND.kind]
-        manifests.apply(self._client, [document for document in given if document not in claims])
+        apply(self._client, [document for document in given if document not in claims])
         self._until(self._active)
         self._report("vision/gpus owns 3 p5.48xlarge and lends its idle slots; speech/gpus owns 1")
-        manifests.apply(self._client, claims)
+        apply(self._client, claims)
         self._ready(BEFORE)
         self._report("vision uses one of its slots, and speech borrows the others")
         lent = {"speech-0": "", "speech-1": "", "speech-2": "", "vision-0": "vision"}

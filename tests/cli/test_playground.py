@@ -22,6 +22,7 @@ from broker.kube.errors import NotFound
 from broker.kube.transports import HttpTransport
 from broker.settings import Settings
 from local.demo import account
+from local.demo.examples import apply
 from local.demo.stage import until
 from local.demo.story import Scene, open_scene
 from local.demo.workloads import DEPLOYMENTS, JOBS, STATEFUL_SETS, WORKLOADS
@@ -39,7 +40,7 @@ def scene() -> Iterator[Scene]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "x")
         with open_scene(Settings(), make=account.build) as opened:
             documents = manifests.read([str(examples() / "pods")], fill=opened.stage.ids.fill)
-            manifests.apply(opened.stage.client, [d for d in documents if d["kind"] not in WORKLOADS])
+            apply(opened.stage.client, [d for d in documents if d["kind"] not in WORKLOADS])
             yield opened
 
 

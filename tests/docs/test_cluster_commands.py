@@ -26,6 +26,7 @@ from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.kube import identity
 from local.demo import account as demo_account
+from local.demo.examples import apply
 from local.demo.kubelets import Kubelets
 from local.demo.workloads import DEPLOYMENTS
 from local.in_process import InProcessTransport
@@ -230,7 +231,7 @@ def prepare(stack: Stack, account: demo_account.ExampleIds) -> None:
     client = stack.client
     demo_account.rival(stack.server.endpoint, account, account.names["ODCR_FULL"])
     for name in ("full-reservation", "reservation-by-id", "reservation-group"):
-        manifests.apply(client, manifests.read([str(ROOT / f"examples/{name}.yaml")], fill=account.fill))
+        apply(client, manifests.read([str(ROOT / f"examples/{name}.yaml")], fill=account.fill))
     stack.node_class("training", id_=account.names["ODCR_P5"])
     karpenter.pool(stack, node_class="training")
     gpus = yaml.safe_load(blocks(DOCS / "use/reservations.md", "yaml")[0])

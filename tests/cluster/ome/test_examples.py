@@ -13,6 +13,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import manifests
 from local.demo import account as demo_account
+from local.demo.examples import apply
 from local.demo.kubelets import Kubelets
 from tests.cluster.stack import Stack
 
@@ -32,7 +33,7 @@ def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch)
     pages = ("borrowing.yaml", "bought.yaml", "dedicated-cluster.yaml")
     given = manifests.read(str(EXAMPLES / page) for page in pages)
     claims = [document for document in given if document["kind"] == NodeClaim.KIND.kind]
-    manifests.apply(stack.client, [document for document in given if document not in claims])
+    apply(stack.client, [document for document in given if document not in claims])
 
     def active() -> bool:
         reservations = stack.all(CapacityReservation)
@@ -42,7 +43,7 @@ def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch)
         )
 
     stack.until(active, "every CapacityReservation is Ready")
-    manifests.apply(stack.client, claims)
+    apply(stack.client, claims)
     stack.until_ready(*(document["metadata"]["name"] for document in claims))
 
     slots = [stack.reservation_of(name) for name in BORROWING]
