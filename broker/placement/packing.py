@@ -14,7 +14,7 @@ so that kube-scheduler binds one of them to that machine instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -34,6 +34,27 @@ from broker.placement.together import place_units, units_of
 from broker.placement.type_reasons import PoolReason
 
 SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tier:
+    """The machines that pods may get; a program takes about `seconds`.
+
+    `upto`: the same and those of more weight, for pods that affinity keeps together; with `whole`, they get
+    machines all together or not at all.
+    """
+
+    options: Sequence[MachineOption]
+    upto: Sequence[MachineOption]
+    seconds: float
+    timer: Callable[[], float]
+    whole: bool = True
+
+    @property
+    def ready(self) -> _Tier:
+        """Without machines that wait."""
+        options, upto = ([item for item in items if not item.waits] for items in (self.options, self.upto))
+        return replace(self, options=options, upto=upto)
 
 
 def pack(
@@ -69,18 +90,19 @@ def pack(
     waiting = _spread_over([*originals.values()], offered, state)
     weights = sorted({option.weight for option in offered}, reverse=True) or [0]  # existing nodes may do
     for weight in weights:
-        tier = [option for option in offered if option.weight == weight]
-        upto = [option for option in offered if option.weight >= weight]
-        waiting = _ready_first(
-            waiting, partial(_pack_tier, seconds=seconds / len(weights), timer=timer), tier, upto, state
+        tier = _Tier(
+            options=[option for option in offered if option.weight == weight],
+            upto=[option for option in offered if option.weight >= weight],
+            seconds=seconds / len(weights),
+            timer=timer,
         )
+        waiting = _ready_first(waiting, tier, state)
     if waiting and (apart := _of_units(waiting, state)):
         # No domain has machines for all pods of a unit: so those that one has.
         others = [pod for pod in waiting if pod.key not in apart]
         again = [pod for pod in waiting if pod.key in apart]
-        waiting = others + _pack_tier(
-            again, offered, offered, state, whole=False, seconds=seconds, timer=timer
-        )
+        every = _Tier(options=offered, upto=offered, seconds=seconds, timer=timer, whole=False)
+        waiting = others + _pack_tier(again, every, state)
     by_pool: dict[str, Mapping[str, PoolReason]] = {}
     held: set[str] = set()
     whole = whole_limits or limits or {}
@@ -125,22 +147,15 @@ def _spread_over(
     return [replace(pod, info=counting(pod.info, domains.get(pod.key, {}))) for pod in pods]
 
 
-def _ready_first(
-    pods: Sequence[PendingPod],
-    pack_tier: Callable[..., list[PendingPod]],
-    tier: Sequence[MachineOption],
-    upto: Sequence[MachineOption],
-    state: PackingState,
-) -> list[PendingPod]:
+def _ready_first(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:
     """Packs pods that can have a machine now apart from machines that wait, unless others lose their machine
     by it; then the other pods. Returns those without a machine.
     """
-    if early := _at_once(pods, tier, state):
+    if early := _at_once(pods, tier.options, state):
         apart = state.copy()
-        ready = [[option for option in options if not option.waits] for options in (tier, upto)]
-        left = pack_tier([pod for pod in pods if pod.key in early], *ready, state=apart)
-        left = pack_tier([*(pod for pod in pods if pod.key not in early), *left], tier, upto, state=apart)
-    unplaced = pack_tier(pods, tier, upto, state=state) if not early or left else []
+        left = _pack_tier([pod for pod in pods if pod.key in early], tier.ready, apart)
+        left = _pack_tier([*(pod for pod in pods if pod.key not in early), *left], tier, apart)
+    unplaced = _pack_tier(pods, tier, state) if not early or left else []
     if not early or not {pod.key for pod in left} <= {pod.key for pod in unplaced}:
         return unplaced
     state.adopt(apart)
@@ -167,26 +182,12 @@ def _at_once(
     return early
 
 
-def _pack_tier(
-    pods: Sequence[PendingPod],
-    options: Sequence[MachineOption],
-    upto: Sequence[MachineOption],
-    state: PackingState,
-    *,
-    seconds: float,
-    timer: Callable[[], float],
-    whole: bool = True,
-) -> list[PendingPod]:
-    """Packs the pods that these options can take; returns the others. Pods of higher priority come first.
-
-    `upto`: the same and those of more weight, for pods that affinity keeps together; with `whole`, they get
-    machines all together or not at all.
-    """
-    attempt = partial(_attempt, options=options, upto=upto, state=state, whole=whole)
+def _pack_tier(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:
+    """Packs the pods that the tier can take; returns the others. Pods of higher priority come first."""
     before, taken = {item.name for item in state.bins}, {*state.taken}
-    unplaced = attempt(pods, seconds=seconds, timer=timer)
+    unplaced = _attempt(pods, tier, state)
     same = len({pod.priority for pod in pods}) == 1
-    if not unplaced or same or not _fitting(unplaced, options, state):
+    if not unplaced or same or not _fitting(unplaced, tier.options, state):
         return unplaced
     # Not all that could have a machine: so each priority by itself, the highest first.
     state.close([item for item in state.bins if item.name not in before])
@@ -195,7 +196,7 @@ def _pack_tier(
     for priority in sorted({pod.priority for pod in pods}, reverse=True):
         kept = state.placed
         of_priority = [pod for pod in pods if pod.priority == priority and pod.key not in kept]
-        unplaced += attempt(of_priority, seconds=seconds, timer=timer)
+        unplaced += _attempt(of_priority, tier, state)
     return unplaced
 
 
@@ -213,20 +214,9 @@ def _of_units(pods: Sequence[PendingPod], state: PackingState) -> set[str]:
     return {pod.key for pod in pods if pod.key in together or pod.gang in gangs}
 
 
-def _attempt(
-    pods: Sequence[PendingPod],
-    options: Sequence[MachineOption],
-    upto: Sequence[MachineOption],
-    state: PackingState,
-    *,
-    seconds: float,
-    timer: Callable[[], float],
-    whole: bool,
-) -> list[PendingPod]:
+def _attempt(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:
     """Packs pods without splitting a gang: one with fewer machines than it needs gives them back."""
-    place = partial(
-        _placed, options=options, upto=upto, state=state, whole=whole, seconds=seconds, timer=timer
-    )
+    place = partial(_placed, tier=tier, state=state)
     before = {item.name for item in state.bins}
     unplaced = place(pods)
     broken = {gang for gang in {pod.gang for pod in unplaced} - {""} if state.splits(gang)}
@@ -249,24 +239,15 @@ def _attempt(
     return [pod for pod in pods if pod.key not in kept]
 
 
-def _placed(
-    pods: Sequence[PendingPod],
-    options: Sequence[MachineOption],
-    upto: Sequence[MachineOption],
-    state: PackingState,
-    *,
-    seconds: float,
-    timer: Callable[[], float],
-    whole: bool,
-) -> list[PendingPod]:
+def _placed(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:
     """Places pods that affinity keeps together after the others; before them, if more pods get machines so.
     Returns pods without a machine.
     """
-    place = partial(_in_steps, pods, options=options, upto=upto, seconds=seconds, timer=timer, whole=whole)
+    place = partial(_in_steps, pods, tier)
     trial = state.copy()
     unplaced = place(trial, units_first=False)
     stuck = units_of(unplaced, state.snapshot)
-    alone = place_units(stuck, upto, state.copy(), whole=whole)
+    alone = place_units(stuck, tier.upto, state.copy(), whole=tier.whole)
     if len(alone) < sum(len(unit.pods) for unit in stuck):  # others have the only machines of their domain
         other = state.copy()
         fewer = place(other, units_first=True)
@@ -283,36 +264,28 @@ def _lost(pods: Sequence[PendingPod], unplaced: Sequence[PendingPod]) -> int:
 
 
 def _in_steps(
-    pods: Sequence[PendingPod],
-    state: PackingState,
-    *,
-    options: Sequence[MachineOption],
-    upto: Sequence[MachineOption],
-    seconds: float,
-    timer: Callable[[], float],
-    whole: bool,
-    units_first: bool,
+    pods: Sequence[PendingPod], tier: _Tier, state: PackingState, *, units_first: bool
 ) -> list[PendingPod]:
     """One program for all pods that it can take; those that affinity keeps together, before or after it; then
     the others in order. Returns pods without a machine.
     """
     shapes = shapes_of(place_on_open(pods, state), state.snapshot)
-    table = MachineTable(options, shapes, state.snapshot.storage)
+    table = MachineTable(tier.options, shapes, state.snapshot.storage)
     together: list[PodShape] = []
     for shape in (shape for shape in shapes if not shape.ordered):
-        fitting = (options[place] for place in places_of(table.fits(shape)))
+        fitting = (tier.options[place] for place in places_of(table.fits(shape)))
         machines = (option.node.labels for option in fitting if state.supply.has(option))
         together += by_domain(shape, machines, state.snapshot)
     units = units_of((pod for shape in shapes if shape.ordered for pod in shape.pods), state.snapshot)
     in_units = {pod.key for unit in units for pod in unit.pods}
     first = len(state.bins)
-    unplaced = place_units(units, upto, state, whole=whole) if units_first else []
+    unplaced = place_units(units, tier.upto, state, whole=tier.whole) if units_first else []
     from broker.placement.program import packed_together  # its solver takes 18 MB
 
-    state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
+    state.bound += packed_together(together, table, state, seconds=tier.seconds, timer=tier.timer)
     unplaced += [pod for pod in take_rejected(state, first) if pod.key in in_units]
     if not units_first:
-        unplaced += place_units(units, upto, state, whole=whole)
+        unplaced += place_units(units, tier.upto, state, whole=tier.whole)
     kept = state.placed
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
     unplaced += place_in_order([pod for pod in rest if pod.key not in in_units], table, state)
