@@ -224,7 +224,8 @@ def holder(claim: NodeClaim, pods: Sequence[Pod], draws: Draws, use: SlotUse | N
 def leaving(claim: NodeClaim) -> str:
     """What takes a claim's node away, after the word for the claim; empty if nothing does yet."""
     if claim.deleting:
-        return "ends"
+        drained = condition(claim.status.conditions, names.DRAINED)
+        return f"ends: {drained.message}" if drained is not None and drained.status == "Unknown" else "ends"
     if disrupted := true_condition(claim, names.DISRUPTION_REASON):
         return f"is replaced: {disrupted.message}"
     if preempted := true_condition(claim, names.PREEMPTED):

@@ -321,7 +321,14 @@ def test_page_of_a_pod_shows_the_lent_slot_that_it_waits_for_and_its_borrower(st
     (row,) = page["slots"]
     assert (row["slot"], row["claim"], row["pods"]) == (odcr, "borrower", ["default/on-borrower"])
     assert (row["owner"], row["draws_from"]) == (OWNER, BORROWER) and row["since"]
-    assert row["why_until"]  # it gives the slot back
+    stack.until(
+        lambda: "disruption budget" in explained(stack, "p-0")["slots"][0]["why_until"],
+        "it gives the slot back once its pod may go",
+        step=1.0,
+    )
+    (row,) = explained(stack, "p-0")["slots"]
+    assert row["why_until"].startswith("its claim ends: 1 pod left on node ")
+    assert "default/on-borrower first: " in row["why_until"]
     (reserved,) = [option for option in page["options"] if option["odcrs"] == [odcr]]
     assert reserved["lent"] == 1
     assert "is entitled to a slot" in page["next"][0]

@@ -123,9 +123,10 @@ class Termination:
         late = self._late(claim)
         gone = bool(remaining) and not late and self._gone(claim, node)
         if remaining and not late and not gone:
-            for pod in drain.evictable(remaining, self._clock.now(), deadline_of(claim)):
-                self._evict(claim, pod)
-            message = f"{counted(len(remaining), 'pod')} left on node {node.name}, {self._first(remaining)}"
+            evictable = drain.evictable(remaining, self._clock.now(), deadline_of(claim))
+            refusals = {pod.key: refusal for pod in evictable if (refusal := self._evict(claim, pod))}
+            first = self._first(remaining, refusals)
+            message = f"{counted(len(remaining), 'pod')} left on node {node.name}, {first}"
             self._set(claim, names.DRAINED, "Unknown", "Draining", message)
             return True
         reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if remaining else "Drained"
@@ -151,7 +152,10 @@ class Termination:
             self._set(claim, type_, "False" if left > 0 else "True", "NotDetached" if left > 0 else type_)
         return False
 
-    def _first(self, remaining: list[Pod]) -> str:
+    def _first(self, remaining: list[Pod], refusals: Mapping[str, str]) -> str:
+        """The pod that the drain waits for, and what keeps it, if it does not only have to end."""
+        if refused := next((pod.key for pod in remaining if pod.key in refusals), ""):
+            return f"{refused} first: {refusals[refused]}"
         if protected(remaining[0], self._clock.now()) and not remaining[0].deleting:
             return f"{remaining[0].key} carries {names.DO_NOT_DISRUPT}, so the drain waits for it"
         return f"{remaining[0].key} first"
@@ -167,9 +171,11 @@ class Termination:
         labels = {names.NODE_NO_BALANCERS: NO_BALANCERS}  # requests stop before the pods do
         close(self._client, self._nodes, node, names.DISRUPTED_TAINT, labels=labels)
 
-    def _evict(self, claim: NodeClaim, pod: Pod) -> None:
+    def _evict(self, claim: NodeClaim, pod: Pod) -> str:
+        """The API server's refusal, which is reported; empty without one."""
         if refusal := evict(self._client, pod, self._clock.now(), deadline_of(claim)):
             self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {refusal}", topic=pod.key)
+        return refusal
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
