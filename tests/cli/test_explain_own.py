@@ -10,11 +10,12 @@ from broker.apis import names
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.ome import CapacityReservation
 from broker.apis.static_pools import REPLICAS_MET
 from broker.text import format_time
 
 from .kit import claim, node_class
-from .town import SINCE, Town, condition
+from .town import QUOTA, SINCE, Town, condition
 
 EDIT = "kubectl get pod -n ml train -o yaml"
 
@@ -156,6 +157,28 @@ def test_failure_of_a_class_is_one_row_however_many_pools_name_it(town: Town, of
             assert (rows, edits) == (["training"], ["kubectl edit ec2nodeclass training"])
         else:  # the class does not show it yet
             assert rows == ["gpu", "web"]
+
+
+@pytest.mark.covers("ONC-02")
+def test_cause_that_two_conditions_of_a_reservation_have_is_one_row_of_the_cluster(town: Town) -> None:
+    why = "its ClusterQueue is not active"
+    inactive = [
+        condition(type_, "False", "ClusterQueueInactive", why) for type_ in ("Ready", "ResourcesProvisioned")
+    ]
+    lacks = condition("ResourcesSufficient", "False", "HardwareUnavailable", "can be used now 0 of 8")
+    document = {"metadata": {"name": "gpus", "namespace": "ml"}, "spec": {"resourceGroups": [QUOTA]}}
+    town.put(CapacityReservation, document, {"conditions": [*inactive, lacks]})
+
+    def shown(*page: str) -> list[str]:
+        return [row["state"] for row in town.explain(*page)["state"] if "=" in row["state"]]
+
+    cause, other = "Ready=False ClusterQueueInactive", "ResourcesSufficient=False HardwareUnavailable"
+    assert shown("cluster") == [cause, other]
+    assert shown("reservation", "ml/gpus") == [
+        cause,
+        "ResourcesProvisioned=False ClusterQueueInactive",
+        other,
+    ]
 
 
 @pytest.mark.covers("ONC-01")

@@ -192,7 +192,7 @@ def _headline(situation: Situation, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
-    """The conditions of the subject; of a cluster, those of every object that is not well.
+    """The conditions of the subject; of a cluster, those of every object that is not well, each cause once.
 
     Those of the NodePools of a class belong to it.
     """
@@ -206,8 +206,11 @@ def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, A
             detail = _amounts(obj) if subject else obj.status.lifecycle_detail
             kind = obj.KIND.kind
             yield {"kind": kind, "object": obj.key, "state": state, "since": None, "message": detail}
+        causes: set[tuple[str, str]] = set()
         for condition_ in obj.status.conditions:
-            if subject is not None or condition_.status == "False":
+            cause = condition_.reason, condition_.message
+            if subject is not None or (condition_.status == "False" and cause not in causes):
+                causes.add(cause)
                 yield _condition(obj, condition_)
     for pool, problem in situation.pool_problems:
         yield _condition(pool, problem)
