@@ -21,7 +21,7 @@ from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import ACCELERATORS, PODS, WELL_KNOWN, allocatable, lacking, type_labels
-from broker.oncall.waiters import KARPENTERS, POD, Alternative, Waiter
+from broker.oncall.waiters import POD, Alternative, Waiter, plural
 from broker.oncall.wording import untargeted
 from broker.placement.quantities import amounts
 from broker.quota.resolve import UnresolvedName
@@ -94,7 +94,7 @@ class IdleMatch:
     def named(self) -> str:
         """The waiters in words."""
         kind = self.waiters[0].kind
-        kinds = kind if len(self.waiters) == 1 else f"{len(self.waiters)} {_PLURALS.get(kind, kind + 's')}"
+        kinds = kind if len(self.waiters) == 1 else f"{len(self.waiters)} {plural(kind)}"
         return f"{kinds} {abridged([waiter.name for waiter in self.waiters], MOST_NAMED)}"
 
     @property
@@ -109,9 +109,6 @@ class IdleMatch:
         verb = "excludes" if len(self.waiters) == 1 else "exclude"
         could = f"{verb} by selector or affinity the" if self.excluded else "could have a"
         return f"{self.named} {could} slot of {slots.id} ({free}): {self.why}"
-
-
-_PLURALS: Final = {KARPENTERS: "claims of Karpenter"}
 
 
 class _Obstacle(NamedTuple):

@@ -34,6 +34,11 @@ CLAIM, KARPENTERS, POD = "claim", "claim of Karpenter", "pod"
 CLASS_GONE: Final = frozenset({CLASS_NOT_FOUND, CLASS_TERMINATING})
 
 
+def plural(kind: str) -> str:
+    """The kind of several waiters."""
+    return "claims of Karpenter" if kind == KARPENTERS else f"{kind}s"
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to be served. `own`: the requirements of the claim or the pod itself; `requirements`: those

@@ -16,7 +16,7 @@ from broker.capacity.requirements import InvalidRequirement
 from broker.oncall.idle_matches import explain_owner
 from broker.oncall.situation import Situation
 from broker.oncall.state import launch_state
-from broker.oncall.waiters import CLASS_GONE, KARPENTERS
+from broker.oncall.waiters import CLASS_GONE, KARPENTERS, plural
 from broker.oncall.waiting_pods import grouped
 from broker.oncall.wording import limit_name
 from broker.placement.claims import priority_of
@@ -119,17 +119,25 @@ def lent(situation: Situation) -> Iterator[tuple[str, str]]:
         ]
         waiters = [item for item in whole.waiters if item.draws(reserved) and not item.claim]
         if borrowers and waiters:
-            waits = counted(len(waiters), f"{waiters[0].kind} of the owner waits", "of the owner wait")
-            lent = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
+            kinds = " and ".join(plural(kind) for kind in dict.fromkeys(item.kind for item in waiters))
+            waits = counted(
+                len(waiters), f"{waiters[0].kind} of the owner waits", f"{kinds} of the owner wait"
+            )
+            away = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
+            # The owner's own rule keeps its slots away, and no claim that waits changes that.
+            edit = f"kubectl edit {reserved.resource}" if reclaim == "Never" else ""
             yield (
-                waiters[0].command,
-                f"{waits} ({abridged([waiter.name for waiter in waiters], MOST_NAMED)}) while {lent} lent to "
+                edit or waiters[0].command,
+                f"{waits} ({abridged([waiter.name for waiter in waiters], MOST_NAMED)}) while {away} lent to "
                 f"{abridged(sorted(borrowers), MOST_NAMED)}: {_RECLAIM.get(reclaim, reclaim)}",
             )
 
 
 _RECLAIM: Final[Mapping[str, str]] = {
-    "Never": "preemptionRule.reclaimWithinCohort is Never, so lent slots come back only when they end",
+    "Never": (
+        "preemptionRule.reclaimWithinCohort is Never, so lent slots come back only when they end; with Any "
+        "or LowerPriority a borrower gives its slot back"
+    ),
     "LowerPriority": "a borrower of lower priority than what waits gives its slot back, within the quota",
     "Any": "a borrower gives its slot back, within the quota",
 }

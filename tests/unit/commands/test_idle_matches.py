@@ -146,10 +146,28 @@ def test_explain_reservation_names_its_pods_that_wait_while_slots_are_lent(
     rule: dict[str, str], words: str
 ) -> None:
     subject, part = of_reservation(lent(**rule), "team/gpus")
-    (why,) = (row["why"] for row in explain(part, subject).parts["do"] if "lent" in row["why"])
+    ((command, why),) = (
+        (row["command"], row["why"]) for row in explain(part, subject).parts["do"] if "lent" in row["why"]
+    )
+    edits = command == "kubectl edit capacityreservation -n team gpus"
+    assert edits == (rule.get("reclaim", "Never") == "Never"), (
+        "only the owner's own rule keeps its slots away"
+    )
     borrower = "running of priority 0" if rule.get("reclaim") == "LowerPriority" else "running"
     assert f"1 pod of the owner waits (team/train) while 1 slot of team/gpus is lent to {borrower}: " in why
     assert words in why
+
+
+@pytest.mark.covers("FLT-22")
+def test_several_waiters_of_an_owner_are_named_by_their_kind() -> None:
+    situation = lent(reclaim="Any")
+    second = pod()
+    second.metadata.annotations[names.DRAWS_FROM] = "team/gpus"
+    meta = second.metadata.model_copy(update={"name": "more", "uid": "more"})
+    pods = [*situation.pods, second.model_copy(update={"metadata": meta})]
+    subject, part = of_reservation(replace(situation, pods=pods), "team/gpus")
+    (why,) = (row["why"] for row in explain(part, subject).parts["do"] if "lent" in row["why"])
+    assert "2 pods of the owner wait (team/" in why and "team/more" in why and "team/train" in why
 
 
 @pytest.mark.covers("FLT-22")
