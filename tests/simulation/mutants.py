@@ -112,13 +112,13 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "reservation without a finalizer",
         "broker.controllers.owned_metadata",
-        '"finalizers": [self._finalizer],',
+        '"finalizers": [names.RESERVED_FINALIZER],',
         '"finalizers": [],',
     ),
     Mutant(
         "reservation never released",
         "broker.controllers.owned_metadata",
-        "body = remove_finalizer(obj, self._finalizer)",
+        "body = remove_finalizer(obj, names.RESERVED_FINALIZER)",
         "body = None",
     ),
     Mutant(
@@ -205,8 +205,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "limits do not count claims in flight",
         f"{_PROVISIONING}.usage",
-        "if claim.labels[names.NODEPOOL] in limited)",
-        "if claim.labels[names.NODEPOOL] in limited and claim.status.provider_id)",
+        "if claim.node_pool in limited)",
+        "if claim.node_pool in limited and claim.status.provider_id)",
         about="pools",
     ),
     Mutant(
