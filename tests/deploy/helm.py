@@ -53,10 +53,12 @@ def run(*arguments: str, given: str = "", env: Mapping[str, str] | None = None) 
     return done.stdout
 
 
-def render(values: Mapping[str, Any] = GIVEN, *, namespace: str = NAMESPACE) -> list[Json]:
+def render(
+    values: Mapping[str, Any] = GIVEN, *, namespace: str = NAMESPACE, release: str = RELEASE
+) -> list[Json]:
     """Every manifest that these values give, over the chart's own."""
     text = run(
-        *("template", RELEASE, str(CHART), "--namespace", namespace, "--kube-version", "1.36.0"),
+        *("template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.36.0"),
         *("--values", "-"),
         given=yaml.safe_dump(dict(values)),
     )

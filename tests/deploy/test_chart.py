@@ -221,6 +221,23 @@ def test_large_counts_are_written_as_the_process_reads_them() -> None:
     assert not [name for env in environments for name, value in env.items() if "e+" in (value or "")]
 
 
+@pytest.mark.parametrize("release", ["r" * 53, "r" * 38, "capacity-broker"])
+def test_names_are_as_short_as_services_need_them_for_every_release(release: str) -> None:
+    values: Json = {**helm.GIVEN, "scheduler": {"separate": True}}
+    manifests = helm.render(values, release=release)
+    services = [item["metadata"]["name"] for item in manifests if item["kind"] == "Service"]
+    deployments = [item["metadata"]["name"] for item in manifests if item["kind"] == "Deployment"]
+    assert len({*deployments}) == 2 and {*deployments} >= {*services}
+    assert all(len(name) <= 63 and name.strip("-") == name for name in deployments)
+
+
+def test_scheduler_in_pods_of_its_own_has_names_to_serve() -> None:
+    values: Json = {**helm.GIVEN, "scheduler": {"separate": True}, "schedulerNames": ""}
+    with pytest.raises(helm.Refused, match=r"schedulerNames is required by scheduler\.separate"):
+        helm.render(values)
+    assert helm.render({**values, "scheduler": {"separate": False}})
+
+
 @pytest.mark.parametrize("port", [("webhook", "http"), ("web", "http"), ("web", "webhook")])
 def test_two_servers_of_a_pod_have_no_port_in_common(port: tuple[str, str]) -> None:
     values: Json = {**helm.GIVEN, **{name: {"port": 9000} for name in port}}

@@ -1,5 +1,8 @@
 {{- define "capacity-broker.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- /* The name of a Service has at most 63 characters. */ -}}
+{{- $name := .Release.Name }}
+{{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end }}
+{{- $name | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "capacity-broker.serviceAccount" -}}
@@ -49,7 +52,7 @@ yes
 
 {{- /* The scheduler in pods of its own: another name, so that no selector of the broker's meets it. */ -}}
 {{- define "capacity-broker.scheduler" -}}
-{{ include "capacity-broker.name" . }}-scheduler
+{{ include "capacity-broker.name" . | trunc 53 | trimSuffix "-" }}-scheduler
 {{- end }}
 
 {{- define "capacity-broker.schedulerSelector" -}}
@@ -86,6 +89,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not $value }}{{ $missing = append $missing (printf "  %s is required: %s" $path $what) }}{{ end }}
 {{- end }}
 {{- if and .Values.web.enabled .Values.web.userHeader (not .Values.web.proxies) }}{{ $missing = append $missing "  web.proxies is required: the CIDRs of the proxies that may set web.userHeader, such as {10.0.1.7/32}" }}{{ end }}
+{{- if and .Values.scheduler.separate (not .Values.schedulerNames) }}{{ $missing = append $missing "  schedulerNames is required by scheduler.separate: the names that it serves, such as koord-scheduler" }}{{ end }}
 {{- $ports := list .Values.http.port }}
 {{- if .Values.webhook.enabled }}{{ $ports = append $ports .Values.webhook.port }}{{ end }}
 {{- if .Values.web.enabled }}{{ $ports = append $ports .Values.web.port }}{{ end }}
