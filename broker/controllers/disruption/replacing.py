@@ -150,7 +150,7 @@ class Replacer:
         way: ReplaceWay | None,
     ) -> _Plan:
         nodes = [needed.node for needed in demands]
-        placement = before.without_nodes({node.name for node in nodes})
+        placement = before.without_nodes({node.name for node in nodes} - {""})
         unplaced, placed = place_on_others([pod for item in demands for pod in item.pods], placement, usable)
         static = any(node.static for node in nodes)
         if not unplaced and not static:
