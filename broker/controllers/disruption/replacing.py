@@ -103,13 +103,10 @@ class Replacer:
             return None
         if not self._have_machines(plan.pairs):
             return None
-        pairs = finder.within_limits(plan.pairs)
-        if not self._have_machines(pairs):
-            return None
         drifted = condition(nodes[0].claim.status.conditions, names.DRIFTED)
-        message = f"{cause}: {why or (drifted.reason if drifted else '')}; {_shown(pairs[0])}"
+        message = f"{cause}: {why or (drifted.reason if drifted else '')}; {_shown(plan.pairs[0])}"
         gang_name = base_gang(gang) if len(nodes) > 1 else ""
-        begun = self.begin(pairs, cause, message, finder, gang=gang_name)
+        begun = self.begin(plan.pairs, cause, message, finder, gang=gang_name)
         return plan.placed if begun else None
 
     def _planned(
@@ -163,7 +160,8 @@ class Replacer:
             return _Plan(placed, problem=problem)
         try:
             way = way or replace_way(nodes[0].pool)
-            pairs = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
+            widest = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
+            pairs = finder.within_limits(widest)
             problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
             problem = problem or self._beyond_limit([needed for needed, _ in pairs])
         except InvalidText as error:
