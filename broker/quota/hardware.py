@@ -105,7 +105,8 @@ def steady(
                 since[machine.name] = began
         counted[machine.name] = shown
         if shown != usable:
-            machine = replace(machine, out_of_service="" if shown else f"{machine.name} is only just back")
+            late = f"{machine.name} has been in service for less than {window:g} s"
+            machine = replace(machine, out_of_service="" if shown else late)
         steadied.append(machine)
     return SteadyMachines(counted, since), tuple(steadied)
 

@@ -235,7 +235,8 @@ def test_change_counts_after_its_window() -> None:
     seen, usable = counted(seen, nodes(2), 110)
     assert usable == 1
     _, machines = steady(seen, nodes(2), 120, 60)
-    assert [machine.out_of_service for machine in machines] == ["n-0 is only just back", ""]
+    late = "n-0 has been in service for less than 60 s"
+    assert [machine.out_of_service for machine in machines] == [late, ""]
     assert counted(seen, nodes(2), 170)[1] == 2
 
 
