@@ -58,10 +58,10 @@ _READ_ONLY: Final = " -c default_transaction_read_only=on"
 # Seconds after which PostgreSQL ends a statement; deleting old rows may take longer.
 STATEMENT_SECONDS: Final = 10
 PRUNE_SECONDS: Final = 120
-# Rows are deleted when this share of the size is in use, a twentieth of them at a time. The rest is for a
-# batch.
 # Bytes of SQLite's write-ahead log that stay after a checkpoint.
 JOURNAL: Final = 16 << 20
+# Rows are deleted when this share of the size is in use, a twentieth of them at a time. The rest is for a
+# batch.
 FULL: Final = 0.8
 PART: Final = 20
 _BY_TIME: Final = (SHORTAGES.c.slot, LAUNCHES.c.slot, USES.c.slot, LEVELS.c.at)

@@ -132,6 +132,37 @@ def test_node_in_a_slot_is_replaced_there_though_its_pods_prefer_another_zone(st
 
 
 @pytest.mark.covers("FLT-34")
+def test_no_preference_is_dropped_to_end_a_node_while_its_rollout_waits(stack: Stack) -> None:
+    """Without it, the pods of the second node would fit on a node that stays."""
+    stack.node_class(id_=stack.aws.odcr("m5.large", A, 2))
+    stack.node_class("plain", preference="none")
+    machines(stack, "team", RESERVED, disruption=KEPT)
+    stack.node_pool("other", node_class="plain")
+    start(stack)
+    stack.claim(
+        "other-0", pool="other", node_class="plain", capacity=(ON_DEMAND,), types=("m5.large",), zones=(A,)
+    )
+    stack.until_ready("other-0")
+    run(stack, "other-0", stack.get(NodeClaim, "other-0").status.node_name, cpu=SMALL, labels=WEB)
+    olds = ("b-0", "b-1")
+    for name in olds:
+        node(stack, name, A, APART, RESERVED)
+    hashed(stack, *olds)
+    stack.edit(NodePool, "team", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+
+    def held() -> list[str]:
+        """The claims whose event says that they wait for the replacement of the other one."""
+        return [n for n in olds for e in stack.events(n) if "its node has no pods yet" in e.message]
+
+    stack.until(held, "one waits for the other", step=STEP)
+    (waits,) = {*held()}
+    for _ in range(4):
+        stack.advance(STEP)
+        stack.passes(1)
+    assert not stack.get(NodeClaim, waits).deleting and replacement(stack, waits) is None
+
+
+@pytest.mark.covers("FLT-34")
 def test_node_is_replaced_elsewhere_if_no_machine_meets_the_preference_any_more(stack: Stack) -> None:
     stack.node_class(preference="none")
     machines(stack, disruption=KEPT)

@@ -236,6 +236,10 @@ def test_uninstall_reopens_nodes_that_drain_and_leaves_no_pool_ready(installed: 
     stack.client.patch(NodePool.KIND, karpenters, shown, subresource="status")
     stack.stop()
     stack.kubelets.stop()
+    (node,) = stack.all(Node)
+    closed = [{"key": taint.key, "effect": taint.effect} for taint in node.spec.taints]
+    taints = [*closed, {"key": names.REBOOTING_TAINT, "effect": "NoSchedule"}]
+    stack.client.patch(Node.KIND, node.name, {"spec": {"taints": taints}})
 
     installed.uninstall("--yes")
     (node,) = stack.all(Node)

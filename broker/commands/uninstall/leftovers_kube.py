@@ -79,6 +79,8 @@ POOL_CONDITIONS: Final = frozenset(
         WITHIN_LIMITS,
     )
 )
+# On nodes that drain or reboot.
+CLOSING_TAINTS: Final = (names.DISRUPTED_TAINT, names.REBOOTING_TAINT)
 # The broker's objects, dependents first: a queue names the check, and a workload the queue.
 OBJECTS: Final = (Workload.KIND, LocalQueue.KIND, ClusterQueue.KIND, AdmissionCheck.KIND)
 STATE: Final = (*RECORDS, LEDGER, SHORTAGES, TYPES, REPORTS, NOTIFICATIONS)
@@ -298,13 +300,13 @@ def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
 
 
 def _reopened(raw: Json, body: Json) -> list[str]:
-    """Adds to a patch that the Node takes pods, and load balancers use it, as before a drain."""
+    """Adds to a patch that the Node takes pods, and load balancers use it, as before a drain or reboot."""
     removed: list[str] = []
     taints = raw["spec"].get("taints", [])
-    left = [taint for taint in taints if taint["key"] != names.DISRUPTED_TAINT]
+    left = [taint for taint in taints if taint["key"] not in CLOSING_TAINTS]
     if len(left) != len(taints):
         body["spec"] = {"taints": left or None}
-        removed.append(f"taint {names.DISRUPTED_TAINT}")
+        removed += [f"taint {taint['key']}" for taint in taints if taint not in left]
     if raw["metadata"].get("labels", {}).get(names.NODE_NO_BALANCERS) == NO_BALANCERS:
         body.setdefault("metadata", {})["labels"] = {names.NODE_NO_BALANCERS: None}
         removed.append(f"label {names.NODE_NO_BALANCERS}")

@@ -41,11 +41,15 @@ from broker.text import InvalidText
 
 
 class _Plan(NamedTuple):
-    """Where the pods of nodes go: `placed` on others, or to machines. `problem`: why nothing may start."""
+    """Where the pods of nodes go: `placed` on others, or to machines. `problem`: why nothing may start.
+
+    `stops`: nor by another plan.
+    """
 
     placed: PlacementSnapshot
     pairs: Sequence[Pair] = ()
     problem: str = ""
+    stops: bool = False
 
     @property
     def result(self) -> int:
@@ -128,11 +132,15 @@ class Replacer:
 
         counted = {item.node.name: [*finder.counted(item.pods)] for item in demands}
         best = plan(lambda item: [preferring(pod, 0) for pod in counted[item.node.name]])
+        if best.stops:
+            return best
         if best.result != PLACED and any(map(drops_of, chain.from_iterable(counted.values()))):
             held = plan(lambda item: as_placed(counted[item.node.name], item.node.name, before))
             best = _better(_better(best, held), plan(lambda item: item.pods))
-        if best.result == WAITS and any(
-            rule.offered for item in demands for pod in item.pods for rule in pod.spread
+        if (
+            best.result == WAITS
+            and not best.problem
+            and any(rule.offered for item in demands for pod in item.pods for rule in pod.spread)
         ):
             best = plan(lambda item: [counting(pod, {}) for pod in item.pods])
         return best
@@ -162,11 +170,12 @@ class Replacer:
             way = way or replace_way(nodes[0].pool)
             widest = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
             pairs = finder.within_limits(widest)
-            problem = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
-            problem = problem or self._beyond_limit([needed for needed, _ in pairs])
+            obstacle = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
         except InvalidText as error:
-            return _Plan(placed, problem=str(error))
-        return _Plan(placed, pairs, problem)
+            return _Plan(placed, problem=str(error), stops=True)
+        if obstacle:
+            return _Plan(placed, problem=obstacle, stops=True)
+        return _Plan(placed, pairs, self._beyond_limit([needed for needed, _ in pairs]))
 
     def _beyond_limit(self, demands: Sequence[Demand]) -> str:
         """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.

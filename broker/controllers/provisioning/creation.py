@@ -36,7 +36,7 @@ from broker.placement.pool_choice import of_broker
 from broker.placement.pool_room import TypeRoom
 from broker.placement.reading import claim_requirements
 
-OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may need the same slot: it is planned again"
+OVERTAKEN: Final = "NodeClaim {} was made meanwhile, and may be such a machine: it is planned again"
 _CREATED: Final = Counted(
     "capacity_broker_provisioning_claims",
     "NodeClaims created for pods, by NodePool.",
@@ -64,24 +64,26 @@ def made_meanwhile(claims: Iterable[NodeClaim], seen: Collection[str]) -> list[N
     return [claim for claim in claims if claim.uid not in seen and not claim.deleting and from_pool(claim)]
 
 
-def may_share_slot(new: Json, claims: Iterable[NodeClaim], room: TypeRoom) -> str:
-    """The name of a claim that may need the slot that a new claim, by its body, may be launched into."""
+def may_be_alike(new: Json, claims: Iterable[NodeClaim], room: TypeRoom) -> str:
+    """The name of a claim that may become the same machine as a new claim, by its body.
+
+    It may need the same slot, have room for the same pods, and count in the same limits.
+    """
     own = claim_requirements(NodeClaim.decode(new))
     return next((claim.name for claim in claims if _meet(own & claim_requirements(claim), room)), "")
 
 
 def _meet(both: Requirements, room: TypeRoom) -> bool:
-    """Whether these requirements allow a slot of any reservation."""
-    reserved = names.CAPACITY_TYPE not in both or both.allows(names.CAPACITY_TYPE, "reserved")
-    places = (both.values(key) for key in (names.ZONE, names.RESERVATION_ID))
-    return reserved and frozenset() not in places and room.allows_any(both)
+    """Whether these requirements allow any machine."""
+    places = (both.values(key) for key in (names.ZONE, names.RESERVATION_ID, names.CAPACITY_TYPE))
+    return frozenset() not in places and room.allows_any(both)
 
 
 def overtaken(claims: Sequence[NewClaim], others: Sequence[NodeClaim], room: TypeRoom) -> dict[str, str]:
-    """The others that may need the slots of new claims, by the unit that is created together."""
+    """The others that may become the machines of new claims, by the unit that is created together."""
     units: dict[str, str] = {}
     for item in claims if others else ():
-        if other := may_share_slot(item.body, others, room):
+        if other := may_be_alike(item.body, others, room):
             units.setdefault(_unit(item), other)
     return units
 

@@ -6,7 +6,7 @@ Source: Karpenter, pkg/controllers/static (provisioning and deprovisioning): cla
 Invariant: a run compares pools, claims and EC2's counts, and a created claim is in the cache at once: a
 process that starts after a kill makes no claim twice. Only claims outside their pool's slots are remembered:
 one odd answer of EC2 ends none. Claims are made only beside all that wait (see
-`broker.capacity.static_nodes`), and none while another loop made one that may need the same slot.
+`broker.capacity.static_nodes`), and none while another loop made one that may be the same machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from broker.controllers.newest import unchanged
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.pool_conditions import try_conditions
-from broker.controllers.provisioning.creation import LaunchProgress, made_meanwhile, may_share_slot
+from broker.controllers.provisioning.creation import LaunchProgress, made_meanwhile, may_be_alike
 from broker.controllers.provisioning.observe import WAITS_FOR_SLOT, stuck_claims
 from broker.controllers.provisioning.pools import PoolNotServed, ServedPool, served
 from broker.controllers.provisioning.reads import ProvisioningReads
@@ -289,7 +289,7 @@ class StaticPoolController:
         count: int,
         successors_of: Sequence[NodeClaim],
     ) -> None:
-        """Creates the claims, unless another loop made one since that may need a slot of theirs.
+        """Creates the claims, unless another loop made one since that may be the same machine.
 
         Raises Overtaken, ApiError.
         """
@@ -306,11 +306,9 @@ class StaticPoolController:
         if not bodies:
             return
         with self._launches.creating():
-            others, room = (
-                made_meanwhile(self._caches.claims.list(), given.seen),
-                TypeRoom(lambda: given.supply.types),
-            )
-            if other := may_share_slot(bodies[0], others, room):  # all have the pool's requirements
+            others = made_meanwhile(self._caches.claims.list(), given.seen)
+            room = TypeRoom(lambda: given.supply.types)
+            if other := may_be_alike(bodies[0], others, room):  # all have the pool's requirements
                 raise Overtaken(other)
             self._writers.each(self._create_one, bodies)
 

@@ -53,6 +53,7 @@ module "broker_iam" {
   cluster_name            = var.cluster_name
   region                  = var.region
   account_id              = data.aws_caller_identity.this.account_id
+  partition               = data.aws_partition.this.partition
   node_role_arns          = ["arn:${data.aws_partition.this.partition}:iam::${data.aws_caller_identity.this.account_id}:role/${var.node_role_name}"]
   ssm_parameter_arns      = var.ssm_parameter_arns
   reservation_group_names = var.manage_reservations ? ["*"] : concat(values(module.reservations)[*].group_name, var.reservation_group_names)

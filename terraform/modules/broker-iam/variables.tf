@@ -34,7 +34,7 @@ variable "account_id" {
 }
 
 variable "partition" {
-  description = "The partition, such as aws-us-gov. null: that of the region."
+  description = "The partition, such as aws-eusc. null: aws, aws-cn or aws-us-gov, by the region."
   type        = string
   default     = null
 }

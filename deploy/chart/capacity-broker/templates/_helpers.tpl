@@ -90,9 +90,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- if and .Values.web.enabled .Values.web.userHeader (not .Values.web.proxies) }}{{ $missing = append $missing "  web.proxies is required: the CIDRs of the proxies that may set web.userHeader, such as {10.0.1.7/32}" }}{{ end }}
 {{- if and .Values.scheduler.separate (not .Values.schedulerNames) }}{{ $missing = append $missing "  schedulerNames is required by scheduler.separate: the names that it serves, such as koord-scheduler" }}{{ end }}
-{{- $ports := list .Values.http.port }}
-{{- if .Values.webhook.enabled }}{{ $ports = append $ports .Values.webhook.port }}{{ end }}
-{{- if .Values.web.enabled }}{{ $ports = append $ports .Values.web.port }}{{ end }}
+{{- $ports := list (int64 .Values.http.port) }}
+{{- if .Values.webhook.enabled }}{{ $ports = append $ports (int64 .Values.webhook.port) }}{{ end }}
+{{- if .Values.web.enabled }}{{ $ports = append $ports (int64 .Values.web.port) }}{{ end }}
 {{- if ne (len $ports) (len (uniq $ports)) }}{{ fail (printf "http.port, webhook.port and web.port are %s: write another port for each" (join ", " $ports)) }}{{ end }}
 {{- if $missing }}{{ fail (printf "values are missing:\n%s" (join "\n" $missing)) }}{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""Claims that another loop made since a decision hold back only those that may need the same slot."""
+"""Claims that another loop made since a decision hold back only those that may be the same machines."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def created_beside(late: NodeClaim, *new: NewClaim) -> tuple[list[str], dict[str
     ],
     ids=["same", "any", "other type", "other family", "other zone", "not reserved"],
 )
-def test_pod_is_overtaken_only_by_a_claim_that_may_have_its_slot(
+def test_pod_is_overtaken_only_by_a_claim_that_may_be_its_machine(
     other: list[dict[str, Any]], shares: bool
 ) -> None:
     created, reasons = created_beside(NodeClaim.decode(body(OTHER, other)), new_claim("new", "m5.large"))
