@@ -285,7 +285,7 @@ def test_absorbed_instance_of_another_team_is_a_loan_and_is_reclaimed_as_one(sta
     stack.until(lambda: reserved_in(stack, "low", odcr), "it is counted", step=1.0)
     assert stack.broker is not None
     snapshot = stack.broker.reads.snapshot
-    (loan,) = stack.until(lambda: loans(stack.all(NodeClaim), snapshot()), "a loan", step=1.0)
+    (loan,) = stack.until(lambda: [*loans(stack.all(NodeClaim), snapshot())], "a loan", step=1.0)
     assert (loan.owner, loan.borrower, loan.claims) == ("default/training", "default/research", ["low"])
     stack.claim("owner", node_class="web", annotations={names.DRAWS_FROM: "default/training"})
     stack.until_ready("owner")
