@@ -25,8 +25,10 @@ BLOCK = {
 }
 
 
-def node(stack: Stack, name: str, zone: str, spec: dict[str, Any], kind: str = ON_DEMAND) -> None:
-    stack.claim(name, pool="team", capacity=(kind,), types=("m5.large",), zones=(zone,))
+def node(
+    stack: Stack, name: str, zone: str, spec: dict[str, Any], kind: str = ON_DEMAND, **more: str
+) -> None:
+    stack.claim(name, **{"pool": "team", **more}, capacity=(kind,), types=("m5.large",), zones=(zone,))
     stack.until_ready(name)
     run(stack, f"{name}-0", stack.get(NodeClaim, name).status.node_name, cpu=SMALL, labels=WEB, **spec)
 
@@ -74,24 +76,16 @@ KEPT = {**BLOCK, "consolidateAfter": "Never"}
 
 
 @pytest.mark.covers("FLT-34")
-@pytest.mark.parametrize(("policy", "zone"), [("Respect", B), ("Ignore", A)])
-def test_replacement_of_a_drifted_node_keeps_the_preferences_that_hold(
-    stack: Stack, policy: str, zone: str
+@pytest.mark.parametrize(("policy", "old", "new"), [("Respect", B, B), ("Ignore", B, A), ("Respect", A, B)])
+def test_replacement_of_a_drifted_node_meets_the_preferences_of_its_pods(
+    stack: Stack, policy: str, old: str, new: str
 ) -> None:
+    """Also one that no machine met before."""
     stack.node_class(preference="none")
     machines(stack, disruption=KEPT)
     start(stack, preference_policy=policy)
-    node(stack, "b-0", B, IN_B)
-    assert drifted(stack, "b-0").labels[ZONE] == zone
-
-
-@pytest.mark.covers("FLT-34")
-def test_replacement_meets_a_preference_that_no_machine_met_before(stack: Stack) -> None:
-    stack.node_class(preference="none")
-    machines(stack, disruption=KEPT)
-    start(stack)
-    node(stack, "b-0", A, IN_B)
-    assert drifted(stack, "b-0").labels[ZONE] == B
+    node(stack, "b-0", old, IN_B)
+    assert drifted(stack, "b-0").labels[ZONE] == new
 
 
 @pytest.mark.covers("FLT-34")
@@ -101,9 +95,7 @@ def test_pods_of_a_drifted_node_that_prefer_to_be_apart_get_a_node_again(stack: 
     machines(stack, disruption=KEPT)
     stack.node_pool("other", node_class="gpu")
     start(stack)
-    stack.claim("other-0", pool="other", capacity=(ON_DEMAND,), types=("m5.large",), zones=(A,))
-    stack.until_ready("other-0")
-    run(stack, "other-0", stack.get(NodeClaim, "other-0").status.node_name, cpu=SMALL, labels=WEB)
+    node(stack, "other-0", A, {}, pool="other")
     node(stack, "b-0", A, APART)
     drifted(stack, "b-0")
 
@@ -139,11 +131,7 @@ def test_no_preference_is_dropped_to_end_a_node_while_its_rollout_waits(stack: S
     machines(stack, "team", RESERVED, disruption=KEPT)
     stack.node_pool("other", node_class="plain")
     start(stack)
-    stack.claim(
-        "other-0", pool="other", node_class="plain", capacity=(ON_DEMAND,), types=("m5.large",), zones=(A,)
-    )
-    stack.until_ready("other-0")
-    run(stack, "other-0", stack.get(NodeClaim, "other-0").status.node_name, cpu=SMALL, labels=WEB)
+    node(stack, "other-0", A, {}, pool="other", node_class="plain")
     olds = ("b-0", "b-1")
     for name in olds:
         node(stack, name, A, APART, RESERVED)

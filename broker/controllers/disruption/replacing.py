@@ -5,12 +5,14 @@ Invariant: a node ends only if its pods fit elsewhere, or a claim for them exist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from broker.apis import names
+from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, is_true, since
 from broker.controllers.claim_caches import ClaimCaches, replacements
 from broker.controllers.claim_status import replaced_uids
@@ -31,6 +33,7 @@ from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.provisioning.preferences import BOUGHT, PLACED, WAITS
 from broker.controllers.provisioning.usage import NODES, node_room
+from broker.kube.cache import Cache
 from broker.placement.filters import place_on_others
 from broker.placement.model import PodInfo
 from broker.placement.preferences import as_placed, drops_of, preferring
@@ -57,6 +60,95 @@ class _Plan(NamedTuple):
             return WAITS
         slots = (needed.joins or machines[0].source for needed, machines in self.pairs)
         return PLACED if all(slots) else BOUGHT
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReplacementPlanner:
+    """Plans the replacement of nodes in one pass, with as many preferences of their pods as in provisioning.
+
+    `way`: by default the pool's.
+    """
+
+    demands: Sequence[Demand]
+    claims: Cache[NodeClaim]
+    finder: MachineFinder
+    before: PlacementSnapshot
+    usable: Sequence[str]
+    way: ReplaceWay | None
+
+    def best(self) -> _Plan:
+        """All preferences, else those that hold now, else none. A free slot outweighs them.
+
+        The last resort counts no domain of topology spread that only ending nodes are in.
+        """
+        rules = [[*self.finder.counted(item.pods)] for item in self.demands]
+        every = [[preferring(pod, 0) for pod in pods] for pods in rules]
+        plan = self._plan(every)
+        if plan.stops:
+            return plan
+        if plan.result != PLACED and any(map(drops_of, chain.from_iterable(rules))):
+            names_ = (node.name for node in self._nodes)
+            held = [as_placed(pods, name, self.before) for pods, name in zip(rules, names_, strict=True)]
+            if held not in (every, rules):
+                plan = _better(plan, self._plan(held))
+            plan = _better(plan, self._plan(rules))
+        if (
+            plan.result == WAITS
+            and not plan.problem
+            and any(rule.offered for pods in rules for pod in pods for rule in pod.spread)
+        ):
+            plan = self._plan([[counting(pod, {}) for pod in pods] for pods in rules])
+        return plan
+
+    def _plan(self, pods: Sequence[Sequence[PodInfo]]) -> _Plan:
+        """`pods`: of each node."""
+        placement = self.before.without_nodes({node.name for node in self._nodes} - {""})
+        unplaced, placed = place_on_others([*chain.from_iterable(pods)], placement, self.usable)
+        static = any(node.static for node in self._nodes)
+        if not unplaced and not static:
+            return _Plan(placed)
+        if static or len(self._nodes) > 1:
+            placed = placement
+        else:
+            pods = [unplaced]
+        if self._over_limits:
+            return _Plan(placed, problem=self._over_limits)
+        try:
+            way = self.way or replace_way(self._nodes[0].pool)
+            obstacle = self._obstacle
+        except InvalidText as error:
+            obstacle = str(error)
+        if obstacle:
+            return _Plan(placed, problem=obstacle, stops=True)
+        demands = [replace(item, pods=tuple(own)) for item, own in zip(self.demands, pods, strict=True)]
+        widest = [self.finder.find(item, placed, way, unit=len(demands)) for item in demands]
+        pairs = self.finder.within_limits(widest)
+        return _Plan(placed, pairs, self._beyond_limit([needed for needed, _ in pairs]))
+
+    @cached_property
+    def _nodes(self) -> Sequence[ManagedNode]:
+        return [item.node for item in self.demands]
+
+    @cached_property
+    def _over_limits(self) -> str:
+        return self.finder.over_limits(self._nodes)
+
+    @cached_property
+    def _obstacle(self) -> str:
+        """Raises InvalidText."""
+        return rollout_obstacle(self._nodes, self.claims, self.finder.snapshot.now)
+
+    def _beyond_limit(self, demands: Sequence[Demand]) -> str:
+        """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.
+
+        A successor in the slot of its node is launched only once that is gone.
+        """
+        beside = [needed for needed in demands if needed.node.static and not needed.slot]
+        pool = beside[0].node.pool if beside else None
+        room = node_room(pool, self.claims.list()) if pool else None
+        if pool is None or room is None or len(beside) <= room:
+            return ""
+        return f"spec.limits.nodes of NodePool {pool.name} is {pool.spec.limits[NODES]}: raise it"
 
 
 class Replacer:
@@ -98,7 +190,9 @@ class Replacer:
         if any(names.CAPACITY_TYPE not in node.claim.labels for node in nodes):
             return None  # EC2 has not shown yet whether they are in a reservation
         demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
-        plan = self._planned(demands, finder, before, usable, way)
+        plan = _ReplacementPlanner(
+            demands=demands, claims=self._caches.claims, finder=finder, before=before, usable=usable, way=way
+        ).best()
         if not plan.pairs and not plan.problem:
             return plan.placed if self._moves.end(nodes, cause) else None
         if plan.problem:
@@ -112,82 +206,6 @@ class Replacer:
         gang_name = base_gang(gang) if len(nodes) > 1 else ""
         begun = self.begin(plan.pairs, cause, message, finder, gang=gang_name)
         return plan.placed if begun else None
-
-    def _planned(
-        self,
-        demands: Sequence[Demand],
-        finder: MachineFinder,
-        before: PlacementSnapshot,
-        usable: Sequence[str],
-        way: ReplaceWay | None,
-    ) -> _Plan:
-        """The replacements with as many preferences as in provisioning: all, else those that hold now, else
-        none. A free slot outweighs them. The last resort counts no domain of topology spread that only ending
-        nodes are in.
-        """
-
-        def plan(change: Callable[[Demand], Iterable[PodInfo]]) -> _Plan:
-            changed = [replace(item, pods=tuple(change(item))) for item in demands]
-            return self._plan(changed, finder=finder, before=before, usable=usable, way=way)
-
-        counted = {item.node.name: [*finder.counted(item.pods)] for item in demands}
-        best = plan(lambda item: [preferring(pod, 0) for pod in counted[item.node.name]])
-        if best.stops:
-            return best
-        if best.result != PLACED and any(map(drops_of, chain.from_iterable(counted.values()))):
-            held = plan(lambda item: as_placed(counted[item.node.name], item.node.name, before))
-            best = _better(_better(best, held), plan(lambda item: item.pods))
-        if (
-            best.result == WAITS
-            and not best.problem
-            and any(rule.offered for item in demands for pod in item.pods for rule in pod.spread)
-        ):
-            best = plan(lambda item: [counting(pod, {}) for pod in item.pods])
-        return best
-
-    def _plan(
-        self,
-        demands: Sequence[Demand],
-        *,
-        finder: MachineFinder,
-        before: PlacementSnapshot,
-        usable: Sequence[str],
-        way: ReplaceWay | None,
-    ) -> _Plan:
-        nodes = [needed.node for needed in demands]
-        placement = before.without_nodes({node.name for node in nodes} - {""})
-        unplaced, placed = place_on_others([pod for item in demands for pod in item.pods], placement, usable)
-        static = any(node.static for node in nodes)
-        if not unplaced and not static:
-            return _Plan(placed)
-        if static or len(nodes) > 1:
-            placed = placement
-        else:
-            demands = [replace(demands[0], pods=tuple(unplaced))]
-        if problem := finder.over_limits(nodes):
-            return _Plan(placed, problem=problem)
-        try:
-            way = way or replace_way(nodes[0].pool)
-            widest = [finder.find(needed, placed, way, unit=len(nodes)) for needed in demands]
-            pairs = finder.within_limits(widest)
-            obstacle = rollout_obstacle(nodes, self._caches.claims, finder.snapshot.now)
-        except InvalidText as error:
-            return _Plan(placed, problem=str(error), stops=True)
-        if obstacle:
-            return _Plan(placed, problem=obstacle, stops=True)
-        return _Plan(placed, pairs, self._beyond_limit([needed for needed, _ in pairs]))
-
-    def _beyond_limit(self, demands: Sequence[Demand]) -> str:
-        """Why a static pool may have no more nodes beside those that are replaced, as in Karpenter.
-
-        A successor in the slot of its node is launched only once that is gone.
-        """
-        beside = [needed for needed in demands if needed.node.static and not needed.slot]
-        pool = beside[0].node.pool if beside else None
-        room = node_room(pool, self._caches.claims.list()) if pool else None
-        if pool is None or room is None or len(beside) <= room:
-            return ""
-        return f"spec.limits.nodes of NodePool {pool.name} is {pool.spec.limits[NODES]}: raise it"
 
     def succeed(
         self, node: ManagedNode, finder: MachineFinder, before: PlacementSnapshot, usable: Sequence[str]

@@ -4,7 +4,7 @@ Why: static pools and replacements make claims in their own loops. One that was 
 the claims may need the slots that it counts on.
 
 Invariant: each loop creates claims while it holds `creating`, and only beside claims that it has read or that
-can have no slot of theirs. So no two claims are made for one slot.
+cannot be the same machine. So no two claims are made for one slot.
 """
 
 from __future__ import annotations
