@@ -136,6 +136,7 @@ def test_no_preference_is_dropped_to_end_a_node_while_its_rollout_waits(stack: S
     for name in olds:
         node(stack, name, A, APART, RESERVED)
     hashed(stack, *olds)
+    stack.kubelets.stop()  # the replacement's node, which would have room as well, never joins
     stack.edit(NodePool, "team", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
 
     def held() -> list[str]:
