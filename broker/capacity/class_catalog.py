@@ -149,7 +149,7 @@ class ClassCatalogs:
         candidates, now, odcrs = nodes.candidates, self._now, self._inventory.odcrs
         zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
         reserved = tuple(
-            _live(odcrs.get(odcr.id, odcr), node_class, candidates, zones, now)
+            _live(odcrs.get(odcr.id, odcr), node_class, candidates, zones, now, known=odcr.id in odcrs)
             for odcr in node_class.resolved.usable
         )
         option_cache: dict[tuple[str, ...], Option] = {}
@@ -307,10 +307,15 @@ def _live(
     candidates: Mapping[str, CandidateType],
     zones: Mapping[str, Mapping[str, str]],
     now: datetime,
+    *,
+    known: bool = True,
 ) -> LiveReservation:
     problem: tuple[str, str] | None = None
     candidate = candidates.get(odcr.instance_type)
-    if misfit := state_misfit(odcr, now):
+    if not known:
+        # The class was resolved before that. Nothing is counted, and so nothing is planned, in it.
+        problem = ("ReservationNotFound", f"EC2 does not describe reservation {odcr.id} any more")
+    elif misfit := state_misfit(odcr, now):
         problem = (misfit.reason, misfit.message)
     elif odcr.begins:
         problem = (RESERVATION_PENDING, f"reservation {odcr.id} is {odcr.state}, not active")

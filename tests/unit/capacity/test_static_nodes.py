@@ -50,6 +50,15 @@ def count(of: Claim, wanted: int, waiting: Sequence[Claim], given_supply: Launch
     return granted(of, wanted, waiting, given_supply, seconds=60).count
 
 
+@pytest.mark.covers("FUL-31")
+def test_reservation_that_ec2_describes_no_more_has_no_usable_slots() -> None:
+    """Its sharing ended, and the class was resolved before that."""
+    given_supply = world_of(group(1, 1))
+    odcrs = {"cr-2": given_supply.inventory.odcrs["cr-2"]}
+    later = replace(given_supply, inventory=replace(given_supply.inventory, odcrs=odcrs))
+    assert usable_slots(claim("static", kinds=RESERVED), later).odcr_ids == {"cr-2"}
+
+
 @pytest.mark.covers("FUL-30", "FUL-32")
 @pytest.mark.parametrize(
     ("kinds", "free", "waiting", "wanted", "expected"),

@@ -88,6 +88,15 @@ def test_slot_that_the_class_no_longer_launches_into_is_not_waited_for() -> None
     assert "next" in chosen(planned(group(0), successor(slot="cr-9")))
 
 
+@pytest.mark.covers("FLT-60", "FUL-04")
+def test_slot_of_a_reservation_that_ec2_describes_no_more_is_not_waited_for() -> None:
+    """Its sharing ended, and the class was resolved before that."""
+    classes = {"default": node_class(Selection(group_arn=GROUP), group(1, 1))}
+    rest = replace(group(1, 1), odcrs={"cr-2": odcr("cr-2", total=1, free=1)})
+    result = plan((successor(), claim("other", kinds=("reserved",), priority=1)), supply(classes, rest))
+    assert chosen(result) == {"next": "on-demand:m5.large:us-east-1a", "other": f"{AT}{GROUP}"}
+
+
 def test_successors_of_a_gang_launch_together() -> None:
     gang = [successor(f"g-{n}", f"cr-{n}", gang="g") for n in (1, 2)]
     rival = claim("rival", kinds=("reserved",), priority=1000)
