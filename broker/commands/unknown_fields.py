@@ -1,10 +1,10 @@
 """Finds the fields of a manifest that its kind does not have, which decoding ignores.
 
 The API server rejects such a field, so a plan that ignores it would approve another launch than
-`kubectl apply` makes. Invariant: no field of Kubernetes or of any version of Karpenter is refused. An
-installed Karpenter may be newer than the shipped definitions, so an unknown field is a spelling error only
-if it is close to a known field that the object does not have. Status is not checked: nobody writes it by
-hand.
+`kubectl apply` makes. Pods and workloads have the fields of Kubernetes' own client. Invariant: no field of
+Kubernetes or of any version of Karpenter is refused. An installed one may be newer than the client and the
+shipped definitions, so an unknown field is a spelling error only if it is close to a known field that the
+object does not have. Status is not checked: nobody writes it by hand.
 """
 
 from __future__ import annotations
@@ -14,11 +14,26 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from kubernetes import client
+
 from broker.apis import crds
 from broker.apis.meta import Kind
-from broker.apis.pod_fields import METADATA, PRESERVE, WORKLOADS, Schema
 from broker.text import similar
 
+Schema = Mapping[str, Any]
+PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+# By group and kind: the client's type. Of a JobSet only the Jobs are described: its own fields are those of
+# its version.
+WORKLOADS: Final[Mapping[tuple[str, str], str]] = {
+    ("", "Pod"): "V1Pod",
+    ("apps", "Deployment"): "V1Deployment",
+    ("apps", "ReplicaSet"): "V1ReplicaSet",
+    ("apps", "StatefulSet"): "V1StatefulSet",
+    ("apps", "DaemonSet"): "V1DaemonSet",
+    ("batch", "Job"): "V1Job",
+    ("batch", "CronJob"): "V1CronJob",
+    ("jobset.x-k8s.io", "JobSet"): "",
+}
 CLOSE: Final = 0.8  # of difflib's ratio; cpuCFSQuotaPeriod is farther from cpuCFSQuota
 
 
@@ -70,8 +85,29 @@ class UnknownFields:
 
 def _unknown_fields(document: Mapping[str, Any], kind: Kind | None) -> list[UnknownField]:
     group = str(document.get("apiVersion", "")).rpartition("/")[0]
-    schema = WORKLOADS.get((group, str(document["kind"]))) or (_schema(kind) if kind else None)
+    workload = group, str(document["kind"])
+    schema = workload_schema(*workload) if workload in WORKLOADS else _schema(kind) if kind else None
     return [] if schema is None else [*_walk(document, schema, "")]
+
+
+def workload_schema(group: str, kind: str) -> Schema:
+    """The schema of a pod, or of a workload that makes pods."""
+    type_ = WORKLOADS[group, kind]
+    if type_:
+        return _without_status(schema_of(type_)["properties"])
+    job = {"items": {"properties": {"template": schema_of("V1JobTemplateSpec")}, PRESERVE: True}}
+    spec = {"properties": {"replicatedJobs": job}, PRESERVE: True}
+    return _without_status({**schema_of("V1Pod")["properties"], "spec": spec})
+
+
+@cache
+def schema_of(type_: str) -> Schema:
+    """The schema of a type by its name in the client, such as `List[V1Container]`; empty for other types."""
+    if type_.startswith("List["):
+        return {"items": schema_of(type_.removeprefix("List[").removesuffix("]"))}
+    fields = getattr(getattr(client, type_, None), "openapi_types", {})
+    names = getattr(client, type_).attribute_map if fields else {}
+    return {"properties": {names[field]: schema_of(inner) for field, inner in fields.items()}}
 
 
 @cache
@@ -81,8 +117,12 @@ def _schema(kind: Kind) -> Schema | None:
         for version in definition["spec"]["versions"]:
             if version["name"] == kind.version:
                 properties = version["schema"]["openAPIV3Schema"]["properties"]
-                return {"properties": properties | {"metadata": METADATA, "status": {}}}
+                return _without_status(properties | {"metadata": schema_of("V1ObjectMeta")})
     return None
+
+
+def _without_status(properties: Schema) -> Schema:
+    return {"properties": {**properties, "status": {}}}
 
 
 def _walk(value: Any, schema: Schema, path: str) -> Iterator[UnknownField]:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from broker.apis import crds
-from broker.apis.pod_fields import METADATA, PRESERVE, WORKLOADS, Schema
 from broker.commands import manifests
+from broker.commands.unknown_fields import WORKLOADS, Schema
 from local.kube.data import load
 from tests.unit.apis.karpenter_crds import stored
 
@@ -187,26 +187,30 @@ def test_every_field_of_karpenters_own_definition_is_known(tmp_path: Path, name:
         assert read(tmp_path, manifest) == ([], [])
 
 
-def compare(schema: Schema, type_: str, structs: dict[str, Any]) -> None:
-    """Every described level of the table has the fields of Kubernetes' type, and no other."""
-    schema = schema.get("items", schema)
-    if "properties" not in schema:
-        return
-    fields = structs[type_.lstrip("[]*")]["fields"]
-    assert set(schema["properties"]) == set(fields), type_
-    for name, child in schema["properties"].items():
-        compare(child, fields[name][0], structs)
+def every(fields: dict[str, Any], structs: dict[str, Any]) -> dict[str, Any]:
+    """An object with these fields of a type of Kubernetes."""
+    return {name: valued(type_, structs) for name, (type_, *_) in fields.items()}
 
 
-@pytest.mark.parametrize(
-    ("group", "kind"), [(group, kind) for group, kind in WORKLOADS if kind != "JobSet"], ids=str
-)
-def test_table_of_workloads_has_the_fields_of_kubernetes(group: str, kind: str) -> None:
+def valued(type_: str, structs: dict[str, Any]) -> Any:
+    """A value of the type with every field that its structs have."""
+    if type_.startswith("[]"):
+        return [valued(type_.removeprefix("[]"), structs)]
+    struct = structs.get(type_.lstrip("*"))
+    return None if struct is None else every(struct["fields"], structs)
+
+
+@pytest.mark.parametrize(("group", "kind"), [key for key in WORKLOADS if key[1] != "JobSet"], ids=str)
+def test_every_field_of_kubernetes_is_known(tmp_path: Path, group: str, kind: str) -> None:
     types = load("types.json")
-    compare(WORKLOADS[group, kind], types["kinds"][f"{group}/v1/{kind}"], types["structs"])
+    struct = types["structs"][types["kinds"][f"{group}/v1/{kind}"]]
+    manifest = every(struct["fields"], types["structs"])
+    version = f"{group}/v1".lstrip("/")
+    metadata = {**manifest["metadata"], "name": "x"}
+    assert read(tmp_path, manifest | {"apiVersion": version, "kind": kind, "metadata": metadata}) == ([], [])
 
 
-def test_fields_of_a_job_set_beside_its_jobs_are_not_described() -> None:
-    spec = WORKLOADS["jobset.x-k8s.io", "JobSet"]["properties"]["spec"]
-    assert spec[PRESERVE] and spec["properties"]["replicatedJobs"]["items"][PRESERVE]
-    assert "managedFields" in METADATA["properties"]
+def test_fields_of_a_job_set_beside_its_jobs_are_not_described(tmp_path: Path) -> None:
+    jobs = [{"name": "a", "newer": 1, "template": {"spec": {"template": {"spec": {}}}}}]
+    newer = document("jobset.x-k8s.io/v1alpha2", "JobSet", newer={}, replicatedJobs=jobs)
+    assert read(tmp_path, newer) == ([], [])
