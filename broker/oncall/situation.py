@@ -39,6 +39,7 @@ from broker.placement.pool_choice import OFFERING, SERVED, of_broker
 from broker.placement.pool_room import TypeRoom
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
+from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.spec import Reservation, reserved_of
 from providers.model import InstanceType
 from providers.prices import slot_price
@@ -53,7 +54,7 @@ _SHOWN_ELSEWHERE: Final = frozenset(
 class Situation:
     """Objects of the cluster, and current shortages and the broker's events, each the oldest first.
 
-    `owners`: of the slots of each EC2 reservation, by id; None: by the statuses of the reservations.
+    `odcrs`: of the last pass over EC2's reservations, if the reader has one.
     `inventory`: the slots that are occupied and promised, and the reservations if EC2 was described.
     """
 
@@ -72,7 +73,7 @@ class Situation:
     nodes: Sequence[Node] = ()
     types: Mapping[str, InstanceType] = field(default_factory=dict)  # those of EC2; none: not known
     reports: Mapping[str, PodReport] = field(default_factory=dict)  # the last on each pod, by its uid
-    owners: Mapping[str, ReservationKey] | None = None
+    odcrs: OdcrSnapshot = NO_ODCRS
     inventory: Inventory = field(default_factory=Inventory)
     price: Price = lambda _: None
     whole: Situation | None = None  # if this is a part
@@ -154,9 +155,9 @@ class Situation:
 
     @cached_property
     def slot_owners(self) -> Mapping[str, ReservationKey]:
-        """The owner of the slots of each EC2 reservation, by id."""
-        if self.owners is not None:
-            return self.owners
+        """The owner of the slots of each EC2 reservation, by id: of the last pass, else of the statuses."""
+        if self.odcrs.known:
+            return self.odcrs.owned.owner
         return {
             cloud.id: reserved_of(reservation)
             for reservation in (self.whole or self).reservations

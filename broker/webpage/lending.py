@@ -5,14 +5,11 @@ A slot counts as borrowed if its claim draws from another reservation than the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from broker.apis.karpenter import NodeClaim
-from broker.controllers.slots.builder import draw_requests, drawn
-from broker.controllers.snapshot import Snapshot
-from broker.reservations.claims import occupied_odcr
+from broker.oncall.slot_holders import SlotUse, SlotUser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +28,19 @@ class LoanRow:
     ending: int
 
 
-def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
-    """The loans, by owner, borrower and flavor."""
-    owned = snapshot.odcrs.owned
-    held = [(claim, odcr) for claim in claims if (odcr := occupied_odcr(claim)) in owned.owner]
-    draws, _, _ = drawn(draw_requests(claim for claim, _ in held), snapshot.rights)
-    by_queue = {reserved.queue: reserved for reserved in snapshot.reservations}
-
-    def parties(item: tuple[NodeClaim, str]) -> tuple[str, str, str]:
-        claim, odcr = item
-        return str(owned.owner[odcr]), draws.get(claim.uid, ""), owned.flavor.get(odcr, "")
-
-    for (_, queue, flavor), items in groupby(sorted(held, key=parties), key=parties):
-        lent = [*items]
-        owner = owned.owner[lent[0][1]]
-        if queue != owner.queue:
-            yield LoanRow(
-                owner=str(owner),
-                borrower=str(by_queue.get(queue, "")),
-                flavor=flavor,
-                slots=len(lent),
-                claims=sorted(claim.name for claim, _ in lent),
-                ending=sum(claim.deleting for claim, _ in lent),
-            )
+def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str]) -> Iterator[LoanRow]:
+    """The loans, by owner, borrower and flavor. `flavors`: of the EC2 reservations, by id."""
+    lent: defaultdict[tuple[str, str, str], list[SlotUser]] = defaultdict(list)
+    for use in uses:
+        for user in use.holders:
+            if use.owner and user.owner != use.owner:
+                lent[use.owner, user.owner, flavors.get(use.id, "")].append(user)
+    for (owner, borrower, flavor), users in sorted(lent.items()):
+        yield LoanRow(
+            owner=owner,
+            borrower=borrower,
+            flavor=flavor,
+            slots=len(users),
+            claims=sorted(user.claim for user in users),
+            ending=sum(bool(user.ends) for user in users),
+        )

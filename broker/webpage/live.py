@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -16,7 +18,6 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
-from broker.controllers.snapshot import Snapshot
 from broker.oncall.broken import BrokenNode
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
@@ -24,7 +25,7 @@ from broker.oncall.idle_matches import IdleSlots
 from broker.oncall.short_pools import ShortageRow, short_pools
 from broker.oncall.situation import Situation
 from broker.oncall.slot_marks import SlotRow
-from broker.oncall.state import is_brokers, launch_state
+from broker.oncall.state import launch_state
 from broker.oncall.waiters import KARPENTERS, Waiter
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
@@ -32,6 +33,7 @@ from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights, drawn_key
 from broker.reservations.odcr_view import OdcrView, view_of
+from broker.reservations.spec import reserved_of
 from broker.webpage.lending import LoanRow, loans
 from broker.webpage.rooms import RoomRow, rooms
 
@@ -56,6 +58,32 @@ class ClaimRow:
     owner: str = ""  # the reservation that it draws from
 
 
+def claim_row(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
+    reason, message = launch_state(claim)
+    reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
+    return ClaimRow(
+        name=claim.name,
+        node_class=claim.spec.node_class_ref.name,
+        node_pool=claim.node_pool,
+        instance=claim.instance_id,
+        node=claim.status.node_name,
+        zone=claim.labels.get(names.ZONE, ""),
+        instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
+        reservation=occupied_odcr(claim),
+        created=claim.metadata.creation_timestamp,
+        waits=claim.waits,
+        reason=reason,
+        message=message,
+        capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
+        price=price(claim),
+        placed=reserved.message if reserved is not None else "",
+        owner=drawn_key(rights.of_claim(claim)),
+    )
+
+
+_PLAIN_ROW: Final = partial(claim_row, price=lambda _: None, rights=DrawRights({}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRow:
     """One CapacityReservation. `problems`: of its ODCRs, by reason."""
@@ -78,13 +106,15 @@ class ReservationRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
     """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can. `outside`: dollars an
-    hour of the instances outside of reservations; None while EC2's instances are not known.
+    hour of the instances outside of reservations; None while EC2's instances are not known. `waiting`: the
+    broker's claims without an instance, the oldest first. `row` makes the row of one of the claims.
     """
 
     now: datetime
     described: datetime | None = None
     unreadable: str = ""
-    claims: Sequence[ClaimRow] = ()
+    claims: Sequence[NodeClaim] = ()
+    waiting: Sequence[ClaimRow] = ()
     odcrs: Sequence[OdcrView] = ()
     reservations: Sequence[ReservationRow] = ()
     shortages: Sequence[ShortageRow] = ()
@@ -98,6 +128,7 @@ class LiveState:
     broken: Sequence[BrokenNode] = ()
     slots: Sequence[SlotRow] = ()
     outside: float | None = None
+    row: Callable[[NodeClaim], ClaimRow] = _PLAIN_ROW
 
     @property
     def short_pools(self) -> list[ShortageRow]:
@@ -118,12 +149,6 @@ class LiveState:
     def others(self) -> list[Waiter]:
         """The claims without an instance that another launcher serves."""
         return [waiter for waiter in self.waiters if waiter.kind == KARPENTERS]
-
-    @property
-    def waiting(self) -> list[ClaimRow]:
-        """The broker's claims without an instance, the oldest first."""
-        waiting = [claim for claim in self.claims if claim.waits]
-        return sorted(waiting, key=lambda claim: (claim.created or self.now, claim.name))
 
     @property
     def claim_groups(self) -> list[EqualRows[ClaimRow]]:
@@ -164,7 +189,6 @@ def live_state(broker: Broker) -> LiveState:
     situation, dollars = broker.situation(), broker.outside_cost()
     return shown_state(
         situation,
-        broker.reads.snapshot(),
         account=broker.account(),
         unreadable=str(broker.inventory.unreadable or ""),
         rooms=rooms(broker.occupancy.ledger(situation.now)),
@@ -174,7 +198,6 @@ def live_state(broker: Broker) -> LiveState:
 
 def shown_state(
     situation: Situation,
-    snapshot: Snapshot,
     *,
     account: str = "",
     unreadable: str = "",
@@ -182,21 +205,23 @@ def shown_state(
     outside: float | None = None,
 ) -> LiveState:
     """The situation as the page shows it. `account`: the broker's, which is billed for its own slots."""
-    price, inventory, owners = situation.price, situation.inventory, situation.slot_owners
+    inventory, owners, odcrs = situation.inventory, situation.slot_owners, situation.odcrs
+    row = partial(claim_row, price=situation.price, rights=situation.rights)
     return LiveState(
         now=situation.now,
         described=inventory.described,
         unreadable=unreadable,
-        claims=[_claim(claim, price, situation.rights) for claim in situation.claims],
+        claims=situation.claims,
+        waiting=[row(claim) for claim in situation.waiting],
         odcrs=[
             view_of(odcr, situation.types, account=account, owner=owners.get(odcr.id))
             for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
         ],
-        reservations=[*_reservations(snapshot)],
+        reservations=[*_reservations(situation)],
         shortages=situation.shortage_rows,
         classes=situation.classes,
         pools=situation.pools,
-        loans=[*loans(situation.claims, snapshot)],
+        loans=[*loans(situation.slot_uses.values(), odcrs.owned.flavor)],
         rooms=rooms,
         waiters=situation.waiters,
         waiting_pods=situation.waiting_pods,
@@ -204,38 +229,15 @@ def shown_state(
         broken=situation.broken,
         slots=situation.slot_rows,
         outside=outside,
+        row=row,
     )
 
 
-def _claim(claim: NodeClaim, price: Price, rights: DrawRights) -> ClaimRow:
-    reason, message = launch_state(claim)
-    reserved = condition(claim.status.conditions, names.CAPACITY_RESERVATION)
-    return ClaimRow(
-        name=claim.name,
-        node_class=claim.spec.node_class_ref.name,
-        node_pool=claim.node_pool,
-        instance=claim.instance_id,
-        node=claim.status.node_name,
-        zone=claim.labels.get(names.ZONE, ""),
-        instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
-        reservation=occupied_odcr(claim),
-        created=claim.metadata.creation_timestamp,
-        waits=claim.waits and is_brokers(claim),
-        reason=reason,
-        message=message,
-        capacity_type=claim.labels.get(names.CAPACITY_TYPE, ""),
-        price=price(claim),
-        placed=reserved.message if reserved is not None else "",
-        owner=drawn_key(rights.of_claim(claim)),
-    )
-
-
-def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
+def _reservations(situation: Situation) -> Iterator[ReservationRow]:
     held: dict[ReservationKey, list[str]] = defaultdict(list)
-    for odcr, owner in snapshot.odcrs.owned.owner.items():
+    for odcr, owner in situation.slot_owners.items():
         held[owner].append(odcr)
-    for reserved in sorted(snapshot.reservations):
-        reservation = snapshot.reservations[reserved]
+    for reserved, reservation in sorted((reserved_of(item), item) for item in situation.reservations):
         yield ReservationRow(
             namespace=reservation.namespace,
             name=reservation.name,
@@ -245,5 +247,5 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
             summary=reservation.status.summary or ReservationSummary(),
             odcrs=tuple(held[reserved]),
             conditions=tuple(reservation.status.conditions),
-            problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),
+            problems=tuple((p.reason, p.message) for p in situation.odcrs.status(reserved).problems),
         )

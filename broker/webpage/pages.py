@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.chances import ChanceNow, SlotTurnover, chance_now, reservation_of
 from broker.capacity.forecast import PoolForecast
@@ -25,7 +25,7 @@ from broker.webpage.advice import advice_values, chart
 from broker.webpage.charts import DOLLARS, SLOTS, bar_chart
 from broker.webpage.details import NO_DETAILS, Details
 from broker.webpage.heat import heat_map
-from broker.webpage.live import ClaimRow, LiveState, ReservationRow, idle_cost, slots_held
+from broker.webpage.live import LiveState, ReservationRow, idle_cost, slots_held
 from broker.webpage.nodes import total_fills
 from broker.webpage.problems import last_problems
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
@@ -41,7 +41,7 @@ MOST_MATCHES: Final = 20
 MOST_ROWS: Final = 24  # reservations of the picture
 MOST_MARKS: Final = 64  # slots of a reservation in the picture
 _T = TypeVar("_T")
-_Row = TypeVar("_Row", ClaimRow, EC2NodeClass, NodePool, ReservationRow)
+_Row = TypeVar("_Row", NodeClaim, EC2NodeClass, NodePool, ReservationRow)
 
 
 class PageNotFound(Exception):
@@ -226,7 +226,8 @@ def _chosen(pod: WaitingPod, chosen: Mapping[str, str]) -> bool:
 
 def claim(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    row = _named(request.state.claims, name)
+    known = _named(request.state.claims, name)
+    row = request.state.row(known) if known is not None else None
     rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
     broken = [item for item in request.state.broken if item.claim == name]
     shown = {"claim": row, "broken": broken, "explained": request.details.claim(name) if row else None}

@@ -21,7 +21,8 @@ def team(
     """
     names, keys = {*reservations}, {pod.key for pod in pods}
     of_pods = {pod.claim for pod in pods} | {pod.claim for pod in live.waiting_pods if pod.key in keys}
-    claims = [claim for claim in live.claims if claim.owner in names or claim.name in of_pods]
+    rows = map(live.row, live.claims)
+    claims = [claim for claim in rows if claim.owner in names or claim.name in of_pods]
     claims.sort(key=lambda claim: (not claim.waits, claim.name))
     return {
         "team_claims": claims[:MOST_CLAIMS],

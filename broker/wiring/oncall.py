@@ -33,7 +33,7 @@ def situation_of(
             classes=read.classes.cache.list(),
             reservations=[*snapshot.reservations.values()],
             namespaces=snapshot.namespaces,
-            owners=snapshot.odcrs.owned.owner,
+            odcrs=snapshot.odcrs,
             mirrors=mirrored.reservations.list() if complete else (),
             price=node_prices_of(term, mirrored),
             shortages=sorted(launcher.shortages.lasting(now), key=lambda shortage: shortage.since),

@@ -14,7 +14,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition, is_true
 from broker.apis.ome import CapacityReservation
-from broker.webpage.lending import loans
+from broker.webpage.live import live_state
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5, create_reservation, flavored, sizes
@@ -283,9 +283,9 @@ def test_absorbed_instance_of_another_team_is_a_loan_and_is_reclaimed_as_one(sta
     reserve(stack, "training", flavor="m5.large", quotas={"cpu": "2"}, **rule)
     stack.aws.ec2.terminate_instances(InstanceIds=[rival])
     stack.until(lambda: reserved_in(stack, "low", odcr), "it is counted", step=1.0)
-    assert stack.broker is not None
-    snapshot = stack.broker.reads.snapshot
-    (loan,) = stack.until(lambda: [*loans(stack.all(NodeClaim), snapshot())], "a loan", step=1.0)
+    broker = stack.broker
+    assert broker is not None
+    (loan,) = stack.until(lambda: live_state(broker).loans, "a loan", step=1.0)
     assert (loan.owner, loan.borrower, loan.claims) == ("default/training", "default/research", ["low"])
     stack.claim("owner", node_class="web", annotations={names.DRAWS_FROM: "default/training"})
     stack.until_ready("owner")

@@ -237,7 +237,7 @@ def test_a_shrunk_reservation_shows_everywhere_as_the_cause_of_a_demotion(stack:
     assert "  on-demand, 0.10 $/h" in claims.headline(demoted, pods=(), usd_hour=usd_hour)
     assert stack.broker is not None and stack.current is not None
     live = live_state(stack.broker)
-    (row,) = (row for row in live.claims if row.name == name)
+    (row,) = (live.row(claim) for claim in live.claims if claim.name == name)
     assert (row.capacity_type, row.reservation, cause in row.placed) == ("on-demand", "", True)
     assert row.price == stack.current.instance_types()[demoted.labels[names.INSTANCE_TYPE]].on_demand_price
 

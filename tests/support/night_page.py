@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from broker.controllers.snapshot import Snapshot
 from broker.history.demand import UseLevel, pulse
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.oncall.situation import Situation
-from broker.reservations.odcr_status import OdcrSnapshot
-from broker.reservations.ownership import Ownership
-from broker.reservations.spec import reserved_of
 from broker.webpage.live import LiveState, shown_state
 from local.kube import Cluster
 from providers.aws.prices import PRICES
@@ -40,16 +36,8 @@ def live(seen: Situation) -> LiveState:
         name: InstanceType(name=name, vcpus=0, memory_mib=0, on_demand_price=prices.get(name))
         for name in {odcr.instance_type for odcr in odcrs.values()}
     }
-    snapshot = Snapshot(
-        version=1,
-        reservations={reserved_of(reservation): reservation for reservation in seen.reservations},
-        odcrs=OdcrSnapshot(ownership=Ownership(owner=seen.slot_owners)),
-        namespaces=seen.namespaces,
-    )
     inventory = replace(seen.inventory, odcrs=odcrs, described=ago(0.2))
-    return shown_state(
-        replace(seen, inventory=inventory, types=types), snapshot, account="123456789012", outside=55.04
-    )
+    return shown_state(replace(seen, inventory=inventory, types=types), account="123456789012", outside=55.04)
 
 
 def history() -> HistoryStore:

@@ -21,7 +21,7 @@ from broker.controllers import instances
 from broker.controllers.launch import launcher
 from broker.kube.client import Request
 from broker.text import format_time
-from broker.webpage.lending import loans
+from broker.webpage.live import live_state
 from broker.wiring import launch, provisioning
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
@@ -127,8 +127,9 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.until_ready("important", "spare")
     stack.until_shown("important", "spare")
     assert stack.aws.free(odcr) == 0
-    assert stack.broker is not None
-    (loan,) = loans(stack.all(NodeClaim), stack.broker.reads.snapshot())
+    broker = stack.broker
+    assert broker is not None
+    (loan,) = stack.until(lambda: live_state(broker).loans, "a loan", step=1.0)
     assert (loan.owner, loan.borrower, loan.slots, loan.claims) == (
         OWNER,
         BORROWER,

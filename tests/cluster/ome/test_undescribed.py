@@ -11,7 +11,6 @@ from broker.commands.explain import claims
 from broker.commands.explain.parts import of_reservation
 from broker.commands.explain.reading import read
 from broker.commands.explain.slot_rows import users_of_slots
-from broker.webpage.lending import loans
 from broker.webpage.live import live_state
 from tests.cluster.ome.bought import CANCEL, broker_odcrs, change_quota, create_reservation, flavored
 from tests.cluster.ome.reserved import flavors_alone
@@ -47,8 +46,9 @@ def test_a_borrowed_slot_counts_before_ec2_shows_who_has_it(stack: Stack, restar
     claim(stack, "more", BORROWER)
     assert "may borrow no more" in stack.until_waiting("more").message
     assert stack.aws.free(odcr) == 1
-    assert stack.broker is not None
-    (loan,) = loans(stack.all(NodeClaim), stack.broker.reads.snapshot())
+    broker = stack.broker
+    assert broker is not None
+    (loan,) = stack.until(lambda: live_state(broker).loans, "a loan", step=1.0)
     assert (loan.borrower, loan.claims) == (BORROWER, ["c-0"])
 
 
@@ -103,8 +103,8 @@ def test_every_page_names_the_reservation_of_an_instance_that_ec2_does_not_show(
     assert page.pod("default/runs") == pod
     assert (node_row.reservation, node_row.owner) == (odcr, OWNER)
     assert pod_row.reservation == claim_page["reservation"] == odcr
-    (row,) = live_state(broker).claims
-    assert row.reservation == odcr
+    live = live_state(broker)
+    assert [live.row(claim).reservation for claim in live.claims] == [odcr]
     shown = claims.headline(stack.get(NodeClaim, "c-0"), pods=[], usd_hour=None)
     assert f"  in {odcr}, price unknown" in shown
 

@@ -15,7 +15,7 @@ from broker.webpage.scope import VisibleScope
 from tests.unit.webpage.rights import CLUSTER, TEAM, Reviews
 from tests.unit.webpage.samples import DETAILS, node, pod
 from tests.unit.webpage.test_access import SECRET, signed_in, two_namespaces
-from tests.unit.webpage.world import get, page, state
+from tests.unit.webpage.world import get, of_rows, page, state
 
 
 def text_of(path: str, details: Details = DETAILS) -> str:
@@ -128,7 +128,7 @@ def test_team_shows_pods_loans_and_cost(path: str) -> None:
 def with_claims() -> LiveState:
     """Claims that draw from the team's reservation, that its pods are on or wait for, and of nobody."""
     live = state(claims=3)
-    drawing, of_waiting, other = live.claims
+    drawing, of_waiting, other = live.waiting
     runs = {"waits": False, "instance_type": "p5.48xlarge", "zone": "us-east-1a", "reservation": "cr-1"}
     of_pod = replace(other, name="of-pod", capacity_type="reserved", price=None, **runs)  # type: ignore[arg-type]
     waiting = WaitingPod(
@@ -143,7 +143,7 @@ def with_claims() -> LiveState:
     )
     return replace(
         live,
-        claims=[replace(drawing, owner="team/gpus"), of_waiting, of_pod, other],
+        **of_rows(replace(drawing, owner="team/gpus"), of_waiting, of_pod, other),
         waiting_pods=[waiting],
     )
 

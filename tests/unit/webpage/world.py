@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import ReservationSummary
 from broker.history.recorder import HistoryRecorder
@@ -44,6 +44,17 @@ def waiting(name: str = "train-1", **more: str) -> ClaimRow:
     return ClaimRow(name=name, created=AT, waits=True, **given)
 
 
+def of_rows(*rows: ClaimRow) -> dict[str, Any]:
+    """The fields of a state whose claims have these rows."""
+    by_name = {row.name: row for row in rows}
+    claims = [NodeClaim.decode({"metadata": {"name": row.name}, "spec": {}}) for row in rows]
+    return {
+        "claims": claims,
+        "waiting": [row for row in rows if row.waits],
+        "row": lambda claim: by_name[claim.name],
+    }
+
+
 def odcr(id_: str = "cr-1", *, available: int = 3, **more: Any) -> OdcrView:
     reservation = Odcr(
         id=id_, instance_type="p5.48xlarge", zone="us-east-1a", total=8, available=available, **more
@@ -56,7 +67,7 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
         now=NOW,
         described=NOW,
         unreadable="",
-        claims=[waiting(f"train-{n}") for n in range(1, claims + 1)],
+        **of_rows(*(waiting(f"train-{n}") for n in range(1, claims + 1))),
         odcrs=[odcr(f"cr-{n}") for n in range(1, odcrs + 1)],
         reservations=[
             ReservationRow(
