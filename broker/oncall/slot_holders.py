@@ -81,6 +81,15 @@ class SlotUse:
         return max(0, self.total - self.unused - len(self.holders)) if self.active else 0
 
     @property
+    def lent(self) -> tuple[SlotUser, ...]:
+        """The users to whom its slots are lent."""
+        return tuple(filter(self.lends_to, self.holders))
+
+    def lends_to(self, user: SlotUser) -> bool:
+        """Whether the user does not draw from the owner of its slot; False without an owner."""
+        return bool(self.owner) and user.owner != self.owner
+
+    @property
     def leaves(self) -> tuple[datetime | None, str]:
         """When it takes the slots from its users, and why; neither if it has no end."""
         if self.drains is not None:

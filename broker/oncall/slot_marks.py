@@ -135,7 +135,7 @@ def _borrowed(row: SlotRow) -> Iterator[SlotRow]:
 
 def _row(use: SlotUse, broken: Collection[str], price: SlotPrice) -> SlotRow:
     marks = [
-        *(_mark(user, use.owner, broken) for user in use.holders),
+        *(_mark(user, use, broken) for user in use.holders),
         *(SlotMark(use="other") for _ in range(use.elsewhere)),
         *(SlotMark(use="held") for _ in range(use.kept)),
         *(SlotMark(use="idle") for _ in range(use.free)),
@@ -152,11 +152,11 @@ def _row(use: SlotUse, broken: Collection[str], price: SlotPrice) -> SlotRow:
     )
 
 
-def _mark(user: SlotUser, owner: str, broken: Collection[str]) -> SlotMark:
+def _mark(user: SlotUser, use: SlotUse, broken: Collection[str]) -> SlotMark:
     if user.claim in broken:
         return SlotMark(use="broken", user=user)
     if user.ends:
         return SlotMark(use="ending", user=user)
-    if owner and user.owner != owner:
+    if use.lends_to(user):
         return SlotMark(use="lent", user=user)
     return SlotMark(use="own", user=user)

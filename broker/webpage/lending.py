@@ -32,9 +32,8 @@ def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str]) -> Iterator[LoanR
     """The loans, by owner, borrower and flavor. `flavors`: of the EC2 reservations, by id."""
     lent: defaultdict[tuple[str, str, str], list[SlotUser]] = defaultdict(list)
     for use in uses:
-        for user in use.holders:
-            if use.owner and user.owner != use.owner:
-                lent[use.owner, user.owner, flavors.get(use.id, "")].append(user)
+        for user in use.lent:
+            lent[use.owner, user.owner, flavors.get(use.id, "")].append(user)
     for (owner, borrower, flavor), users in sorted(lent.items()):
         yield LoanRow(
             owner=owner,

@@ -23,7 +23,6 @@ from broker.placement.claims import priority_of
 from broker.placement.pool_choice import buys
 from broker.quota.usage import ReservationKey
 from broker.reservations.annotations import STOP
-from broker.reservations.claims import occupied_odcr
 from broker.reservations.conditions import SUFFICIENT
 from broker.reservations.queues import preemption
 from broker.reservations.spec import reserved_of
@@ -108,14 +107,13 @@ def excluded(situation: Situation) -> Iterator[tuple[str, str]]:
 def lent(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims and pods of an owner that wait while its slots are lent, and by which rule slots come back."""
     whole = situation.whole or situation
-    rights = situation.rights
+    priorities = {claim.name: priority_of(claim) for claim in whole.claims}
     for owner in situation.reservations:
-        reserved, ids = reserved_of(owner), {cloud.id for cloud in owner.status.cloud_reservations}
-        reclaim = preemption(owner.spec).reclaim
+        reserved, reclaim = reserved_of(owner), preemption(owner.spec).reclaim
+        users = [user for use in situation.slot_uses.values() if use.owner == owner.key for user in use.lent]
         borrowers = [
-            f"{claim.name} of priority {priority_of(claim)}" if reclaim == "LowerPriority" else claim.name
-            for claim in whole.claims
-            if occupied_odcr(claim) in ids and rights.of_claim(claim) != reserved
+            f"{user.claim} of priority {priorities[user.claim]}" if reclaim == "LowerPriority" else user.claim
+            for user in users
         ]
         waiters = [item for item in whole.waiters if item.draws(reserved) and not item.claim]
         if borrowers and waiters:
