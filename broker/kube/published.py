@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -47,8 +48,7 @@ class PublishedValue:
                 self._written = read_data(self._client, self._name).get(self._key, "")
             if text == self._written:
                 return True
-            metadata = {"name": self._name, "namespace": NAMESPACE}
-            self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": {self._key: text}})
+            write_data(self._client, self._name, {self._key: text})
         except ApiError as error:
             _log.warning("not published", configmap=self._name, error=str(error))
             return False
@@ -74,3 +74,8 @@ def read_data(client: Client, name: str) -> dict[str, str]:
         return dict(client.get(ConfigMap.KIND, name, namespace=NAMESPACE).get("data") or {})
     except NotFound:
         return {}
+
+
+def write_data(client: Client, name: str, data: Mapping[str, str]) -> None:
+    """Makes this all that the broker's ConfigMap of that name has. Raises ApiError."""
+    client.apply(ConfigMap.KIND, {"metadata": {"name": name, "namespace": NAMESPACE}, "data": data})

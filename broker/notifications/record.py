@@ -11,10 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from broker.apis.core import ConfigMap
 from broker.kube.client import Client
-from broker.kube.identity import NAMESPACE
-from broker.kube.published import read_data
+from broker.kube.published import read_data, write_data
 from broker.notifications.alerts import FiringAlert
 from broker.text import decode_object, decode_time, format_time
 
@@ -41,9 +39,7 @@ def write(client: Client, firing: Mapping[str, FiringAlert]) -> None:
         }
         for id_, alert in sorted(firing.items())
     }
-    metadata = {"name": NAME, "namespace": NAMESPACE}
-    data = {KEY: orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()}
-    client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+    write_data(client, NAME, {KEY: orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()})
 
 
 def _decoded(entries: Iterable[Any]) -> Iterable[FiringAlert]:

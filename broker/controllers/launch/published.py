@@ -18,12 +18,10 @@ from typing import Any, Final, get_args
 
 import structlog
 
-from broker.apis.core import ConfigMap
 from broker.capacity.shortages import Scope, ScopeKind, Shortage, Shortages
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
-from broker.kube.identity import NAMESPACE
-from broker.kube.published import read_data
+from broker.kube.published import read_data, write_data
 from broker.text import decode_object, decode_time, format_time
 from providers.errors import CLASSES
 
@@ -71,8 +69,7 @@ class PublishedShortages:
             data = {KEY: json.dumps(current, indent=2, sort_keys=True)}
             if odds:
                 data[ODDS] = json.dumps(dict(list(odds.items())[:MOST_PUBLISHED]), indent=2, sort_keys=True)
-            metadata = {"name": NAME, "namespace": NAMESPACE}
-            self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+            write_data(self._client, NAME, data)
             self._written, self._odds = shortages, odds
         except ApiError as error:
             _log.warning("shortages not published", configmap=NAME, error=str(error))

@@ -15,11 +15,10 @@ from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any
 
-from broker.apis.core import ConfigMap
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
-from broker.kube.published import read_data
+from broker.kube.published import read_data, write_data
 from broker.quota.usage import ReservationKey
 from broker.reservations.moves import MovedCapacity, MoveSnapshot, SizeRecord
 from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
@@ -83,8 +82,7 @@ class PurchaseLedger:
         data = self._data()
         if data == self._stored or self._stored is None:
             return
-        metadata = {"name": LEDGER, "namespace": NAMESPACE}
-        self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+        write_data(self._client, LEDGER, data)
         self._stored = data
 
     def released(self, uid: str, generation: int) -> Mapping[str, int]:
