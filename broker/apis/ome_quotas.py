@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.apis.core import ResourceQuota
 from broker.apis.ome import CapacityReservation
-from broker.apis.units import units, units_or_zero, written
+from broker.apis.units import add, units, units_or_zero, written
 
 COUNTED: Final = "ome.io/capacity-reservations"
 _REQUESTS: Final = "requests."
@@ -75,7 +75,7 @@ def over_quota(
         ):
             refused[reservation.name] = refusals
         else:
-            _add(used, requested)
+            add(used, requested)
     return refused
 
 
@@ -93,7 +93,7 @@ def growth(
     used: Used = {}
     for reservation in reservations:
         if reservation.namespace == new.namespace and reservation.name != new.name:
-            _add(used, amounts(reservation))
+            add(used, amounts(reservation))
     requested = {name: amount for name, amount in amounts(new).items() if amount > had.get(name, 0)}
     return tuple(limit.brief_refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested))
 
@@ -105,7 +105,7 @@ def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
     for group in reservation.spec.resource_groups:
         for flavor in group.flavors:
             quotas = {quota.name: quota.nominal_quota for quota in flavor.resources}
-            _add(total, {name: units_or_zero(name, text) for name, text in quotas.items()})
+            add(total, {name: units_or_zero(name, text) for name, text in quotas.items()})
     return total
 
 
@@ -132,8 +132,3 @@ def _exceeded(
         taken, more = used.get(limit.name, 0), requested.get(limit.name)
         if more is not None and more > limit.free(taken):
             yield limit, taken, more
-
-
-def _add(total: Used, more: Mapping[str, int]) -> None:
-    for name, value in more.items():
-        total[name] = total.get(name, 0) + value

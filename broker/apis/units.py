@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import ROUND_CEILING
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.text import SCALES, exact
+
+K = TypeVar("K")
 
 CPU: Final = "cpu"
 LARGEST_AMOUNT: Final = 2**63 - 1
@@ -33,6 +35,11 @@ def units_or_zero(resource: str, text: str) -> int:
         return units(resource, text)
     except ValueError:
         return 0
+
+
+def add(total: dict[K, int], more: Mapping[K, int]) -> None:
+    for key, value in more.items():
+        total[key] = total.get(key, 0) + value
 
 
 def whole(amounts: Mapping[str, float]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from broker.apis.godel import LONGEST_TTL
-from broker.apis.units import written
+from broker.apis.units import add, written
 from broker.placement.holds import Amounts
 from broker.placement.quantities import PODS
 
@@ -61,6 +61,5 @@ def within(rooms: Iterable[NamespaceRoom], limits: Amounts) -> Mapping[str, str]
                 f"{written(name, limits[name])} and keeps {written(name, used.get(name, 0))}"
             )
             continue
-        for name, value in amount.items():
-            used[name] = used.get(name, 0) + value
+        add(used, amount)
     return refused

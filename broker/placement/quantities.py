@@ -21,6 +21,7 @@ from broker.apis.core import (
     Resources,
 )
 from broker.apis.meta import condition
+from broker.apis.units import add
 from broker.text import exact
 
 CPU: Final = "cpu"
@@ -86,23 +87,23 @@ def _whole_pod(
     """
     total: dict[str, int] = {}
     for container in spec.containers:
-        _add(total, of(container))
+        add(total, of(container))
     sidecars: dict[str, int] = {}
     start: dict[str, int] = {}
     for container in spec.init_containers:
         step = of(container)
         if container.restart_policy == "Always":
-            _add(total, step)
-            _add(sidecars, step)
+            add(total, step)
+            add(sidecars, step)
             step = sidecars
         else:
-            _add(step, sidecars)
+            add(step, sidecars)
         _raise(start, step)
     _raise(total, start)
     for name, text in whole.items():
         if name in (CPU, MEMORY) or name.startswith(HUGE_PAGES):
             total[name] = _nano(text)
-    _add(total, _nanos(spec.overhead))
+    add(total, _nanos(spec.overhead))
     return total
 
 
@@ -133,11 +134,6 @@ def _nano(text: str) -> int:
 
 def _whole(name: str, nano: int) -> int:
     return -(-nano // (_NANO // 1000 if name == CPU else _NANO))
-
-
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, value in more.items():
-        total[name] = total.get(name, 0) + value
 
 
 def _raise(total: dict[str, int], least: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from broker.apis.units import add
 from broker.placement.model import HostPort, LabelGroupKey, NodeInfo, PodInfo, PodTerm
 from broker.placement.selectors import Labels
 from broker.placement.storage import Storage
@@ -31,8 +32,7 @@ class NodeState:
 
     def with_pod(self, pod: PodInfo) -> NodeState:
         requested = {**self.requested}
-        for name, amount in pod.requests.items():
-            requested[name] = requested.get(name, 0) + amount
+        add(requested, pod.requests)
         ports = self.ports.union(pod.ports) if pod.ports else self.ports
         return NodeState(self.node, (*self.pods, pod), requested, ports, self.places + pod.places)
 

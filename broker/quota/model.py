@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from broker.apis.units import add
+
 # Larger than any sum of real quotas: Kueue treats amounts beyond 64 bits as unlimited.
 UNLIMITED: Final = 1 << 100
 _INT64: Final = (1 << 63) - 1
@@ -38,8 +40,7 @@ K = TypeVar("K", bound=Hashable)
 def summed(parts: Iterable[Mapping[K, int]]) -> dict[K, int]:
     total: dict[K, int] = {}
     for part in parts:
-        for key, value in part.items():
-            total[key] = total.get(key, 0) + value
+        add(total, part)
     return total
 
 

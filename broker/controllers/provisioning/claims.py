@@ -15,6 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.label_names import stable
 from broker.apis.meta import is_true
+from broker.apis.units import add
 from broker.capacity.options import capacity_types
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.provisioning.from_pool import listed_types, one_of, pool_claim
@@ -197,7 +198,6 @@ def total_requests(pods: Iterable[PodInfo], daemons: Mapping[str, int]) -> dict[
     """The requests of a claim for these pods, beside those of DaemonSets."""
     total = {**daemons}
     for pod in pods:
-        total[PODS] = total.get(PODS, 0) + 1
-        for name, amount in pod.requests.items():
-            total[name] = total.get(name, 0) + amount
+        add(total, {PODS: 1})
+        add(total, pod.requests)
     return total

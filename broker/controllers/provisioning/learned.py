@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.units import written
+from broker.apis.units import add, written
 from broker.placement.disruption_pods import owned_by, static
 from broker.placement.model import PodInfo
 from broker.placement.quantities import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amounts, pod_requests
@@ -189,7 +189,5 @@ def _beside(pods: Iterable[Pod], nodes: Set[str]) -> Mapping[str, dict[str, int]
         total = totals.get(pod.spec.node_name)
         if total is None or pod.ended or not (static(pod) or owned_by(pod, "DaemonSet")):
             continue
-        total[PODS] = total.get(PODS, 0) + 1
-        for name, amount in pod_requests(pod).items():
-            total[name] = total.get(name, 0) + amount
+        add(total, {**pod_requests(pod), PODS: 1})
     return totals
