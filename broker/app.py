@@ -14,7 +14,7 @@ from functools import partial
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
-from broker.oncall import outside, slot_marks, state, waiting_pods
+from broker.oncall import outside, situation, state
 from broker.oncall.journal import Journal
 from broker.oncall.metrics import REGISTRY, clear_tables
 from broker.placement.claims import waiting_since
@@ -86,8 +86,7 @@ class Broker:
     def start(self) -> None:
         since = partial(waiting_since, pod=self.caches.pods.find)
         state.follow(lambda: self.launcher.shortages, self.caches.owned, since, self._term.clock.now)
-        waiting_pods.follow(lambda: self.situation().waiting_pods)
-        slot_marks.follow(lambda: self.situation().slot_rows)
+        situation.follow(self.situation)
         outside.follow(lambda: self.outside_cost() or {})
         self._manager.start()
 

@@ -10,7 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -36,6 +37,7 @@ GCCollector(registry=REGISTRY)
 LIMIT: Final = 2_000
 
 Rows = Mapping[tuple[str, ...], float]
+_V = TypeVar("_V")
 
 
 class GaugeTable(Collector):
@@ -78,21 +80,39 @@ class GaugeTable(Collector):
         yield GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
 
 
-def follow_waiting(
+def follow_together(read: Callable[[], _V], tables: Mapping[GaugeTable, Callable[[_V], Rows]]) -> None:
+    """Shows the rows of one value at each scrape: the first table that asks reads the value for all."""
+    left: dict[GaugeTable, _V] = {}  # the tables of this scrape that have not asked yet
+    lock = threading.Lock()
+
+    def shown(table: GaugeTable) -> Rows:
+        with lock:
+            if table not in left:
+                left.update(dict.fromkeys(tables, read()))
+            value = left.pop(table)
+        return tables[table](value)
+
+    for table in tables:
+        table.follow(partial(shown, table))
+
+
+def waiting_tables(
     count: GaugeTable,
     oldest: GaugeTable,
-    waiting: Callable[[], Iterable[tuple[tuple[str, ...], datetime | None]]],
-) -> None:
-    """Shows at each scrape how many wait, and since when the first. `waiting`: labels and time of each."""
+    waiting: Callable[[_V], Iterable[tuple[tuple[str, ...], datetime | None]]],
+) -> dict[GaugeTable, Callable[[_V], Rows]]:
+    """How many wait, and since when the first, for `follow_together`. `waiting`: labels and time of each."""
 
-    def begun() -> Mapping[tuple[str, ...], list[float]]:
+    def begun(value: _V) -> Mapping[tuple[str, ...], list[float]]:
         times: dict[tuple[str, ...], list[float]] = {}
-        for labels, since in waiting():
+        for labels, since in waiting(value):
             times.setdefault(labels, []).append(since.timestamp() if since else 0.0)
         return times
 
-    count.follow(lambda: {labels: len(times) for labels, times in begun().items()})
-    oldest.follow(lambda: {labels: min(times) for labels, times in begun().items()})
+    return {
+        count: lambda value: {labels: len(times) for labels, times in begun(value).items()},
+        oldest: lambda value: {labels: min(times) for labels, times in begun(value).items()},
+    }
 
 
 class BoundedCounter:

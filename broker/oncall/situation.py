@@ -6,7 +6,7 @@ command reads the objects from Kubernetes, and a leading broker has them in its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -25,14 +25,15 @@ from broker.capacity.shortages import Shortage
 from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
+from broker.oncall.metrics import follow_together, waiting_tables
 from broker.oncall.pod_facts import created, gang_members
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.short_pools import ShortageRow, shortage_row
 from broker.oncall.slot_holders import SlotUse, slot_uses
-from broker.oncall.slot_marks import SlotRow, slot_rows
+from broker.oncall.slot_marks import SLOTS_BY_USE, SlotRow, counts_by_use, slot_rows
 from broker.oncall.state import is_brokers
 from broker.oncall.waiters import Waiter, claim_waiters, pod_waiters
-from broker.oncall.waiting_pods import WaitingPod, waiting_rows
+from broker.oncall.waiting_pods import PODS_WAITING, PODS_WAITING_SINCE, WaitingPod, waiting_rows
 from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price
 from broker.placement.pool_choice import OFFERING, SERVED, of_broker
@@ -216,6 +217,16 @@ class Situation:
         """The recorded attempts of all claims, the oldest first."""
         attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
         return sorted(attempts_, key=lambda attempt: attempt.at)
+
+
+def follow(situation: Callable[[], Situation]) -> None:
+    """Shows the pods that wait, and the slots by use, at each scrape, until the tables are cleared."""
+
+    def waiting(seen: Situation) -> Iterable[tuple[tuple[str, ...], datetime | None]]:
+        return (((pod.node_pool, pod.reason), pod.since) for pod in seen.waiting_pods)
+
+    pods = waiting_tables(PODS_WAITING, PODS_WAITING_SINCE, waiting)
+    follow_together(situation, {**pods, SLOTS_BY_USE: lambda seen: counts_by_use(seen.slot_rows)})
 
 
 def _repeats(state: Condition, node_class: EC2NodeClass) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from broker.oncall.metrics import GaugeTable
+from broker.oncall.metrics import GaugeTable, Rows
 from broker.oncall.slot_holders import SlotUse, SlotUser, held_by
 
 Use = Literal["broken", "ending", "lent", "borrowed", "idle", "held", "other", "own"]
@@ -28,7 +28,7 @@ USES: Final[Mapping[Use, tuple[str, str]]] = {
 Group = Literal["owner", "zone"]
 SlotPrice = Callable[[SlotUse], float | None]
 
-_BY_USE: Final = GaugeTable(
+SLOTS_BY_USE: Final = GaugeTable(
     "capacity_broker_slots",
     "Slots of an EC2 capacity reservation by use: own, lent, idle, held, other, ending, broken; and "
     "borrowed, which counts the lent ones once more, with their borrower as owner.",
@@ -109,19 +109,15 @@ def by_group(rows: Iterable[SlotRow], group: Group) -> Mapping[str, Sequence[Slo
     return groups
 
 
-def follow(rows: Callable[[], Iterable[SlotRow]]) -> None:
-    """Shows the slots by use at each scrape, until the tables are cleared."""
-
-    def counts() -> dict[tuple[str, ...], float]:
-        own_and_borrowed = [part for row in rows() for part in (row, *_borrowed(row))]
-        return {
-            (row.id, row.type, row.zone, row.owner, use): row.count(use)
-            for row in own_and_borrowed
-            for use in USES
-            if use == "borrowed" or not row.lender
-        }
-
-    _BY_USE.follow(counts)
+def counts_by_use(rows: Iterable[SlotRow]) -> Rows:
+    """The rows of the metric `SLOTS_BY_USE`."""
+    own_and_borrowed = [part for row in rows for part in (row, *_borrowed(row))]
+    return {
+        (row.id, row.type, row.zone, row.owner, use): row.count(use)
+        for row in own_and_borrowed
+        for use in USES
+        if use == "borrowed" or not row.lender
+    }
 
 
 def _borrowed(row: SlotRow) -> Iterator[SlotRow]:

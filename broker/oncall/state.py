@@ -14,7 +14,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.shortages import Shortage, Shortages
-from broker.oncall.metrics import GaugeTable, Rows, follow_waiting
+from broker.oncall.metrics import GaugeTable, Rows, follow_together, waiting_tables
 
 _SCOPE: Final = ("kind", "scope", "class", "code")
 _SINCE: Final = GaugeTable(
@@ -90,27 +90,31 @@ def follow(
     `since`: when a claim, or the claims before it for its pods, began to wait.
     """
 
-    def by_scope(value: Callable[[Shortage], float]) -> Rows:
-        return {
-            (shortage.scope.kind, shortage.scope.key, shortage.class_.value, shortage.code): value(shortage)
-            for shortage in shortages().lasting(now())
-        }
-
-    _SINCE.follow(lambda: by_scope(lambda shortage: shortage.since.timestamp()))
-    _UNTIL.follow(lambda: by_scope(lambda shortage: shortage.until.timestamp()))
-    _NEXT_TRY.follow(lambda: by_scope(lambda shortage: shortage.next_try.timestamp()))
-    _FAILED_RETRIES.follow(lambda: by_scope(lambda shortage: shortage.step))
-    _COUNT.follow(lambda: _counts(shortages(), now()))
-    follow_waiting(
-        _WAITING,
-        _OLDEST,
-        lambda: (
-            ((claim.spec.node_class_ref.name, launch_state(claim)[0]), since(claim))
-            for claim in claims()
-            if claim.waits
-        ),
+    follow_together(
+        lambda: [*shortages().lasting(now())],
+        {
+            _SINCE: _by_scope(lambda shortage: shortage.since.timestamp()),
+            _UNTIL: _by_scope(lambda shortage: shortage.until.timestamp()),
+            _NEXT_TRY: _by_scope(lambda shortage: shortage.next_try.timestamp()),
+            _FAILED_RETRIES: _by_scope(lambda shortage: shortage.step),
+            _COUNT: _counts,
+        },
     )
 
+    def waiting(claims: Iterable[NodeClaim]) -> Iterable[tuple[tuple[str, ...], datetime | None]]:
+        for claim in claims:
+            if claim.waits:
+                yield (claim.spec.node_class_ref.name, launch_state(claim)[0]), since(claim)
 
-def _counts(shortages: Shortages, now: datetime) -> Rows:
-    return Counter((shortage.scope.kind, shortage.class_.value) for shortage in shortages.lasting(now))
+    follow_together(claims, waiting_tables(_WAITING, _OLDEST, waiting))
+
+
+def _by_scope(value: Callable[[Shortage], float]) -> Callable[[Iterable[Shortage]], Rows]:
+    return lambda shortages: {
+        (shortage.scope.kind, shortage.scope.key, shortage.class_.value, shortage.code): value(shortage)
+        for shortage in shortages
+    }
+
+
+def _counts(shortages: Iterable[Shortage]) -> Rows:
+    return Counter((shortage.scope.kind, shortage.class_.value) for shortage in shortages)

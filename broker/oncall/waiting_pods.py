@@ -7,7 +7,7 @@ broker reported on the pod, or those of the reservations of a class that Karpent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -19,7 +19,7 @@ from broker.apis.meta import is_true
 from broker.capacity.full_slots import full_ids
 from broker.capacity.reasons import GANG_INCOMPLETE
 from broker.capacity.requirements import Requirements
-from broker.oncall.metrics import GaugeTable, follow_waiting
+from broker.oncall.metrics import GaugeTable
 from broker.oncall.pod_facts import (
     created,
     owner_of,
@@ -53,12 +53,12 @@ from broker.placement.reading import claim_requirements, pod_info
 # With these, no free slot helps.
 _HELD: Final = frozenset({GATED, GANG_INCOMPLETE, NO_NODEPOOL})
 
-_COUNT: Final = GaugeTable(
+PODS_WAITING: Final = GaugeTable(
     "capacity_broker_pods_waiting",
     "Pods without a node, by the NodePool that they get one from (empty for none) and the reason.",
     ("nodepool", "reason"),
 )
-_OLDEST: Final = GaugeTable(
+PODS_WAITING_SINCE: Final = GaugeTable(
     "capacity_broker_pods_waiting_since_timestamp_seconds",
     "When the oldest of the pods without a node was created.",
     ("nodepool", "reason"),
@@ -151,11 +151,6 @@ def grouped(rows: Iterable[WaitingPod]) -> list[WaitingGroup]:
         owner = (row.namespace, row.owner or f"pod {row.name}")
         groups.setdefault((*owner, row.node_pool, row.reason), []).append(row)
     return [WaitingGroup(pods=tuple(group)) for group in groups.values()]
-
-
-def follow(waiting: Callable[[], Iterable[WaitingPod]]) -> None:
-    """Shows the pods that wait at each scrape, until the tables are cleared."""
-    follow_waiting(_COUNT, _OLDEST, lambda: (((pod.node_pool, pod.reason), pod.since) for pod in waiting()))
 
 
 class _Choices:

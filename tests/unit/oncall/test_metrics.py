@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from broker.capacity.attempts import Attempt, Outcome
 from broker.capacity.model import Pool
 from broker.oncall.journal import Journal, forget_class, forget_pools
-from broker.oncall.metrics import REGISTRY, BoundedCounter, GaugeTable
+from broker.oncall.metrics import REGISTRY, BoundedCounter, GaugeTable, follow_together
 from local.generators import monitoring
 from local.generators.metric_catalog import UnknownSeries, check, definitions
 from providers.errors import ErrorClass
@@ -131,3 +132,16 @@ def test_expression_with_an_unknown_series_or_label_is_refused() -> None:
     ):
         with pytest.raises(UnknownSeries):
             check(expr, known)
+
+
+def test_tables_of_one_scrape_show_one_reading_and_the_next_scrape_another() -> None:
+    registry, readings = CollectorRegistry(), count(1)
+    first, second = (GaugeTable(name, name, (), registry=registry) for name in ("first", "second"))
+    follow_together(lambda: next(readings), {table: lambda value: {(): value} for table in (first, second)})
+
+    def shown() -> dict[str, float]:
+        return {sample.name: sample.value for family in registry.collect() for sample in family.samples}
+
+    assert [shown(), shown()] == [{"first": 1, "second": 1}, {"first": 2, "second": 2}]
+    assert [registry.get_sample_value("first") for _ in range(2)] == [3, 4]  # the others are not asked
+    assert shown() == {"first": 5, "second": 5}
