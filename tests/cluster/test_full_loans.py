@@ -109,4 +109,22 @@ def test_event_of_a_launch_outside_names_the_full_reservation(stack: Stack) -> N
     nodes(stack, RESERVED, "r-0")
     drift(stack, "r-0")
     message = stack.until_event("r-0", "DisruptionLaunching").message
-    assert f"on-demand us-east-1a; {odcr} is full" in message and "free slot" not in message
+    assert f"on-demand us-east-1a; no slot of {odcr} is free for it" in message
+
+
+@pytest.mark.covers("FUL-02")
+def test_event_of_a_launch_outside_calls_no_reservation_full_whose_slots_are_of_another_owner(
+    stack: Stack,
+) -> None:
+    odcr = stack.aws.odcr(count=2)
+    reserve(stack, "training", flavor=TYPE, quotas={"cpu": "4"})
+    pool(stack, RESERVED, ON_DEMAND, id_=odcr)
+    stack.start()
+    nodes(stack, RESERVED, "r-0")
+    tags = [{"Key": names.TAG_RESERVATION, "Value": OWNER[names.DRAWS_FROM]}]
+    stack.aws.ec2.create_tags(Resources=[odcr], Tags=tags)
+    stack.polls(2)
+    drift(stack, "r-0")
+    message = stack.until_event("r-0", "DisruptionLaunching").message
+    assert stack.aws.free(odcr) == 1 and "full" not in message
+    assert f"on-demand us-east-1a; no slot of {odcr} is free for it" in message

@@ -47,6 +47,29 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
     )
 
 
+@pytest.mark.covers("FLT-35", "FUL-01")
+def test_pool_of_dedicated_tenancy_shows_the_slots_that_its_nodes_have(stack: Stack) -> None:
+    """The class says that claims without this requirement have no reservation."""
+    odcr = stack.aws.odcr(Tenancy="dedicated")
+    stack.node_class(id_=odcr)
+    dedicated = {"key": names.INSTANCE_TENANCY, "operator": "In", "values": ["dedicated"]}
+    pool(stack, template={"requirements": [capacity(RESERVED), dedicated]})
+    pods(stack, 1)
+    start(stack)
+    stack.until(lambda: [claim for claim in stack.all(NodeClaim) if claim.status.provider_id], "a machine")
+    stack.until_class(names.CAPACITY_RESERVATION, "False", reason="TenancyMismatch")
+    stack.until(lambda: reservation_condition(stack) == ("True", "Available"), "its slot", step=1.0)
+    for _ in range(5):
+        stack.advance(10)
+        stack.passes(1)
+        assert reservation_condition(stack) == ("True", "Available")
+
+
+def reservation_condition(stack: Stack) -> tuple[str, str] | None:
+    shown = stack.condition(NodePool, "team", names.CAPACITY_RESERVATION)
+    return (shown.status, shown.reason) if shown is not None else None
+
+
 @pytest.mark.covers("FLT-37")
 def test_pod_that_asks_for_devices_by_a_resource_claim_gets_no_machine_and_the_reason(stack: Stack) -> None:
     """A machine of the least price would not have them, and the pool would back off for all other pods."""

@@ -335,6 +335,18 @@ def test_a_following_pool_has_a_node_in_each_slot_of_a_resized_reservation(
 
 
 @pytest.mark.covers("FUL-31")
+def test_a_following_pool_at_its_limit_counts_the_slots_that_it_may_not_fill(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    static_pool(stack, annotations=FOLLOWS, limits={"nodes": "1"}, id_=odcr)
+    stack.start()
+    assert settled(stack, 1) == [odcr]
+    met(stack, "False", "1 of 3 nodes: spec.limits.nodes is 1, and 1 node exists")
+    stack.edit(NodePool, "web", {"spec": {"limits": {"nodes": "3"}}})
+    assert settled(stack, 3) == [odcr] * 3
+    met(stack, "True", "3 of 3 nodes")
+
+
+@pytest.mark.covers("FUL-31")
 def test_a_following_pool_keeps_its_nodes_as_long_as_none_could_be_launched(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     static_pool(stack, annotations=FOLLOWS, id_=odcr)

@@ -301,5 +301,5 @@ def _shown(pair: Pair) -> str:
         return f"its successor is launched first, beside {needed.joins}, and is counted there afterwards"
     first, slot = machines[0], occupied_odcr(needed.node.claim)
     place = f"a free slot of {first.source}" if first.source else f"{first.capacity_type} {first.zone}"
-    place += f"; {slot} is full" if slot and not first.source else ""
+    place += f"; no slot of {slot} is free for it" if slot and not first.source else ""
     return f"its successor is launched first ({place})"

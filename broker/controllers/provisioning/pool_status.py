@@ -19,7 +19,10 @@ from broker.apis import names
 from broker.apis.hashes import pool_stamp
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import ConditionUpdate, condition, is_true
+from broker.apis.meta import Condition, ConditionUpdate, condition, is_true
+from broker.capacity.matching import TENANCY_MISMATCH
+from broker.capacity.options import tenancy
+from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import OF_LAUNCHES, REGISTRATION_TIMED_OUT
 from broker.controllers.nodeclass.status import requests_reservations
@@ -40,6 +43,7 @@ from broker.kube.controller import Result
 from broker.kube.derived import Derived
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
+from broker.placement.reading import requirements_of
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights, namespaces_of
 
@@ -143,7 +147,7 @@ class PoolStatusController:
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
         if of_pool is None or node_class is None:
             return
-        of_class = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
+        of_class = _of_class(pool, node_class)
         now = self._clock.now()
         if of_class is not None and of_class.reason not in OF_LAUNCHES:
             update = ConditionUpdate(
@@ -194,6 +198,17 @@ class PoolStatusController:
     def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> None:
         answer = self._client.patch(NodePool.KIND, pool.name, {"status": status}, subresource="status")
         self._caches.pools.observe(answer)
+
+
+def _of_class(pool: NodePool, node_class: EC2NodeClass) -> Condition | None:
+    """The condition of the class about reservations; None if the pool requires another tenancy."""
+    of_class = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
+    if of_class is None or of_class.reason != TENANCY_MISMATCH:
+        return of_class
+    try:
+        return None if tenancy(requirements_of(pool.spec.template.spec)) else of_class
+    except InvalidRequirement:
+        return of_class
 
 
 def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | None:

@@ -218,20 +218,20 @@ class StaticPoolController:
         own = counts.waiting
         room, problem = self._room(pool, counts, usable.open)
         successors_of = counts.left_by(usable.odcr_ids)
-        count = short = 0
+        count, short = 0, usable.open
         if room or own:
             grant = self._supplies.grant(given, usable.narrowed(given.claim), min(room, MOST_AT_ONCE))
             unplaced = grant.plan.unplaced
             refused = {item.claim.uid: item.message for item in unplaced if item.reason == BACKING_OFF}
             waiting = [refused[uid] for uid in sorted(own & refused.keys())]
-            count, short = grant.count, room - grant.count + len(waiting)
+            count, short = grant.count, usable.open - grant.count + len(waiting)
             problem = _both(next(iter(waiting), grant.problem), problem)
             stuck = self._without_slot(counts, stuck_claims(grant.plan) - refused.keys())
             why = f"NodePool {pool.name} is {ALL_RESERVED}, and no slot is left for the node"
             self._end(stuck, lambda _: why, *rules)
             leaving += stuck
         self._create(served_pool, counts, given, count, successors_of)
-        wanted = len(counts.active) + room + len(successors_of) - len(leaving)
+        wanted = len(counts.active) + usable.open + len(successors_of) - len(leaving)
         unusable = _unusable(served_pool, now)
         progress = Progress(have=wanted - short, wanted=wanted, problem=problem, unusable=unusable)
         self._reporter.report(pool, progress)
