@@ -135,7 +135,7 @@ def write(
         desired = body(claim, *changes, now=now, fields=fields, clear=clear)
         if desired is None:
             return claim
-        return observe_response(cache, client.apply(NodeClaim.KIND, desired, subresource="status"))
+        return cache.written(client.apply(NodeClaim.KIND, desired, subresource="status"))
 
 
 class ConditionWriter:
@@ -190,23 +190,13 @@ def patch(
         try:
             answer = client.patch(NodeClaim.KIND, claim.name, body_)
         except Conflict:
-            now = client.get(NodeClaim.KIND, claim.name)
-            cache.observe(now)
-            if last or now["metadata"]["uid"] != claim.uid:
+            now = cache.written(client.get(NodeClaim.KIND, claim.name))
+            if last or now.uid != claim.uid:
                 raise
-            claim = NodeClaim.decode(now)
+            claim = now
             continue
-        return observe_response(cache, answer)
+        return cache.written(answer)
     raise AssertionError("the last try returns or raises")
-
-
-def observe_response(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
-    """The claim in the response to a write, which also goes to the cache; decoded once if possible."""
-    cache.observe(answer)
-    known = cache.get(answer["metadata"]["name"])
-    if known is not None and known.metadata.resource_version == answer["metadata"]["resourceVersion"]:
-        return known
-    return NodeClaim.decode(answer)
 
 
 def no_node_yet(provider_id: str) -> ConditionUpdate:

@@ -8,14 +8,18 @@ label of that key stays as it is.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 import structlog
 
 from broker.apis import names
 from broker.apis.meta import Json, Object
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import Conflict, NotFound
+
+T = TypeVar("T", bound=Object)
 
 _log = structlog.get_logger("metadata")
 
@@ -29,14 +33,14 @@ class OwnedMetadata:
         # By uid: the desired value and the present one, if another manager owns the label.
         self._foreign_labels: dict[str, tuple[str, str | None]] = {}
 
-    def apply(self, obj: Object, value: str) -> Json | None:
-        """The object after a write; None if no write was needed. `value`: of the label, empty for none."""
+    def apply(self, cache: Cache[T], obj: T, value: str) -> T:
+        """The object, after a write if one was needed. `value`: of the label, empty for none."""
         if obj.deleting:
-            return None  # a deleted object accepts no new finalizer
+            return obj  # a deleted object accepts no new finalizer
         now = obj.labels.get(self._label)
         held = names.RESERVED_FINALIZER in obj.metadata.finalizers
         if held and ((now or "") == value or self._foreign_labels.get(obj.uid) == (value, now)):
-            return None
+            return obj
         try:
             answer = self._write(obj, value)
         except Conflict:
@@ -45,20 +49,19 @@ class OwnedMetadata:
         after = answer["metadata"].get("labels", {}).get(self._label)
         if (after or "") != value:
             self._foreign_labels[obj.uid] = (value, after)
-        return answer
+        return cache.written(answer)
 
-    def release(self, obj: Object) -> Json | None:
-        """The object without the finalizer; None if it is gone, or changed meanwhile and is requeued."""
+    def release(self, cache: Cache[T], obj: T) -> None:
+        """Removes the finalizer. An object that changed meanwhile is requeued."""
         body = remove_finalizer(obj, names.RESERVED_FINALIZER)
         if body is None:
-            return None
+            return
         try:
-            answer = self._client.patch(obj.KIND, obj.name, body, namespace=obj.namespace or None)
+            cache.observe(self._client.patch(obj.KIND, obj.name, body, namespace=obj.namespace or None))
         except (Conflict, NotFound) as error:
             _log.info("changed meanwhile, requeued", kind=obj.KIND.kind, object=obj.key, error=str(error))
-            return None
+            return
         _log.info("released", kind=obj.KIND.kind, object=obj.key)
-        return answer
 
     def forget(self, alive: Collection[str]) -> None:
         """Keeps only the memory of these uids."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.successors import HOLD
-from broker.controllers.claim_status import observe_response, replaces
+from broker.controllers.claim_status import replaces
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.errors import Conflict, NotFound
@@ -40,7 +40,7 @@ def bind_successors(client: Client, claims: Cache[NodeClaim], old_uid: str, now:
             end = format_time(now + HOLD)
             meta = {"uid": claim.uid, "annotations": {names.TAKES_SLOT: f"{slot}/{end}"}}
             with suppress(NotFound, Conflict):
-                observe_response(claims, client.patch(NodeClaim.KIND, claim.name, {"metadata": meta}))
+                claims.observe(client.patch(NodeClaim.KIND, claim.name, {"metadata": meta}))
 
 
 class Successions:

@@ -187,6 +187,12 @@ class Cache(Generic[T]):
                 self._own_versions.add(version)
                 self._put(self._decode(key, version, raw))
 
+    def written(self, raw: Raw) -> T:
+        """The object after a write of the broker, as every reader sees it from now on."""
+        self.observe(raw)
+        known = self.find(key_of(raw))
+        return known if known is not None and known.uid == raw["metadata"]["uid"] else self.model.decode(raw)
+
     def has_version(self, version: int) -> bool:
         """Whether this version, which the watch has not shown yet, is here: no other object has it."""
         return version in self._own_versions

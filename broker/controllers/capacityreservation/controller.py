@@ -9,7 +9,7 @@ it, and its status lists the rest. Each state is written before the next follows
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,12 +99,12 @@ class ReservationController:
         ):
             return known.until
         deleting = reservation.deleting  # as in the facts: the response to a write may be newer
-        applied = self._metadata.apply(reservation, short(facts.judged.spec.cohort))
-        reservation = self._cached(reservation, applied)
+        cache = self._reads.cache_of(reserved)
+        reservation = self._metadata.apply(cache, reservation, short(facts.judged.spec.cohort))
         before = reservation.status.capacity_reservation_lifecycle_state
         reservation, left = self._write_status(reservation, facts)
         if deleting and not facts.remaining:
-            self._cached(reservation, self._metadata.release(reservation))
+            self._metadata.release(cache, reservation)
         if (
             reservation.status.capacity_reservation_lifecycle_state != before
             or reservation.deleting != deleting
@@ -170,18 +170,8 @@ class ReservationController:
             namespace=reservation.namespace or None,
             subresource="status",
         )
-        return self._cached(reservation, answer)
-
-    def _cached(self, reservation: Reservation, answer: Mapping[str, Any] | None) -> Reservation:
-        """The object after the broker's write, as every reader sees it from now on."""
-        if answer is None:
-            return reservation
-        cache = self._reads.cache_of(reserved_of(reservation))
-        cache.observe(answer)
-        cached: Reservation | None = cache.find(reservation.key)
-        if cached is not None and cached.uid == reservation.uid:
-            return cached
-        return type(reservation).decode(answer)
+        after: Reservation = self._reads.cache_of(reserved_of(reservation)).written(answer)
+        return after
 
     def _report(self, reservation: Reservation, before: State | None, state: State, detail: str) -> None:
         """Reports a transition, as `kubectl describe` shows it."""

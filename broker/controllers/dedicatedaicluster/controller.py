@@ -19,7 +19,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Json, is_true
+from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -259,7 +259,7 @@ class ClusterController:
                 state, status, evicted=eviction is not None and eviction.keeps is None
             )
         if status.releasable:
-            self._cached(cluster, self._metadata.release(cluster))
+            self._metadata.release(self._cache, cluster)
         return [] if status.requeue_after is None else [max(status.requeue_after, RETRY_SECONDS)]
 
     def _decision(
@@ -296,7 +296,7 @@ class ClusterController:
     ) -> DedicatedAICluster:
         """Writes the cluster's finalizer, label and status; returns the cluster afterwards."""
         reserved = state.reserved.name if isinstance(state.reserved, ReservationKey) else ""
-        cluster = self._cached(cluster, self._metadata.apply(cluster, short(reserved)))
+        cluster = self._metadata.apply(self._cache, cluster, short(reserved))
         before = cluster.status
         body = status_body.body(cluster, status, now=self._clock.now())
         if body is None:
@@ -313,13 +313,7 @@ class ClusterController:
         for update in status.conditions:
             if update.type == PREEMPTED and update.status == "True" and before.admission is not None:
                 self._shared.recorder.event(cluster, "Warning", PREEMPTED, update.message)
-        return self._cached(cluster, answer)
-
-    def _cached(self, cluster: DedicatedAICluster, answer: Json | None) -> DedicatedAICluster:
-        if answer is None:
-            return cluster
-        self._cache.observe(answer)
-        return DedicatedAICluster.decode(answer)
+        return self._cache.written(answer)
 
     def _create_claim(
         self,

@@ -26,7 +26,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, condition, is_true, since
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.claim_caches import ClaimCaches, replacements
-from broker.controllers.claim_status import observe_response, write
+from broker.controllers.claim_status import write
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.confirmation import Confirmation
@@ -85,7 +85,7 @@ class MoveController:
             ask_first(partial(remove, self._client, NodeClaim.KIND, node.claim, dry_run=True))
         for nodes, body in bodies:
             try:
-                created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))
+                created = self._claims.written(self._client.create(NodeClaim.KIND, body))
             except AlreadyExists:
                 return False
             except (Invalid, Forbidden, WebhookFailed) as error:
@@ -232,10 +232,9 @@ class MoveController:
         """Makes it a claim of its own: pods came to its node already."""
         meta = {"uid": replacement.uid, "annotations": dict.fromkeys(_OF_A_MOVE)}
         try:
-            body = self._client.patch(NodeClaim.KIND, replacement.name, {"metadata": meta})
+            self._claims.observe(self._client.patch(NodeClaim.KIND, replacement.name, {"metadata": meta}))
         except NotFound:
             return
-        observe_response(self._claims, body)
 
     def _undo_orphan(self, node: ManagedNode) -> None:
         """Returns a marked claim to service: its replacement is gone."""

@@ -114,9 +114,7 @@ class AdmissionCheckReconciler:
             "spec": {"controllerName": CONTROLLER},
         }
         informer = self._reads.checks
-        raw = self._client.create(informer.kind, body)
-        informer.cache.observe(raw)
-        return AdmissionCheck.decode(raw)
+        return informer.cache.written(self._client.create(informer.kind, body))
 
     def _activate(self, check: AdmissionCheck) -> None:
         conditions = set_conditions(

@@ -188,9 +188,7 @@ class Registration:
         body: dict[str, Any] = {"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}
         if taints is not None:
             body["spec"] = {"taints": taints}
-        answer = self._client.patch(Node.KIND, node.name, body)
-        self._nodes.observe(answer)
-        return Node.decode(answer)
+        return self._nodes.written(self._client.patch(Node.KIND, node.name, body))
 
 
 def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:

@@ -128,12 +128,8 @@ class MirrorController:
             self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
 
     def _create(self, id_: str) -> OnDemandCapacityReservation:
-        answer = self._client.create(
-            OnDemandCapacityReservation.KIND,
-            {"metadata": {"name": id_, "labels": {MANAGED_BY: MANAGER}}},
-        )
-        self._mirrors.observe(answer)
-        return OnDemandCapacityReservation.decode(answer)
+        body = {"metadata": {"name": id_, "labels": {MANAGED_BY: MANAGER}}}
+        return self._mirrors.written(self._client.create(OnDemandCapacityReservation.KIND, body))
 
     def _left_over(self, inventory: Inventory) -> list[OnDemandCapacityReservation]:
         return [

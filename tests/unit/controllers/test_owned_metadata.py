@@ -9,6 +9,7 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.controllers.owned_metadata import OwnedMetadata
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from local.in_process import InProcessTransport
 from local.kube import Cluster
@@ -46,7 +47,8 @@ class World:
 
     def apply(self, value: str) -> bool:
         """Applies once; returns whether the broker wrote."""
-        return self.metadata.apply(self.read(), value) is not None
+        before = self.read()
+        return self.metadata.apply(Cache(self.kind), before, value) is not before
 
 
 @pytest.mark.parametrize("kind", [CapacityReservation, ClusterCapacityReservation])
