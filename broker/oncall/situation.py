@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from broker.apis import names
@@ -130,7 +130,7 @@ class Situation:
             pools=self.pools,
             uses=self.slot_uses,
             reports=self.reports,
-            members=gang_members(self.pods),
+            members=cache(lambda: gang_members(self.pods)),
             advised=advised_classes(self.classes),
             room=TypeRoom(lambda: self.types),
         )

@@ -58,7 +58,7 @@ class PodSurroundings:
     pools: Sequence[NodePool]
     uses: Mapping[str, SlotUse]
     reports: Mapping[str, PodReport]
-    members: Mapping[str, int]
+    members: Callable[[], Mapping[str, int]]
     advised: frozenset[str]
     room: TypeRoom
 
@@ -106,7 +106,7 @@ def _new(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
 
 def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
     gang = gang_of(pod, unknown_sizes)
-    held = waits_for_pods(gang, around.members.get(gang.name, 1)) if gang.name else ""
+    held = waits_for_pods(gang, around.members().get(gang.name, 1)) if gang.name else ""
     return (GANG_INCOMPLETE, held) if held else None
 
 
