@@ -52,22 +52,18 @@ def record_repair(client: Client, pools: Cache[NodePool], node: ManagedNode, now
     if diagnosis is not None and not diagnosis.counts:
         return
     pool = pools.get(node.pool.name) or node.pool
-    write_repairs(client, pools, pool, {**_known(pool), node.claim.name: now}, now)
+    write_conditions(client, pools, pool, repairs_update({**_known(pool), node.claim.name: now}), now=now)
 
 
-def write_repairs(
-    client: Client, pools: Cache[NodePool], pool: NodePool, repairs: Mapping[str, datetime], now: datetime
-) -> None:
-    """Writes the recent repairs; without any there is no condition. Raises ApiError."""
+def repairs_update(repairs: Mapping[str, datetime]) -> ConditionUpdate | None:
+    """The condition with the recent repairs; None without any."""
     if not repairs:
-        write_conditions(client, pools, pool, now=now, without=names.RECENT_REPAIRS)
-        return
+        return None
     listed = ", ".join(f"NodeClaim {name} at {format_time(at)}" for name, at in sorted(repairs.items()))
     message = f"{counted(len(repairs), 'node')} ended by repair, and counts as broken for an hour: {listed}"
-    update = ConditionUpdate(
+    return ConditionUpdate(
         type=names.RECENT_REPAIRS, status="True", reason=names.RECENT_REPAIRS, message=message
     )
-    write_conditions(client, pools, pool, update, now=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

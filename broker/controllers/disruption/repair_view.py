@@ -7,13 +7,10 @@ nodes, and fresh nodes would break as well.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-
-import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
@@ -22,13 +19,12 @@ from broker.controllers.disruption.repair_history import (
     BrokenCount,
     broken_count,
     recent_repairs,
-    write_repairs,
+    repairs_update,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.pool_conditions import write_conditions
+from broker.controllers.pool_conditions import try_conditions
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError
 from broker.kube.events import Reference
 from broker.oncall.broken import next_step
 from broker.oncall.metrics import GaugeTable
@@ -51,8 +47,6 @@ STOPPED_POOLS = GaugeTable(
     "The number of broken nodes of each NodePool that is not repaired because they are too many.",
     ["nodepool"],
 )
-
-_log = structlog.get_logger("repair")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +137,8 @@ class RepairReader:
         for name, known in snapshot.pools.items():
             pool = self._pools.get(name) or known
             repairs = recent_repairs(pool, claims[name], snapshot.now)
-            with _logged(pool):
-                write_repairs(self._client, self._pools, pool, repairs, snapshot.now)
+            update, without = repairs_update(repairs), names.RECENT_REPAIRS
+            try_conditions(self._client, self._pools, pool, update, now=snapshot.now, without=without)
             counts[name] = broken_count(own[name], diagnoses, repairs)
         return counts
 
@@ -167,8 +161,7 @@ class RepairReader:
         else:
             self._recorder.ended(pool, STOPPED)
         if stops or condition(pool.status.conditions, names.REPAIR_ALLOWED) is not None:
-            with _logged(pool):
-                write_conditions(self._client, self._pools, pool, update, now=now)
+            try_conditions(self._client, self._pools, pool, update, now=now)
         return stops
 
     def _most(self, pool: NodePool, nodes: int) -> int:
@@ -201,15 +194,6 @@ class RepairReader:
         for reference in before.keys() - self._reported.keys():
             self._recorder.ended(reference, UNHEALTHY)
         BROKEN.show(dict(counts))
-
-
-@contextmanager
-def _logged(pool: NodePool) -> Iterator[None]:
-    """Logs a refused write: the next pass repeats it."""
-    try:
-        yield
-    except ApiError as error:
-        _log.warning("condition of a NodePool not written", nodepool=pool.name, error=str(error))
 
 
 def joined(node: ManagedNode) -> bool:
