@@ -26,7 +26,7 @@ from broker.oncall.broken import BrokenNode, broken_nodes
 from broker.oncall.idle_matches import IdleMatch, IdleSlots, Part, idle_matches, idle_slots, known_facts
 from broker.oncall.journal import recorded
 from broker.oncall.metrics import follow_together, waiting_tables
-from broker.oncall.pod_facts import created, gang_members
+from broker.oncall.pod_facts import created, gang_members, waits
 from broker.oncall.pod_reports import PodReport
 from broker.oncall.short_pools import ShortageRow, shortage_row
 from broker.oncall.slot_holders import SlotUse, slot_uses
@@ -108,7 +108,7 @@ class Situation:
     def pod_waiters(self) -> list[Waiter]:
         if self.whole is not None:
             return [waiter for waiter in self.whole.pod_waiters if waiter.name in self.about]
-        return [*pod_waiters(self.waiting_pods, self.pods, self.rights, self.pools)]
+        return [*pod_waiters(self.waiting_pods, self._unplaced, self.rights, self.pools)]
 
     @cached_property
     def waiting_pods(self) -> list[WaitingPod]:
@@ -120,7 +120,11 @@ class Situation:
                 for row in self.whole.waiting_pods
                 if (row.claim in claims if row.claim_waits else row.key in self.about)
             ]
-        return waiting_rows(self.pods, self.around, self.now)
+        return waiting_rows(self._unplaced, self.around, self.now)
+
+    @cached_property
+    def _unplaced(self) -> list[Pod]:
+        return [*filter(waits, self.pods)]
 
     @cached_property
     def around(self) -> PodSurroundings:
