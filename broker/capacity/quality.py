@@ -24,8 +24,6 @@ def gaps(
 
     `relaxed`: the network's optimum without the rule about gangs, if it was found.
     """
-    if not problem.bundles:
-        return ()
     slots = int(problem.room.sum())
     falls_back = np.array([bundle.rank.falls_back for bundle in problem.bundles])
     costs = np.array([-bundle.rank.cost for bundle in problem.bundles])

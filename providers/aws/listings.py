@@ -12,14 +12,13 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from providers.aws.clients import Aws
 
 V = TypeVar("V")
 Digest = bytes
-Item = Mapping[str, Any]
 
 _BEGIN, _END = b"<item>", b"</item>"
 # The key under which the hook passes the page's digest and those of its items to the reader.
@@ -42,7 +41,6 @@ class ListOperation(Generic[V]):
         decode: Callable[[Any], Sequence[V]],
     ) -> None:
         self._aws = aws
-        self._operation = operation
         self._method = next(m for m, o in aws.ec2.meta.method_to_api_mapping.items() if o == operation)
         self._set = re.compile(rb"<%s>(.*)</%s>" % (element.encode(), element.encode()), re.DOTALL)
         self._member = member

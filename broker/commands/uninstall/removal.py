@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from broker.apis.coordination import Lease
-from broker.apis.core import ConfigMap
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands.uninstall import leftovers_aws, leftovers_kube
 from broker.commands.uninstall.leftovers import RemovalPlan
@@ -19,20 +18,12 @@ from broker.commands.uninstall.leftovers_aws import Account
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
+from broker.kube.published import read_data
 from broker.text import decode_time
 
 
 class StillLeads(ValueError):
     """A broker holds the Lease."""
-
-
-def stored_identity(client: Client) -> dict[str, str]:
-    """Cluster name, account and Region of the first leader; empty if none is stored. Raises ApiError."""
-    try:
-        configmap = client.get(ConfigMap.KIND, identity.NAME, namespace=identity.NAMESPACE)
-    except NotFound:
-        return {}
-    return dict(configmap.get("data") or {})
 
 
 def holder(client: Client, now: datetime) -> str:
@@ -85,7 +76,7 @@ def account_of(client: Client, provider: Callable[[str, str], Any], *, cluster: 
 
     `provider` connects to a Region for a cluster's name.
     """
-    stored = stored_identity(client)
+    stored = read_data(client, identity.NAME)  # cluster name, account and Region of the first leader
     name = cluster or stored.get("clusterName", "")
     region = region or stored.get("region", "")
     connected = provider(name, region)

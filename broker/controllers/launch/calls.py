@@ -28,6 +28,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
+from broker.kube.published import read_data
 from broker.text import InvalidText, decode_json
 from providers.launch import LaunchRequest
 from providers.model import CapacityType
@@ -80,9 +81,8 @@ class FleetCalls:
         if self._loaded:
             return
         for name in RECORDS:
-            with suppress(NotFound):
-                stored = ConfigMap.decode(self._client.get(ConfigMap.KIND, name, namespace=NAMESPACE))
-                self._calls |= {launch: _read(launch, text, name) for launch, text in stored.data.items()}
+            stored = read_data(self._client, name)
+            self._calls |= {launch: _read(launch, text, name) for launch, text in stored.items()}
         self._loaded = True
 
     def record(self, call: FleetCall) -> None:
