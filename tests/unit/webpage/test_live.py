@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim
@@ -42,3 +44,11 @@ def test_every_view_has_the_owner_of_the_last_pass() -> None:
     assert [(loan.owner, loan.flavor, loan.claims) for loan in live.loans] == [
         ("team/now", "h100", ["train-0"])
     ]
+
+
+@pytest.mark.covers("ONC-05")
+def test_claim_of_karpenter_without_an_instance_waits_on_its_page_and_is_none_of_the_brokers() -> None:
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"}
+    claim = NodeClaim.decode({"metadata": {"name": "theirs"}, "spec": {"nodeClassRef": reference}})
+    live = shown_state(Situation(now=NOW, claims=[claim]))
+    assert live.row(claim).waits and not live.waiting
