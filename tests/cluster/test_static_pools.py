@@ -29,6 +29,7 @@ from tests.cluster.test_daemon_sets import daemon_set
 from tests.cluster.test_disruption import STEP, run
 from tests.cluster.test_full_reservation import drift
 from tests.cluster.test_provisioning import bound, pods
+from tests.cluster.test_repair import GPU, XID79, sign
 from tests.cluster.test_waiting_pods import explained
 
 SCALE = "/apis/karpenter.sh/v1/nodepools/web/scale"
@@ -229,6 +230,39 @@ def test_drifted_nodes_are_replaced_one_for_one(stack: Stack) -> None:
     stack.until(replaced, "both are replaced", step=STEP)
     assert settled(stack, 2) == [odcr] * 2
     assert launched(stack) == 4
+
+
+@pytest.mark.covers("FUL-20", "FUL-30")
+@pytest.mark.parametrize("slots", [0, 3], ids=["outside", "free-slot"])
+def test_broken_node_of_a_pool_at_its_limit_ends_and_is_replaced_once_it_is_gone(
+    stack: Stack, slots: int
+) -> None:
+    """Nothing may run beside it, and its slot, if it has one, is not the only one."""
+    where: dict[str, Any] = {"id_": stack.aws.odcr(count=slots)} if slots else {"preference": "none"}
+    kinds = (RESERVED,) if slots else (ON_DEMAND,)
+    static_pool(stack, 2, kinds=kinds, limits={"nodes": "2"}, **where)
+    stack.start()
+    settled(stack, 2)
+    broken = own(stack)[0].uid
+    for claim in own(stack):
+        run(stack, f"app-{claim.name}", claim.status.node_name)
+    stack.control.impair(own(stack)[0].instance_id, "system")
+    stack.until(lambda: broken not in {claim.uid for claim in stack.all(NodeClaim)}, "it is gone", step=STEP)
+    assert len(set(settled(stack, 2))) == 1 and launched(stack) == 3
+
+
+@pytest.mark.covers("FUL-20", "FUL-30")
+def test_node_with_a_broken_accelerator_ends_also_at_the_limit_of_its_pool(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    static_pool(stack, 2, limits={"nodes": "2"}, id_=odcr)
+    stack.start()
+    settled(stack, 2)
+    broken = own(stack)[0].uid
+    for claim in own(stack):
+        run(stack, f"app-{claim.name}", claim.status.node_name)
+    sign(stack, own(stack)[0].name, GPU, reason=XID79, age=3600)
+    stack.until(lambda: broken not in {claim.uid for claim in stack.all(NodeClaim)}, "it is gone", step=STEP)
+    assert settled(stack, 2) == [odcr] * 2 and launched(stack) == 3
 
 
 @pytest.mark.covers("FUL-30")

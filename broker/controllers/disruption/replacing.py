@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
 class _ReplacementPlanner:
     """Plans the replacement of nodes in one pass, with as many preferences of their pods as in provisioning.
 
-    `way`: by default the pool's.
+    `way`: by default the pool's. `broken`: the nodes end also where nothing may be made before that.
     """
 
     demands: Sequence[Demand]
@@ -75,6 +75,7 @@ class _ReplacementPlanner:
     before: PlacementSnapshot
     usable: Sequence[str]
     way: ReplaceWay | None
+    broken: bool
 
     def best(self) -> _Plan:
         """All preferences, else those that hold now, else none. A free slot outweighs them.
@@ -123,7 +124,10 @@ class _ReplacementPlanner:
         demands = [replace(item, pods=tuple(own)) for item, own in zip(self.demands, pods, strict=True)]
         widest = [self.finder.find(item, placed, way, unit=len(demands)) for item in demands]
         pairs = self.finder.within_limits(widest)
-        return _Plan(placed, pairs, self._beyond_limit([needed for needed, _ in pairs]))
+        problem = self._beyond_limit([needed for needed, _ in pairs])
+        if problem and self.broken:
+            return _Plan(placed)  # as in Karpenter: its pool makes another node once it is gone
+        return _Plan(placed, pairs, problem)
 
     @cached_property
     def _nodes(self) -> Sequence[ManagedNode]:
@@ -191,7 +195,13 @@ class Replacer:
             return None  # EC2 has not shown yet whether they are in a reservation
         demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
         plan = _ReplacementPlanner(
-            demands=demands, claims=self._caches.claims, finder=finder, before=before, usable=usable, way=way
+            demands=demands,
+            claims=self._caches.claims,
+            finder=finder,
+            before=before,
+            usable=usable,
+            way=way,
+            broken=cause == "Unhealthy",
         ).best()
         if not plan.pairs and not plan.problem:
             return plan.placed if self._moves.end(nodes, cause) else None
