@@ -41,7 +41,6 @@ LEAVES_BEFORE: Final = timedelta(minutes=10)
 PENDING_MOST: Final = timedelta(minutes=5)
 
 NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
-TENANCY_MISMATCH: Final = "TenancyMismatch"
 WRONG_STATE: Final = "InvalidCapacityReservationState"
 # The reasons of misfits that last until the class names another reservation or group.
 NAME_ANOTHER: Final = frozenset(
@@ -307,7 +306,7 @@ def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit 
     if odcr.platform not in place.platforms:
         return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
     if odcr.tenancy != place.tenancy:
-        difference = misfit(TENANCY_MISMATCH, "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+        difference = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
         way = f"claims that require {INSTANCE_TENANCY} {odcr.tenancy} are launched into it"
         return replace(difference, message=f"{difference.message} unless a claim requires otherwise: {way}")
     if odcr.outpost_arn:

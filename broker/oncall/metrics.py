@@ -82,15 +82,13 @@ class GaugeTable(Collector):
 
 def follow_together(read: Callable[[], _V], tables: Mapping[GaugeTable, Callable[[_V], Rows]]) -> None:
     """Shows the rows of one value at each scrape: the first table that asks reads the value for all."""
-    left: dict[GaugeTable, _V] = {}  # the tables of this scrape that have not asked yet
-    lock = threading.Lock()
+    scrape = threading.local()  # each has a thread of its own
 
     def shown(table: GaugeTable) -> Rows:
-        with lock:
-            if table not in left:
-                left.update(dict.fromkeys(tables, read()))
-            value = left.pop(table)
-        return tables[table](value)
+        left: dict[GaugeTable, _V] = vars(scrape).setdefault("left", {})  # tables that have not asked yet
+        if table not in left:
+            left.update(dict.fromkeys(tables, read()))
+        return tables[table](left.pop(table))
 
     for table in tables:
         table.follow(partial(shown, table))

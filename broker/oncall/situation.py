@@ -41,6 +41,7 @@ from broker.placement.pool_room import TypeRoom
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
+from broker.reservations.ownership import Ownership
 from broker.reservations.spec import Reservation, reserved_of
 from providers.model import InstanceType
 from providers.prices import slot_price
@@ -159,15 +160,22 @@ class Situation:
         return slot_rows(self.slot_uses.values(), broken=broken, price=price)
 
     @cached_property
-    def slot_owners(self) -> Mapping[str, ReservationKey]:
-        """The owner of the slots of each EC2 reservation, by id: of the last pass, else of the statuses."""
+    def ownership(self) -> Ownership:
+        """The owner and the flavor of the slots of each EC2 reservation, by id: of the last pass over EC2's
+        reservations, else of the statuses.
+        """
         if self.odcrs.known:
-            return self.odcrs.owned.owner
-        return {
-            cloud.id: reserved_of(reservation)
-            for reservation in (self.whole or self).reservations
-            for cloud in reservation.status.cloud_reservations
-        }
+            return self.odcrs.owned
+        owner, flavor = dict[str, ReservationKey](), dict[str, str]()
+        for reservation in (self.whole or self).reservations:
+            for cloud in reservation.status.cloud_reservations:
+                owner[cloud.id], flavor[cloud.id] = reserved_of(reservation), cloud.flavor
+        return Ownership(owner=owner, flavor=flavor)
+
+    @property
+    def slot_owners(self) -> Mapping[str, ReservationKey]:
+        """The owner of the slots of each EC2 reservation, by id."""
+        return self.ownership.owner
 
     @property
     def shortage_rows(self) -> list[ShortageRow]:

@@ -6,7 +6,7 @@ A slot counts as borrowed if its claim draws from another reservation than the o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.oncall.slot_holders import SlotUse, SlotUser
@@ -28,8 +28,10 @@ class LoanRow:
     ending: int
 
 
-def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str]) -> Iterator[LoanRow]:
-    """The loans, by owner, borrower and flavor. `flavors`: of the EC2 reservations, by id."""
+def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str], ending: Collection[str]) -> Iterator[LoanRow]:
+    """The loans, by owner, borrower and flavor. `flavors`: of the EC2 reservations, by id. `ending`: the
+    claims that are being deleted.
+    """
     lent: defaultdict[tuple[str, str, str], list[SlotUser]] = defaultdict(list)
     for use in uses:
         for user in use.lent:
@@ -41,5 +43,5 @@ def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str]) -> Iterator[LoanR
             flavor=flavor,
             slots=len(users),
             claims=sorted(user.claim for user in users),
-            ending=sum(bool(user.ends) for user in users),
+            ending=sum(user.claim in ending for user in users),
         )

@@ -205,7 +205,8 @@ def shown_state(
     outside: float | None = None,
 ) -> LiveState:
     """The situation as the page shows it. `account`: the broker's, which is billed for its own slots."""
-    inventory, owners, odcrs = situation.inventory, situation.slot_owners, situation.odcrs
+    inventory, owners = situation.inventory, situation.slot_owners
+    ending = {claim.name for claim in situation.claims if claim.deleting}
     row = partial(claim_row, price=situation.price, rights=situation.rights)
     return LiveState(
         now=situation.now,
@@ -221,7 +222,7 @@ def shown_state(
         shortages=situation.shortage_rows,
         classes=situation.classes,
         pools=situation.pools,
-        loans=[*loans(situation.slot_uses.values(), odcrs.owned.flavor)],
+        loans=[*loans(situation.slot_uses.values(), situation.ownership.flavor, ending)],
         rooms=rooms,
         waiters=situation.waiters,
         waiting_pods=situation.waiting_pods,

@@ -118,6 +118,7 @@ def _add_pool_status(term: Term, slots: PreemptionController) -> None:
         term,
         term.caches,
         read.classes.cache,
+        term.nodeclasses.plan,
         rights=lambda: slots.snapshot().rights if reads.synced() else None,
         counts=term.launches_for,
     )

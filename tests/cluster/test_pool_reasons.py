@@ -48,16 +48,19 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
 
 
 @pytest.mark.covers("FLT-35", "FUL-01")
-def test_pool_of_dedicated_tenancy_shows_the_slots_that_its_nodes_have(stack: Stack) -> None:
-    """The class says that claims without this requirement have no reservation."""
-    odcr = stack.aws.odcr(Tenancy="dedicated")
-    stack.node_class(id_=odcr)
+@pytest.mark.parametrize("misfit", ["TenancyMismatch", "PlatformMismatch"])
+def test_pool_of_dedicated_tenancy_shows_the_slots_that_its_nodes_have(stack: Stack, misfit: str) -> None:
+    """The class says that claims without this requirement have no reservation, first for the smallest id."""
+    odcrs = [stack.aws.odcr(Tenancy="dedicated")]
+    while misfit == "PlatformMismatch" and min(odcrs) == odcrs[0]:
+        odcrs = [stack.aws.odcr(Tenancy="dedicated"), stack.aws.odcr(platform="Windows")]
+    stack.node_class(group=stack.aws.group(*odcrs))
     dedicated = {"key": names.INSTANCE_TENANCY, "operator": "In", "values": ["dedicated"]}
     pool(stack, template={"requirements": [capacity(RESERVED), dedicated]})
     pods(stack, 1)
     start(stack)
     stack.until(lambda: [claim for claim in stack.all(NodeClaim) if claim.status.provider_id], "a machine")
-    stack.until_class(names.CAPACITY_RESERVATION, "False", reason="TenancyMismatch")
+    stack.until_class(names.CAPACITY_RESERVATION, "False", reason=misfit)
     stack.until(lambda: reservation_condition(stack) == ("True", "Available"), "its slot", step=1.0)
     for _ in range(5):
         stack.advance(10)

@@ -13,6 +13,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.policy import PodDisruptionBudget
 from broker.apis.static_pools import REPLICAS_MET
 from broker.apis.workloads import DaemonSet
 from broker.controllers.staticpools.controller import SCALED_IN
@@ -213,6 +214,26 @@ def test_the_slot_of_a_deleted_node_is_kept_for_its_successor(stack: Stack, kind
     assert settled(stack, 2) == [odcr] * 2
     assert not stack.get(NodeClaim, rival).status.provider_id
     assert launched(stack) == 3
+
+
+@pytest.mark.covers("FLT-61", "FUL-30")
+def test_a_successor_is_not_launched_beside_its_node_if_that_is_beyond_the_limit(stack: Stack) -> None:
+    """A person deletes one, whose pod may not be evicted yet, beside a free slot."""
+    odcr = stack.aws.odcr(count=3)
+    static_pool(stack, 2, limits={"nodes": "2"}, id_=odcr)
+    stack.start()
+    settled(stack, 2)
+    old = own(stack)[0]
+    run(stack, "app", old.status.node_name, labels={"app": "app"})
+    stack.budget("app", app="app")
+    stack.delete(NodeClaim, old.name)
+    stack.until(lambda: old.name not in {claim.name for claim in own(stack)}, "it ends")
+    quiet(stack)
+    assert stack.aws.free(odcr) == 1 and launched(stack) == 2
+    met(stack, "False", "spec.limits.nodes is 2, and 2 nodes exist")
+    stack.client.delete(PodDisruptionBudget.KIND, "app", namespace="default")
+    stack.until(lambda: stack.find(NodeClaim, old.name) is None, "it is gone", step=STEP)
+    assert settled(stack, 2) == [odcr] * 2 and launched(stack) == 3
 
 
 @pytest.mark.covers("FUL-30", "FUL-01")

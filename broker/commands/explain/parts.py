@@ -58,7 +58,7 @@ def of_reservation(
         ids = {*situation.slot_owners, *(mirror.name for mirror in situation.mirrors)}
         raise ValueError(unknown_reservation(name, known, ids))
     reservation_ = known[keys[0]]
-    own = {reservation.id for reservation in reservation_.status.cloud_reservations}
+    own = {id_ for id_, owner in situation.slot_owners.items() if owner == reserved_of(reservation_)}
     rights = situation.rights
     return reservation_, _part(
         situation,

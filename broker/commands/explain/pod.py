@@ -42,6 +42,7 @@ from broker.placement.reading import pod_info
 from broker.placement.selectors import Selector, required
 from broker.placement.type_reasons import over_limits
 from broker.reservations.drawing import DrawRights
+from broker.reservations.spec import reserved_of
 from broker.text import counted, format_time
 
 PARTS: Final = ("placed", "why", "nodepools", "options", "slots", "next", "do", "events")
@@ -241,7 +242,8 @@ def _about(
     class. Idle slots are matched with this pod only.
     """
     ref = claim.spec.node_class_ref.name if claim is not None else chosen.node_class if chosen else ""
-    ids = {mirror.name for mirror in situation.mirrors if ref in mirror.status.node_classes}
+    of_class = (mirror.name for mirror in situation.mirrors if ref in mirror.status.node_classes)
+    owners = {situation.slot_owners.get(id_) for id_ in of_class}
     return replace(
         situation,
         whole=situation,
@@ -249,11 +251,7 @@ def _about(
         about=frozenset() if claim is not None and claim.waits else frozenset({pod.key}),
         classes=[item for item in situation.classes if item.name == ref],
         mirrors=(),
-        reservations=[
-            owner
-            for owner in situation.reservations
-            if any(cloud.id in ids for cloud in owner.status.cloud_reservations)
-        ],
+        reservations=[owner for owner in situation.reservations if reserved_of(owner) in owners],
         shortages=[] if options is None else options.shortages,
     )
 

@@ -11,6 +11,7 @@ Invariant: everything follows from the claims and nodes that exist; a pool at re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -20,7 +21,7 @@ from broker.apis.hashes import pool_stamp
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, ConditionUpdate, condition, is_true
-from broker.capacity.matching import TENANCY_MISMATCH
+from broker.capacity.model import NodeClass
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.claim_caches import ClaimCaches
@@ -66,12 +67,14 @@ class PoolStatusController:
         context: ControllerContext,
         caches: ClaimCaches,
         classes: Cache[EC2NodeClass],
+        plan: Callable[[str], NodeClass | None],
         *,
         rights: Callable[[], DrawRights | None],
         counts: Callable[[NodePool], bool],
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
-        self._caches, self._classes, self._rights, self._counts = caches, classes, rights, counts
+        self._caches, self._classes, self._plan = caches, classes, plan
+        self._rights, self._counts = rights, counts
         self._usage = Derived(
             lambda: pool_usage(caches.claims.list(), caches.nodes.list()), caches.claims, caches.nodes
         )
@@ -147,7 +150,7 @@ class PoolStatusController:
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
         if of_pool is None or node_class is None:
             return
-        of_class = _of_class(pool, node_class)
+        of_class = self._of_class(pool, node_class)
         now = self._clock.now()
         if of_class is not None and of_class.reason not in OF_LAUNCHES:
             update = ConditionUpdate(
@@ -156,6 +159,17 @@ class PoolStatusController:
             write_conditions(self._client, self._caches.pools, pool, update, now=now)
         elif of_pool.reason not in OF_LAUNCHES or not requests_reservations(node_class):
             write_conditions(self._client, self._caches.pools, pool, now=now, without=of_pool.type)
+
+    def _of_class(self, pool: NodePool, node_class: EC2NodeClass) -> Condition | None:
+        """The condition of the class about reservations; None if nodes of the tenancy that the pool requires
+        have usable ones.
+        """
+        plan = self._plan(node_class.name)
+        with suppress(InvalidRequirement):
+            wanted = tenancy(requirements_of(pool.spec.template.spec))
+            if plan is not None and wanted and plan.of_tenancy(wanted).resolved.usable:
+                return None
+        return condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
 
     def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
         node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
@@ -198,17 +212,6 @@ class PoolStatusController:
     def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> None:
         answer = self._client.patch(NodePool.KIND, pool.name, {"status": status}, subresource="status")
         self._caches.pools.observe(answer)
-
-
-def _of_class(pool: NodePool, node_class: EC2NodeClass) -> Condition | None:
-    """The condition of the class about reservations; None if the pool requires another tenancy."""
-    of_class = condition(node_class.status.conditions, names.CAPACITY_RESERVATION)
-    if of_class is None or of_class.reason != TENANCY_MISMATCH:
-        return of_class
-    try:
-        return None if tenancy(requirements_of(pool.spec.template.spec)) else of_class
-    except InvalidRequirement:
-        return of_class
 
 
 def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | None:

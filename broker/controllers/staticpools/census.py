@@ -8,6 +8,7 @@ Invariant: a slot that a claim leaves goes to one successor. So no claim is left
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,9 +51,24 @@ class PoolCensus:
     def excess(self, wanted: int) -> int:
         return max(0, len(self.active) - wanted)
 
-    def left_by(self, odcr_ids: Collection[str]) -> list[NodeClaim]:
-        """The ending claims in slots of these reservations, by name."""
-        return [claim for claim in self.vacating if occupied_odcr(claim) in odcr_ids]
+    def left_by(
+        self, odcr_ids: Collection[str], *, free: Callable[[str], int], room: int | None
+    ) -> tuple[list[NodeClaim], int]:
+        """The ending claims in slots of these reservations that get a successor now, by name. And how many of
+        the successors find a slot free, and are launched beside their node: at most `room`; None: any number.
+        """
+        left: list[NodeClaim] = []
+        beside: Counter[str] = Counter()
+        for claim in self.vacating:
+            id_ = occupied_odcr(claim)
+            if id_ not in odcr_ids:
+                continue
+            if beside[id_] < free(id_):
+                if room is not None and beside.total() >= room:
+                    continue
+                beside[id_] += 1
+            left.append(claim)
+        return left, beside.total()
 
 
 def census(pool: NodePool, claims: Iterable[NodeClaim], *, owns: Callable[[NodeClaim], bool]) -> PoolCensus:

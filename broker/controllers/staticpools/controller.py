@@ -182,9 +182,9 @@ class StaticPoolController:
         """Makes claims that can be launched, at most so many. Returns their number, that of earlier ones that
         cannot be launched now, and why not all can be.
         """
-        successors_of = counts.left_by(given.usable.odcr_ids)[:lacks]
-        missing = lacks - len(successors_of)
-        room, problem = self._room(served_pool.pool, counts, missing)
+        successors_of, beside = self._successors_of(served_pool.pool, counts, given)
+        successors_of = successors_of[:lacks]
+        room, problem = self._room(served_pool.pool, counts, lacks - len(successors_of), beside)
         count, refused = 0, list[str]()
         if room or counts.waiting:
             grant = self._supplies.grant(given, given.claim, min(room, MOST_AT_ONCE))
@@ -216,8 +216,8 @@ class StaticPoolController:
         now = self._clock.now()
         self._end(leaving, lambda claim: _left(pool, inventory.odcrs.get(occupied_odcr(claim)), now), *rules)
         own = counts.waiting
-        room, problem = self._room(pool, counts, usable.open)
-        successors_of = counts.left_by(usable.odcr_ids)
+        successors_of, beside = self._successors_of(pool, counts, given)
+        room, problem = self._room(pool, counts, usable.open, beside)
         count, short = 0, usable.open
         if room or own:
             grant = self._supplies.grant(given, usable.narrowed(given.claim), min(room, MOST_AT_ONCE))
@@ -269,14 +269,24 @@ class StaticPoolController:
     def _requests(self, served_pool: ServedPool) -> Mapping[str, int]:
         return static_requests(served_pool, DaemonOverhead(self._reads.daemons()))
 
-    def _room(self, pool: NodePool, counts: PoolCensus, missing: int) -> tuple[int, str]:
+    def _successors_of(
+        self, pool: NodePool, counts: PoolCensus, given: PoolSupply
+    ) -> tuple[list[NodeClaim], int]:
+        return counts.left_by(
+            given.usable.odcr_ids,
+            free=given.supply.inventory.free,
+            room=node_room(pool, counts.present),
+        )
+
+    def _room(self, pool: NodePool, counts: PoolCensus, missing: int, beside: int) -> tuple[int, str]:
         """How many of the missing nodes `limits.nodes` allows, and the reason if that is not all.
 
-        A node that ends counts until it is gone. A successor in its slot is launched only then.
+        A node that ends counts until it is gone. `beside`: successors that are launched before that.
         """
         room = node_room(pool, counts.present)
-        if room is None or missing <= room:
+        if room is None or missing <= room - beside:
             return missing, ""
+        room -= beside
         limit = pool.spec.limits[NODES]
         exist = counted(len(counts.present), "node exists", "nodes exist")
         return room, f"spec.limits.nodes is {limit}, and {exist}"

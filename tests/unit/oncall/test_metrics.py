@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from itertools import count
+from threading import Thread
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -145,3 +146,21 @@ def test_tables_of_one_scrape_show_one_reading_and_the_next_scrape_another() -> 
     assert [shown(), shown()] == [{"first": 1, "second": 1}, {"first": 2, "second": 2}]
     assert [registry.get_sample_value("first") for _ in range(2)] == [3, 4]  # the others are not asked
     assert shown() == {"first": 5, "second": 5}
+
+
+def test_tables_of_scrapes_at_once_show_no_reading_of_an_earlier_one() -> None:
+    registry, readings = CollectorRegistry(), count(1)
+    first, second = (GaugeTable(name, name, (), registry=registry) for name in ("first", "second"))
+    follow_together(lambda: next(readings), {table: lambda value: {(): value} for table in (first, second)})
+    meanwhile: list[list[float]] = []
+
+    def scrape() -> list[float]:
+        return [sample.value for family in registry.collect() for sample in family.samples]
+
+    begun = registry.collect()
+    shown = [sample.value for sample in next(iter(begun)).samples]
+    other = Thread(target=lambda: meanwhile.append(scrape()))
+    other.start()
+    other.join()
+    shown += [sample.value for family in begun for sample in family.samples]
+    assert (shown, meanwhile, scrape()) == ([1, 1], [[2, 2]], [3, 3])

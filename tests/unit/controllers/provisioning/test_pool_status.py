@@ -37,6 +37,7 @@ def test_a_pool_that_fails_stops_no_other_and_is_tried_again(
         ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock),
         caches,
         Cache(EC2NodeClass),
+        lambda _: None,
         rights=lambda: None,
         counts=lambda _: True,
     )

@@ -94,8 +94,33 @@ def test_a_slot_is_left_to_one_successor_and_a_reclaimed_one_to_none() -> None:
         claim("e", ends=True),
         claim("f", odcr="cr-1"),
     )
-    assert [item.name for item in counts.left_by({"cr-1"})] == ["a"]
-    assert counts.left_by({"cr-2"}) == []
+    assert left(counts, {"cr-1"}) == (["a"], 0)
+    assert left(counts, {"cr-2"}) == ([], 0)
+
+
+@pytest.mark.covers("FLT-61", "FUL-04")
+@pytest.mark.parametrize(
+    ("free", "room", "expected"),
+    [
+        (0, 0, (["a", "b"], 0)),  # each waits until its node has left
+        (1, None, (["a", "b"], 1)),
+        (1, 1, (["a", "b"], 1)),
+        (1, 0, ([], 0)),
+        (2, 1, (["a"], 1)),
+    ],
+)
+def test_successors_that_find_a_slot_free_are_bounded_by_the_limit_of_nodes(
+    free: int, room: int | None, expected: tuple[list[str], int]
+) -> None:
+    counts = of(claim("a", ends=True, odcr="cr-1"), claim("b", ends=True, odcr="cr-1"))
+    assert left(counts, {"cr-1"}, free=free, room=room) == expected
+
+
+def left(
+    counts: PoolCensus, odcr_ids: set[str], *, free: int = 0, room: int | None = None
+) -> tuple[list[str], int]:
+    claims, beside = counts.left_by(odcr_ids, free=lambda _: free, room=room)
+    return [claim.name for claim in claims], beside
 
 
 @pytest.mark.covers("FUL-31")
