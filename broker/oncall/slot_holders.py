@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Final
 
 from broker.apis import names
@@ -246,10 +247,9 @@ def _end(claim: NodeClaim, pods: Sequence[Pod]) -> tuple[datetime | None, str]:
     """When the slot becomes free at the latest, and why; neither if that is not known."""
     if why := leaving(claim):
         return deadline_of(claim), f"its claim {why}"
-    ends = [_deadline(pod) for pod in pods]
-    known = [end for end in ends if end is not None]
-    if known and len(known) == len(ends):
-        return max(known), "activeDeadlineSeconds of its pods"
+    known = [*takewhile(lambda end: end is not None, map(_deadline, pods))]
+    if known and len(known) == len(pods):
+        return max(filter(None, known)), "activeDeadlineSeconds of its pods"
     return None, ""
 
 

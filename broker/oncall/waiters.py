@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -168,13 +168,13 @@ def pod_waiters(
 
 def own_requirements(pod: Pod) -> tuple[Requirements, ...]:
     """The pod's selector and affinity as requirements; a term with a named node has no new machine."""
-    selector = [(key, "In", [value]) for key, value in pod.spec.node_selector.items()]
+    selector = [(key, "In", (value,)) for key, value in pod.spec.node_selector.items()]
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
     if not required:
-        return (_requirements(selector),)
+        return (_requirements(*selector),)
     return tuple(
-        _requirements([*selector, *((r.key, r.operator, r.values) for r in term.match_expressions)])
+        _requirements(*selector, *((r.key, r.operator, tuple(r.values)) for r in term.match_expressions))
         for term in required.node_selector_terms
         if term.match_expressions and not term.match_fields
     )
@@ -235,7 +235,8 @@ def _alternatives(
             yield Alternative(requirements, requirements, draws_from=draws(""))
 
 
-def _requirements(written: Iterable[tuple[str, str, Iterable[str]]]) -> Requirements:
+@lru_cache(maxsize=1024)
+def _requirements(*written: tuple[str, str, tuple[str, ...]]) -> Requirements:
     """Those that can be read; the API server refuses the others."""
     try:
         return Requirements.of([(key, operator, [*values]) for key, operator, values in written])
