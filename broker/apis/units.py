@@ -38,6 +38,7 @@ def units_or_zero(resource: str, text: str) -> int:
 
 
 def add(total: dict[K, int], more: Mapping[K, int]) -> None:
+    """Adds the amounts to the total, name by name."""
     for key, value in more.items():
         total[key] = total.get(key, 0) + value
 

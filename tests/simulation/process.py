@@ -276,10 +276,11 @@ class Process:
         """Ends the remains of a term of the broker in the libraries."""
         broker.launcher.close()
         if self._provider is not None:
+            meta = vars(self._provider)["_aws"].ec2.meta
             for listing in vars(self._provider).values():
                 if isinstance(listing, ListOperation):
-                    event = f"before-parse.ec2.{vars(listing)['_operation']}"
-                    vars(self._provider)["_aws"].ec2.meta.events.unregister(event, listing._cut)
+                    operation = meta.method_to_api_mapping[vars(listing)["_method"]]
+                    meta.events.unregister(f"before-parse.ec2.{operation}", listing._cut)
             self._provider = None
 
     def die(self) -> None:
