@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ONCE   ?=
 # The tests wait as much as they compute.
-WORKERS ?= 4
+WORKERS ?= 6
 SECONDS ?= 180
 SEEDS   ?= 2000
 B       ?= launch plan placement storm steady restart startup quota reservations returning absorb rollout overlap starve page \
