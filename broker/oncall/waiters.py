@@ -239,6 +239,6 @@ def _alternatives(
 def _requirements(*written: tuple[str, str, tuple[str, ...]]) -> Requirements:
     """Those that can be read; the API server refuses the others."""
     try:
-        return Requirements.of([(key, operator, [*values]) for key, operator, values in written])
+        return Requirements.of(written)
     except InvalidRequirement:
         return Requirements()

@@ -238,7 +238,8 @@ def _reservations(situation: Situation) -> Iterator[ReservationRow]:
     held: dict[ReservationKey, list[str]] = defaultdict(list)
     for odcr, owner in situation.slot_owners.items():
         held[owner].append(odcr)
-    for reserved, reservation in sorted((reserved_of(item), item) for item in situation.reservations):
+    for reservation in sorted(situation.reservations, key=reserved_of):
+        reserved = reserved_of(reservation)
         yield ReservationRow(
             namespace=reservation.namespace,
             name=reservation.name,
