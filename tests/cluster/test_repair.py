@@ -381,13 +381,19 @@ def test_unreadable_rules_are_reported_and_the_table_holds(stack: Stack) -> None
     replaced(stack, "r-0", 2)
 
 
+def both_broken(stack: Stack) -> None:
+    """Both nodes break, and time moves on once it is known: else the first might be replaced before."""
+    for name in ("r-0", "r-1"):
+        sign(stack, name, GPU, reason=XID79)
+    stack.until_event("web", "NodeRepairBlocked", kind="NodePool", text="2 of 2 nodes")
+    stack.advance(3000)
+
+
 @pytest.mark.covers("FUL-21")
 def test_too_many_broken_nodes_stop_repair_until_the_limit_is_raised(stack: Stack) -> None:
     full(stack, "r-0", "r-1")
     stack.advance(3600)
-    for name in ("r-0", "r-1"):
-        sign(stack, name, GPU, reason=XID79, age=3000)
-    stack.until_event("web", "NodeRepairBlocked", kind="NodePool", text="2 of 2 nodes")
+    both_broken(stack)
     stopped = stack.condition(NodePool, "web", names.REPAIR_ALLOWED)
     assert stopped is not None and (stopped.status, stopped.reason) == ("False", "TooManyUnhealthy")
     later(stack, 60)
@@ -448,9 +454,7 @@ def gauges() -> list[float | None]:
 def test_metrics_of_broken_nodes_end_with_the_last_pool(stack: Stack) -> None:
     full(stack, "r-0", "r-1")
     stack.advance(3600)
-    for name in ("r-0", "r-1"):
-        sign(stack, name, GPU, reason=XID79, age=3000)
-    stack.until_event("web", "NodeRepairBlocked", kind="NodePool", text="2 of 2 nodes")
+    both_broken(stack)
     stack.until(lambda: gauges() == [2, 2], "the metrics show it", step=STEP)
     stack.delete(NodePool, "web")
     later(stack, 60)
