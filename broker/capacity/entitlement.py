@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from broker.quota.candidates import outranked
 from broker.quota.model import Preemption
+from broker.text import counted
 
 Right = Literal["free", "own", "lent"]
 
@@ -174,6 +175,19 @@ class Entitlements:
         if availability.room <= 0:
             return QUOTA_REACHED, f"all {slots} that {self.name(slot_pool.owner)} has quota for are taken"
         return None
+
+    def loans(self, odcr_ids: Sequence[str]) -> str:
+        """A clause about the slots of these reservations of one slot pool that others hold; empty without."""
+        slot_pool = self.slot_pools[odcr_ids[0]]
+        lent = sum(
+            borrower.odcr_id in odcr_ids and borrower.queue != slot_pool.owner
+            for borrower in self.of(slot_pool).borrowers
+        )
+        rule = self.rules.get(slot_pool.owner, NO_PREEMPTION).reclaim
+        if not lent:
+            return ""
+        count = counted(lent, "slot is", "slots are")
+        return f"; {count} lent by {self.name(slot_pool.owner)} (reclaimWithinCohort: {rule})"
 
     def returnable(self, queue: str, slot_pool: SlotPool, priority: int) -> Counter[str]:
         """The lent slots, by reservation, that a claim of the owner may have back within its quota."""

@@ -93,7 +93,8 @@ def test_no_node_ends_for_a_lent_slot_that_its_owner_waits_for(stack: Stack) -> 
     """The owner may not reclaim, and would get the slot once the node has ended."""
     odcr = lent(stack, "id", RESERVED, reclaim="Never")
     owner = stack.claim("owner", node_class="web", capacity=(RESERVED,), annotations=OWNER)
-    stack.until_waiting(owner, "AllReservationsFull")
+    waiting = stack.until_waiting(owner, "AllReservationsFull")
+    assert "2 slots are lent by default/training (reclaimWithinCohort: Never)" in waiting.message
     drift(stack, "r-0")
     blocked = stack.until_event("r-0", "DisruptionBlocked", text="of the owner gets its slot")
     assert odcr in blocked.message and "owner" in blocked.message
