@@ -201,8 +201,9 @@ def _shortages(
             if (adds := smallest.capacity.get(name, 0)) > rest:
                 left = free.limits[over[0].pool][name]
                 limit = limits.get(name, left)
+                which = "the smallest machine that fits" if adds > left else "each machine of the gang"
                 yield (
                     f"{OVER_LIMIT}{name} is {written(name, limit)}, its nodes and claims use "
-                    f"{written(name, limit - left)}, and the smallest machine that fits "
-                    f"({smallest.instance_type}) has {written(name, adds)}"
+                    f"{written(name, limit - left)}, and {which} ({smallest.instance_type}) has "
+                    f"{written(name, adds)}"
                 )

@@ -15,7 +15,7 @@ from broker.capacity.reasons import CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement
 from broker.oncall.idle_matches import explain_owner
 from broker.oncall.situation import Situation
-from broker.oncall.state import launch_state
+from broker.oncall.state import is_brokers, launch_state
 from broker.oncall.waiters import CLASS_GONE, KARPENTERS, plural
 from broker.oncall.waiting_pods import grouped
 from broker.oncall.wording import limit_name
@@ -108,12 +108,14 @@ def lent(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims and pods of an owner that wait while its slots are lent, and by which rule slots come back."""
     whole = situation.whole or situation
     priorities = {claim.name: priority_of(claim) for claim in whole.claims}
+    theirs = {claim.name for claim in whole.claims if not is_brokers(claim)}
     for owner in situation.reservations:
         reserved, reclaim = reserved_of(owner), preemption(owner.spec).reclaim
         users = [user for use in situation.slot_uses.values() if use.owner == owner.key for user in use.lent]
+        ours = [user for user in users if user.claim not in theirs]
         borrowers = [
             f"{user.claim} of priority {priorities[user.claim]}" if reclaim == "LowerPriority" else user.claim
-            for user in users
+            for user in ours or users
         ]
         waiters = [item for item in whole.waiters if item.draws(reserved) and not item.claim]
         if borrowers and waiters:
@@ -123,11 +125,12 @@ def lent(situation: Situation) -> Iterator[tuple[str, str]]:
             )
             away = counted(len(borrowers), f"slot of {owner.key} is", f"slots of {owner.key} are")
             # The owner's own rule keeps its slots away, and no claim that waits changes that.
-            edit = f"kubectl edit {reserved.resource}" if reclaim == "Never" else ""
+            edit = f"kubectl edit {reserved.resource}" if ours and reclaim == "Never" else ""
+            back = _RECLAIM.get(reclaim, reclaim) if ours else _KEPT
             yield (
                 edit or waiters[0].command,
                 f"{waits} ({abridged([waiter.name for waiter in waiters], MOST_NAMED)}) while {away} lent to "
-                f"{abridged(sorted(borrowers), MOST_NAMED)}: {_RECLAIM.get(reclaim, reclaim)}",
+                f"{abridged(sorted(borrowers), MOST_NAMED)}: {back}",
             )
 
 
@@ -139,6 +142,7 @@ _RECLAIM: Final[Mapping[str, str]] = {
     "LowerPriority": "a borrower of lower priority than what waits gives its slot back, within the quota",
     "Any": "a borrower gives its slot back, within the quota",
 }
+_KEPT: Final = "the broker takes no slot back from a claim of Karpenter: it comes back when that ends"
 
 
 def _pods(situation: Situation) -> Iterator[tuple[str, str]]:

@@ -159,6 +159,17 @@ def test_explain_reservation_names_its_pods_that_wait_while_slots_are_lent(
 
 
 @pytest.mark.covers("FLT-22")
+def test_no_slot_is_promised_back_from_a_claim_of_karpenter() -> None:
+    world = lent(reclaim="Any")
+    raw = world.claims[0].wire()
+    raw["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+    world = replace(world, claims=[NodeClaim.decode(raw)])
+    _, part = of_reservation(world, "team/gpus")
+    (why,) = (why for why in commands(part).values() if "lent" in why)
+    assert "is lent to running: the broker takes no slot back from a claim of Karpenter" in why
+
+
+@pytest.mark.covers("FLT-22")
 def test_several_waiters_of_an_owner_are_named_by_their_kind() -> None:
     situation = lent(reclaim="Any")
     second = pod()

@@ -280,6 +280,9 @@ def test_a_gang_gets_machines_for_all_its_pods_or_none() -> None:
     reason = GANG.format(gang="g", count=2)
     few = f"NodePool default: {FEW_LEFT}1 in cr-1 (m5.large, us-east-1a)"
     assert short.reasons["default/g-0"] == f"{reason}; {few}"
+    limited = packed([*gang, single], [LARGE], room={}, limits={"default": {"cpu": 6000}})
+    over = "limit of cpu is 6, its nodes and claims use 2, and each machine of the gang (m5.large) has 2"
+    assert over in limited.reasons["default/g-0"]
     enough = packed([*gang, single], [slot], room={"cr-1": 4})
     assert enough.reasons == {} and len(enough.bins) == 4
 
