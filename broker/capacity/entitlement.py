@@ -69,16 +69,17 @@ def gives_back(rule: Preemption, borrower: Borrower, priority: int) -> bool:
 class SlotAvailability:
     """The number of further slots of a slot pool that may be taken.
 
-    `quota`: by its owner, if nothing were lent; `room`: by all together; `lendable`: of those by others.
-    `room` and `lendable` are negative if more is held or promised than exists: no single eviction helps
-    then. `scarce`: the owner has quota for more slots than exist. `borrowers` hold slots that others may
-    get, the first to give back first.
+    `quota`: by its owner, if all slots came back but the `unreturned`, which others hold and do not give
+    back; `room`: by all together; `lendable`: of those by others. `room` and `lendable` are negative if more
+    is held or promised than exists: no single eviction helps then. `scarce`: the owner has quota for more
+    slots than exist. `borrowers` hold slots that others may get, the first to give back first.
     """
 
     quota: int = 0
     room: int = 0
     lendable: int = 0
     scarce: bool = False
+    unreturned: int = 0
     borrowers: tuple[Borrower, ...] = ()
 
 
@@ -163,6 +164,10 @@ class Entitlements:
         availability = self.of(slot_pool)
         slots = f"slots of flavor {slot_pool.flavor}"
         if slot_pool.owner == queue:
+            if availability.quota <= 0 and availability.unreturned:
+                lent = counted(availability.unreturned, "slot", "slots")
+                lends = f"{self.name(queue)} lends {lent} of flavor {slot_pool.flavor}"
+                return QUOTA_REACHED, f"{lends} to claims that are not drained for it (as by do-not-disrupt)"
             if availability.quota <= 0 and availability.scarce:
                 return RESERVATION_FULL, f"{self.name(queue)} has quota for more, but uses all its {slots}"
             if availability.quota <= 0:

@@ -78,7 +78,8 @@ class DryRun:
             ec2=Ec2Reads(types=provider.instance_types, assumed=inventory.assumed.slots),
         )
         self._cluster = Informers(client, clock=clock)
-        read_once(*self._reads.named.values(), self._cluster.claims)
+        # Nodes and pods: some claims must not be disrupted.
+        read_once(*self._reads.named.values(), self._cluster.claims, self._cluster.nodes, self._cluster.pods)
         self._slots = PreemptionController(
             ReservationDependencies(
                 client=client,
@@ -109,8 +110,7 @@ class DryRun:
         return self._reads.snapshot().rights
 
     def pods(self) -> Sequence[Pod]:
-        """The pods of the cluster; empty if the caller may not list them. Raises ApiError."""
-        read_once(self._cluster.pods)
+        """The pods of the cluster; empty if the caller may not list them."""
         return self._cluster.pods.cache.list()
 
     def shortages(self) -> Shortages:
@@ -148,7 +148,6 @@ class DryRun:
         """The claims that would be evicted for claims of the plan. Raises ApiError, ProviderError."""
         if not plan.nominated:
             return []
-        read_once(self._cluster.nodes, self._cluster.pods)  # some claims must not be disrupted
         self._slots.planned(plan)
         decision = self._slots.decide(replace(self._reads.snapshot(), inventory=inventory))
         evictions = [

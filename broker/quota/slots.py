@@ -133,8 +133,11 @@ class SlotTree:
         node = self._tree.queues.get(slot_pool.owner)
         if node is None:
             return 0
-        lent = self._non_preemptible[slot_pool.owner, slot_pool.flavor]
-        return max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - lent)
+        return max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - self.unreturned(slot_pool))
+
+    def unreturned(self, slot_pool: OwnedSlots) -> int:
+        """The number of slots that others hold and give back to nobody."""
+        return self._non_preemptible[slot_pool.owner, slot_pool.flavor]
 
     def room(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots available at all. Negative if more is held or pending than exists."""

@@ -303,6 +303,7 @@ def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: SlotSnapshot) ->
         room=tree.room(slot_pool),
         lendable=tree.lendable(slot_pool),
         scarce=slot_pool.quota > slot_pool.nominal,
+        unreturned=tree.unreturned(slot_pool),
         borrowers=(*freed, *borrowers),
     )
 

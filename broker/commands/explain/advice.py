@@ -139,8 +139,9 @@ _RECLAIM: Final[Mapping[str, str]] = {
         "preemptionRule.reclaimWithinCohort is Never, so lent slots come back only when they end; with Any "
         "or LowerPriority a borrower gives its slot back"
     ),
-    "LowerPriority": "a borrower of lower priority than what waits gives its slot back, within the quota",
-    "Any": "a borrower gives its slot back, within the quota",
+    "LowerPriority": "a borrower of lower priority than what waits gives its slot back, within the quota, "
+    "unless it must not be disrupted",
+    "Any": "a borrower gives its slot back, within the quota, unless it must not be disrupted",
 }
 _KEPT: Final = "the broker takes no slot back from a claim of Karpenter: it comes back when that ends"
 

@@ -265,6 +265,26 @@ def test_do_not_disrupt_claim_is_passed_over_unless_a_grace_period_bounds_it(sta
     assert not terminating_claims(stack)
 
 
+@pytest.mark.covers("FLT-22", "FLT-54")
+def test_owner_is_told_of_a_slot_that_its_borrower_does_not_give_back(stack: Stack) -> None:
+    """Neither a pod nor an explanation asks for quota, which would not help, or promises the slot."""
+    lending(stack, 1)
+    claim(stack, "training", BORROWER)
+    stack.until_ready("training")
+    stack.until_shown("training")
+    stack.pod("epoch", node=stack.get(NodeClaim, "training").status.node_name)
+    protected = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+    stack.client.patch(Pod.KIND, "epoch", protected, namespace="default")
+    stack.passes()
+    claim(stack, "owner", OWNER)
+    lends = "default/training lends 1 slot of flavor p5.48xlarge to claims that are not drained for it"
+    assert lends in stack.until_waiting("owner", "AllReservationsFull").message
+    ((reason, lent, message),) = (
+        (row["reason"], row["lent"], row["message"]) for row in explained(stack, "owner")
+    )
+    assert (reason, lent) == ("QuotaReached", 0) and lends in message
+
+
 def test_claim_with_a_pod_that_may_not_be_disrupted_for_hours_is_passed_over_as_long(stack: Stack) -> None:
     odcr = lending(stack, 2)
     claim(stack, "training", BORROWER)
