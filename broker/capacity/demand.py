@@ -58,7 +58,7 @@ def incomplete(
     """Why a gang cannot launch, independently of other claims."""
     size = max(claim.gang_size for claim in gang)
     if len(gang) + launched < size:
-        exist = counted(len(gang), "waits", "wait")
+        exist = counted(len(gang), "is waiting", "are waiting")
         if launched:
             exist += f" and {counted(launched, 'has launched', 'have launched')}"
         return GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")

@@ -135,6 +135,15 @@ def waits_for_pods(gang: PodGang, present: int) -> str:
     return ""
 
 
+def waits_for_rest(gang: PodGang, size: int, ready: int) -> str:
+    """Why the gang waits for pods that exist; empty if it does not. `ready`: those that may be placed, or
+    have a place.
+    """
+    if ready >= size:
+        return ""
+    return f"gang {gang.name} is placed whole: {ready} of {counted(size, 'pod')} are ready to be placed"
+
+
 def _group(pod: Pod) -> GroupRef | None:
     if group := pod.spec.scheduling_group:
         return GroupRef(NATIVE, pod.namespace, group.pod_group_name)

@@ -68,7 +68,7 @@ def schedule(client: Client, *, but: Collection[str] = (), storage: Storage | No
             nominated = pod.status.nominated_node_name
             node = nominated if nominated in fit.nodes else fit.nodes[0]
             snapshot = snapshot.with_pod(info, node)
-            _bind(client, pod, node)
+            bind(client, pod, node)
             continue
         known = condition(pod.status.conditions, "PodScheduled")
         if known is None or known.reason != "Unschedulable":
@@ -83,7 +83,7 @@ def _storage(client: Client) -> Storage:
     )
 
 
-def _bind(client: Client, pod: Pod, node: str) -> None:
+def bind(client: Client, pod: Pod, node: str) -> None:
     body = {"metadata": {"name": pod.name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
     try:

@@ -52,14 +52,17 @@ def pool(
     stack.edit(NodePool, "web", {**body, "metadata": {"annotations": annotations or {}}})
 
 
-def drift(stack: Stack, *claims: str) -> None:
+def drift(stack: Stack, *claims: str) -> int:
+    """Changes the pool. Returns how many instances there were before: a rollout may begin at once."""
     for name in claims:
         stack.until(
             lambda n=name: names.NODEPOOL_HASH in stack.get(NodeClaim, n).annotations,  # type: ignore[misc]
             "a hash",
             step=STEP,
         )
+    before = launched(stack)
     stack.edit(NodePool, "web", {"spec": {"template": {"spec": {"expireAfter": "100h"}}}})
+    return before
 
 
 def launched(stack: Stack) -> int:
@@ -70,9 +73,11 @@ def launched(stack: Stack) -> int:
     return sum(len(reservation["Instances"]) for page in pages for reservation in page["Reservations"])
 
 
-def rolled(stack: Stack, count: int) -> tuple[int, int]:
-    """Lets a rollout go on until all nodes are new. Returns the launches, and the most nodes away at once."""
-    before, away = launched(stack), 0
+def rolled(stack: Stack, count: int, before: int) -> tuple[int, int]:
+    """Lets a rollout go on until all nodes are new. Returns the launches after `before`, and the most nodes
+    away at once.
+    """
+    away = 0
 
     def done() -> bool:
         nonlocal away
@@ -98,9 +103,9 @@ def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
     pool(stack, *kinds, **selects)
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1", "r-2")
-    drift(stack, "r-0", "r-1", "r-2")
+    before = drift(stack, "r-0", "r-1", "r-2")
     beside = ON_DEMAND in kinds and target != "id"
-    assert rolled(stack, 3) == (3, 0 if beside else 1)
+    assert rolled(stack, 3, before) == (3, 0 if beside else 1)
     assert stack.aws.free(odcr) == 0
     assert places(stack) == [odcr] * 3
     way = f"beside {odcr}" if beside else f"takes over its slot of {odcr}"
@@ -121,15 +126,14 @@ def test_successor_returns_to_the_slot_where_ec2_does_not_absorb_it(stack: Stack
     pool(stack, RESERVED, ON_DEMAND, consolidate_after="30s", **selects)
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1")
-    drift(stack, "r-0", "r-1")
-    launches = launched(stack)
+    before = drift(stack, "r-0", "r-1")
 
     def returned() -> bool:
         replicas(stack, 2)
         return places(stack) == [odcr, odcr] and not any(name.startswith("r-") for name in claims(stack))
 
     stack.until(returned, "all run in the reservation", step=STEP)
-    assert launched(stack) - launches == 3  # one beside, one in a free slot, and the return of the first
+    assert launched(stack) - before == 3  # one beside, one in a free slot, and the return of the first
     assert stack.aws.free(odcr) == 0
 
 
@@ -181,8 +185,8 @@ def test_no_successor_runs_beside_where_ec2_could_count_it_in_a_slot_of_another_
     pool(stack, RESERVED, ON_DEMAND, **selects)
     stack.start()
     nodes(stack, RESERVED, "r-0")
-    drift(stack, "r-0")
-    assert rolled(stack, 1) == (1, 1)
+    before = drift(stack, "r-0")
+    assert rolled(stack, 1, before) == (1, 1)
     assert places(stack) == [odcr]
     assert f"takes over its slot of {odcr}" in stack.until_event("r-0", "DisruptionLaunching").message
 
@@ -213,8 +217,8 @@ def test_successor_that_ec2_has_no_room_for_beside_takes_over_the_slot(stack: St
     nodes(stack, RESERVED, "r-0", "r-1")
     stack.control.pool(instance_type=TYPE, zone=A, size=0)
     calls = stack.calls("CreateFleet")
-    drift(stack, "r-0", "r-1")
-    assert rolled(stack, 2) == (2, 1)
+    before = drift(stack, "r-0", "r-1")
+    assert rolled(stack, 2, before) == (2, 1)
     assert places(stack) == [odcr, odcr]
     assert stack.calls("CreateFleet") - calls == 3  # one refusal: the second node knows of it
     ways = sorted(stack.until_event(name, "DisruptionLaunching").message for name in ("r-0", "r-1"))
@@ -253,7 +257,7 @@ def test_pool_that_launches_first_waits_for_room_beside(stack: Stack, target: st
     assert not stack.get(NodeClaim, "r-0").deleting and stack.reservation_of("r-0") == odcr
     assert stack.calls("CreateFleet") - calls <= 3
     stack.control.pool(instance_type=TYPE, zone=A, size=None)
-    assert rolled(stack, 1) == (1, 0)
+    assert rolled(stack, 1, launched(stack)) == (1, 0)
     assert places(stack) == [odcr]
 
 
@@ -339,7 +343,7 @@ def test_a_failed_launch_stops_the_rollout_after_one_node(stack: Stack) -> None:
     assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) == 1
     stack.control.clear_faults()
     stack.until(lambda: stack.aws.free(odcr) == 0, "its successor has the slot", step=STEP)
-    rolled(stack, 3)
+    rolled(stack, 3, launched(stack))
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.status == "True"
     assert REGISTRY.get_sample_value("capacity_broker_rollout_stopped", {"nodepool": "web"}) is None
@@ -375,7 +379,7 @@ def test_a_drifted_node_does_not_end_for_a_slot_that_ec2_would_give_to_a_running
     assert not stack.get(NodeClaim, "r-0").deleting and stack.reservation_of("r-0") == odcr
     stack.delete(NodeClaim, "low")
     stack.until_gone(NodeClaim, "low")
-    assert rolled(stack, 1) == (1, 1)
+    assert rolled(stack, 1, launched(stack)) == (1, 1)
     assert stack.aws.free(odcr) == 0
 
 
@@ -437,7 +441,7 @@ def test_a_successor_without_a_node_stops_the_rollout(stack: Stack) -> None:
     assert "no node joined" in stopped_with(stack, 3, "NodeNotReady")
     assert len(goes_on(stack, 3, steps=20)) == 2
     stack.kubelets_again()
-    assert rolled(stack, 3)[1] <= 1
+    assert rolled(stack, 3, launched(stack))[1] <= 1
     shown = stack.condition(NodePool, "web", "NodesReplaced")
     assert shown is not None and shown.status == "True"
 
@@ -464,8 +468,8 @@ def test_nodes_whose_successors_are_not_there_yet_use_up_the_budget(stack: Stack
     stack.edit(NodePool, "web", {"spec": {"disruption": {"budgets": [{"nodes": "1"}]}}})
     stack.start()
     nodes(stack, RESERVED, "r-0", "r-1")
-    drift(stack, "r-0", "r-1")
-    assert rolled(stack, 2) == (2, 1)
+    before = drift(stack, "r-0", "r-1")
+    assert rolled(stack, 2, before) == (2, 1)
     assert stack.aws.free(first) == stack.aws.free(second) == 0
 
 
@@ -480,6 +484,6 @@ def test_a_gang_with_a_member_outside_is_replaced_whole(stack: Stack) -> None:
     stack.until_ready("r-0", "r-1", "r-2")
     for name in ("r-0", "r-1", "r-2"):
         run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name, cpu="1500m", labels=WEB)
-    drift(stack, "r-0", "r-1", "r-2")
-    launches, _ = rolled(stack, 3)
+    before = drift(stack, "r-0", "r-1", "r-2")
+    launches, _ = rolled(stack, 3, before)
     assert launches == 3 and stack.aws.free(odcr) == 0

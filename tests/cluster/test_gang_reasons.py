@@ -23,8 +23,8 @@ def test_gang_that_passes_a_limit_names_pool_resource_and_numbers(stack: Stack) 
     stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
     types = required(["m5.large"], [RESERVED, ON_DEMAND])
     pool(stack, template={"requirements": types}, limits={"cpu": "5"})
-    start(stack)
     pods(stack, 3, cpu="1500m", annotations=TRAIN)
+    start(stack)
     limit = "NodePool team: its limit of cpu is 5, its nodes and claims use 0"
     for name in ("p-0", "p-1", "p-2"):
         event = stack.until_event(name, FAILED, kind="Pod", text=f"{NEEDS}; {limit}")
@@ -65,14 +65,29 @@ def test_gang_that_needs_more_slots_than_are_free_names_them(stack: Stack, how: 
     else:
         stack.node_class(id_=large)
     pool(stack, template={"requirements": required(["m5.large", "c5.large"], [RESERVED])})
-    start(stack)
     pods(stack, 3, cpu="1500m", annotations=TRAIN)
+    start(stack)
     event = stack.until_event("p-0", FAILED, kind="Pod", text="too few free slots are left for all of them")
     assert f"1 in {large} (m5.large, us-east-1a)" in event.message
     if how == "group":
         assert f"1 in {c5} (c5.large, us-east-1a)" in event.message
         assert f"no free slot is left for it in {full} (m5.large, us-east-1a)" in event.message
     assert not stack.calls("CreateFleet")
+
+
+@pytest.mark.covers("CUR-04")
+def test_gang_with_a_gated_pod_gets_no_machine_before_the_gate_is_gone(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
+    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
+    (gated,) = pods(stack, 1, "gated", cpu="1500m", annotations=TRAIN, spec=gates)
+    waiting = pods(stack, 2, cpu="1500m", annotations=TRAIN)
+    start(stack)
+    for name in waiting:
+        stack.until_event(name, FAILED, kind="Pod", text="2 of 3 pods are ready to be placed")
+    assert not claims(stack)
+    stack.client.patch(Pod.KIND, gated, {"spec": {"schedulingGates": []}}, namespace="default")
+    stack.until(lambda: bound(stack, [gated, *waiting]), "all run", step=0.2)
 
 
 @pytest.mark.covers("CUR-04", "KRP-35")

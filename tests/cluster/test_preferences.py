@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, pods_of
+from broker.oncall.pod_reports import NOMINATED
+from local.demo.scheduling import bind
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -133,6 +136,27 @@ def test_free_slot_outweighs_a_preference_that_would_buy(stack: Stack, cpu: str)
     zones = launched(stack, waiting)
     placed = Counter(stack.reservation_of(claim.name) for claim in stack.all(NodeClaim))
     assert (zones, placed) == (([A, A, B], {odcr: 2, "": 1}) if cpu != SMALL else ([A], {odcr: 1}))
+
+
+@pytest.mark.covers("FLT-34")
+def test_pod_whose_node_another_pod_took_takes_that_one_rather_than_a_second_machine(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.node_class(id_=odcr)
+    machines(stack, "team", RESERVED, ON_DEMAND)
+    waiting = pods(stack, 2, cpu="1500m", spec={"affinity": node_terms((1, ZONE, B))})
+    start(stack)
+    stack.until(lambda: len(stack.all(NodeClaim)) == 2, "a machine each", step=0.2)
+    claims = [claim.name for claim in stack.all(NodeClaim)]
+    stack.until_ready(*claims)
+    by_zone = {claim.labels[ZONE]: claim for claim in stack.all(NodeClaim)}
+    (first,), (second,) = pods_of(by_zone[A]), pods_of(by_zone[B])
+    node = by_zone[B].status.node_name  # kube-scheduler prefers zone B, too
+    bind(stack.client, stack.get(Pod, first.removeprefix("default/"), namespace="default"), node)
+    stack.until_event(
+        second.removeprefix("default/"), NOMINATED, kind="Pod", text=by_zone[A].status.node_name
+    )
+    assert [claim.name for claim in stack.all(NodeClaim)] == claims
+    stack.until(lambda: bound(stack, waiting), "the other one runs in the slot", step=0.2)
 
 
 @pytest.mark.covers("FLT-34")

@@ -124,9 +124,11 @@ def usable_soon(
             continue
         info = replace(occupancy.infos.get(pod.key) or pod_info(pod), volumes=())
         filters = prepare(info, placement)
-        nominated_node = pod.status.nominated_node_name
+        goes_to = pod.status.nominated_node_name
+        if (state := placement.states.get(goes_to)) is not None and filters.reasons(state):
+            goes_to = ""  # another pod took its room
         for name in (*kept, *(name for name in empty if name not in kept)):
-            if nominated_node in ("", name) and not filters.reasons(placement.states[name]):
+            if goes_to in ("", name) and not filters.reasons(placement.states[name]):
                 placement = placement.with_pod(info, name)
                 kept.setdefault(name, pod.key)
                 break

@@ -54,11 +54,13 @@ class ExistingNodes:
     """`snapshot`: nodes and claims in flight. `nominated`: the claim of each waiting pod, by key.
 
     `undetermined`: claims without the labels of their instance; they have the rules of their own pods.
+    `served`: the pods for which a claim was made, by key.
     """
 
     snapshot: PlacementSnapshot
     nominated: Mapping[str, str]
     undetermined: Set[str]
+    served: Set[str]
 
 
 def existing(
@@ -124,6 +126,7 @@ def existing(
         snapshot=snapshot,
         nominated=_nominated(claims, name_of),
         undetermined={info.name for info in infos if info.undetermined is not None},
+        served={key for claim in claims if not claim.deleting for key in pods_of(claim)},
     )
 
 
@@ -232,7 +235,8 @@ def assign(
 ) -> PodAssignment:
     """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup.
 
-    `prefer`: a pod with its preferences as rules. It keeps the claim that was made for it without them.
+    `prefer`: a pod with its preferences as rules. It keeps the claim that was made for it without them, and
+    takes another's rather than a second one if a pod took its own, as kube-scheduler will bind it there.
     """
     snapshot = known.snapshot
     nominated: dict[str, str] = {}
@@ -252,10 +256,14 @@ def assign(
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
     held = {pod.key for pod in rest if pod.info.devices}
     reasons |= dict.fromkeys(held, ASKS_FOR_DEVICES)
-    rest = [prefer(pod) for pod in rest if pod.key not in reasons]
+    by_rules = [pod for pod in rest if pod.key not in reasons]
+    rest = [prefer(pod) for pod in by_rules]
     # Pods that must be together are placed together, on nodes and machines of one domain.
     together = {pod.key for unit in units_of(rest, snapshot) for pod in unit.pods}
     snapshot, taken = place_on_existing([pod for pod in rest if pod.key not in together], snapshot)
+    again = (known.served - together) - taken.keys()
+    snapshot, later = place_on_existing([pod for pod in by_rules if pod.key in again], snapshot)
+    taken |= later
     return PodAssignment(
         nominated=nominated,
         taken=taken,

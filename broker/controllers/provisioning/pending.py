@@ -20,7 +20,7 @@ from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.nominations import preempting
 from broker.kube.cache import Guard
 from broker.kube.partial import PartialObject
-from broker.placement.gangs import GroupSizes, gang_of, is_member, unread, waits_for_pods
+from broker.placement.gangs import GroupSizes, gang_of, is_member, unread, waits_for_pods, waits_for_rest
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import Drawing, PendingPod
@@ -111,7 +111,9 @@ def pending_reservations(
 
 
 def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: GroupSizes) -> dict[str, str]:
-    """The reason of each gang that waits for objects which do not exist yet, by the gang's name."""
+    """The reason of each gang that waits for objects which do not exist yet, or for pods with scheduling
+    gates, by the gang's name.
+    """
     waiting = {pod.gang for pod in pending if pod.gang}
     if not waiting:
         return {}
@@ -119,5 +121,10 @@ def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: G
     present = Counter(gang.name for gang, pod in members if is_member(pod))
     known = [gang for gang, pod in members if gang.name in waiting and is_member(pod)]
     gangs = {gang.name: gang for gang in known} | unread(known)
-    reasons = {name: waits_for_pods(gang, present[name]) for name, gang in gangs.items()}
+    gated = Counter(gang.name for gang, pod in members if is_member(pod) and pod.spec.scheduling_gates)
+    reasons = {
+        name: waits_for_pods(gang, count) or waits_for_rest(gang, gang.size or count, count - gated[name])
+        for name, gang in gangs.items()
+        for count in (present[name],)
+    }
     return {name: reason for name, reason in reasons.items() if reason}

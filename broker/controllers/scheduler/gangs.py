@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from broker.apis.core import Pod
 from broker.controllers.scheduler.queue import Waiting, in_turn
-from broker.placement.gangs import ALONE, GroupSizes, PodGang, gang_of, is_member, unread, waits_for_pods
+from broker.placement.gangs import (
+    ALONE,
+    GroupSizes,
+    PodGang,
+    gang_of,
+    is_member,
+    unread,
+    waits_for_pods,
+    waits_for_rest,
+)
 from broker.text import counted
 
 
@@ -87,10 +96,7 @@ class _Members:
             return PlacementUnit(tuple(items))
         started = self.started[gang.name]
         obstacle = waits_for_pods(self.unread.get(gang.name, gang), self.present[gang.name])
-        if not obstacle and started + len(items) < gang.size:
-            size = counted(gang.size, "pod")
-            ready = started + len(items)
-            obstacle = f"gang {gang.name} is placed whole: {ready} of {size} are ready to be placed"
+        obstacle = obstacle or waits_for_rest(gang, gang.size, started + len(items))
         return PlacementUnit(tuple(items), gang, started, obstacle)
 
 

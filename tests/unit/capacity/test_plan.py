@@ -556,7 +556,7 @@ def test_a_gang_of_declared_size_waits_until_so_many_claims_exist() -> None:
     gang = [claim(f"g{n}", gang="g", gang_size=4, kinds=["reserved"]) for n in range(4)]
     plan = planned(gang[:3], node_class(OPEN, world), world)
     assert refusals(plan) == dict.fromkeys(["g0", "g1", "g2"], "GangIncomplete")
-    assert plan.unplaced[0].message == "gang g is to have 4 claims; 3 wait"
+    assert plan.unplaced[0].message == "gang g is to have 4 claims; 3 are waiting"
     assert len(planned(gang, node_class(OPEN, world), world).assignments) == 4
 
 
@@ -565,7 +565,7 @@ def test_launched_claims_count_toward_the_size_of_a_gang() -> None:
     world = inventory(odcr("cr-1", free=1))
     last = [claim("g3", gang="g", gang_size=4, kinds=["reserved"])]
     plan = planned(last, node_class(OPEN, world), world, launched={"g": [{}] * 2, "other": [{}] * 9})
-    assert plan.unplaced[0].message == "gang g is to have 4 claims; 1 waits and 2 have launched"
+    assert plan.unplaced[0].message == "gang g is to have 4 claims; 1 is waiting and 2 have launched"
     assert list(chosen(planned(last, node_class(OPEN, world), world, launched={"g": [{}] * 3}))) == ["g3"]
 
 
