@@ -75,6 +75,18 @@ Counting = Callable[[], Iterable[UseLevel] | None]  # None: the counts are not k
 _Fact = Attempt | RecordedEvent | _Use | UseLevel
 
 
+def forecasts_of(
+    store: HistoryStore, now: datetime
+) -> tuple[Mapping[str, PoolForecast], Mapping[str, SlotTurnover]]:
+    """The forecasts by pool, and the turnovers by the id of a reservation that was requested. Raises
+    SQLAlchemyError.
+    """
+    since = int((now - WINDOW).timestamp())
+    outcomes = store.outcomes(since=since)
+    samples = store.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=since)
+    return forecasts(outcomes, now), turnovers(samples, outcomes, now)
+
+
 class HistoryRecorder:
     """`attempt`, `event` and `use` from any thread; `start` begins to write them."""
 
@@ -156,12 +168,7 @@ class HistoryRecorder:
 
     def forecast(self) -> None:
         """Reads the forecasts anew. Raises SQLAlchemyError."""
-        now = self._clock.now()
-        since = int((now - WINDOW).timestamp())
-        outcomes = self.store.outcomes(since=since)
-        self._forecasts = forecasts(outcomes, now)
-        samples = self.store.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=since)
-        self._turnovers = turnovers(samples, outcomes, now)
+        self._forecasts, self._turnovers = forecasts_of(self.store, self._clock.now())
         self._odds = odds(self._forecasts)
 
     def start(self) -> None:

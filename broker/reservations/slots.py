@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from broker.apis.ome import FlavorQuotas
 from broker.apis.ome_rules import JudgedSpec
+from broker.by_version import ByVersion
 from broker.capacity.entitlement import (
     Borrower,
     Entitlements,
@@ -74,7 +75,7 @@ class SlotQuotaReader:
     """Reads the slot quota of each reservation, and caches it by version."""
 
     def __init__(self) -> None:
-        self._known: dict[ReservationKey, tuple[tuple[object, ...], ReservationSlots]] = {}
+        self._known: ByVersion[ReservationKey, ReservationSlots] = ByVersion()
         self._inputs: tuple[object, object] = (None, None)
 
     def read(
@@ -88,8 +89,7 @@ class SlotQuotaReader:
     ) -> list[ReservationSlots]:
         """The slot quota of all reservations. `barred`: why some grant nothing (`why_barred`)."""
         if self._inputs[0] is not catalog or self._inputs[1] is not types:
-            self._inputs, self._known = (catalog, types), {}
-        known, self._known = self._known, {}
+            self._inputs, self._known = (catalog, types), ByVersion()
         flavors = catalog.instances(types, zones)
         slots: list[ReservationSlots] = []
         for reserved, reservation in reservations.items():
@@ -98,12 +98,12 @@ class SlotQuotaReader:
                     ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
                 )
                 continue
-            key = reservation.uid, reservation.metadata.resource_version
-            cached = known.get(reserved)
-            if cached is None or cached[0] != key:
-                cached = key, reservation_slots(reservation, judged(reservation), flavors, types)
-            self._known[reserved] = cached
-            slots.append(cached[1])
+            version = reservation.uid, reservation.metadata.resource_version
+            spec = judged(reservation)
+            slots.append(
+                self._known.of(reserved, version, reservation_slots, reservation, spec, flavors, types)
+            )
+        self._known.keep(reservations)
         return slots
 
 

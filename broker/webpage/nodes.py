@@ -15,6 +15,7 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.by_version import ByVersion
 from broker.capacity.types import ACCELERATORS
 from broker.oncall.pod_facts import drawn_by_pod
 from broker.oncall.slot_holders import is_workload
@@ -111,18 +112,16 @@ class PodRow:
 class PodAmounts:
     """The shown requests of pods, computed once for each version of a pod."""
 
-    known: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    known: ByVersion[str, Mapping[str, int]] = field(default_factory=ByVersion)
 
     def of(self, pod: Pod) -> Mapping[str, int]:
-        version = pod.metadata.resource_version
-        known = self.known.get(pod.uid)
-        if known is not None and known[0] == version:
-            return known[1]
         if len(self.known) > MOST_KNOWN:
-            self.known.clear()
-        amounts_ = {name: amount for name, amount in pod_requests(pod).items() if name in SHOWN}
-        self.known[pod.uid] = version, amounts_
-        return amounts_
+            self.known = ByVersion()
+        return self.known.of(pod.uid, pod.metadata.resource_version, _shown_requests, pod)
+
+
+def _shown_requests(pod: Pod) -> Mapping[str, int]:
+    return {name: amount for name, amount in pod_requests(pod).items() if name in SHOWN}
 
 
 def node_rows(

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.capacity.attempts import Attempt, Outcome
-from broker.capacity.chances import ChanceNow, chance_now, reservation_of, turnovers
-from broker.capacity.forecast import WINDOW, forecasts
+from broker.capacity.chances import ChanceNow, chance_now, reservation_of
 from broker.commands.errors.problems_by import GroupBy
 from broker.commands.errors.stored_history import opened
 from broker.commands.explain.event_facts import concerned, happened
 from broker.history.entries import Entry, is_turn, microseconds
+from broker.history.recorder import forecasts_of
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.oncall.journal import attempt_id
@@ -80,11 +80,7 @@ def stored(
     with opened(location) as history:
         warnings = EntryFilter(warning=True, since=microseconds(since))
         problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST_ENTRIES)]
-        begin = int((now - WINDOW).timestamp())
-        outcomes = history.outcomes(since=begin)
-        samples = history.uses({reservation_of(row.pool) for row in outcomes} - {""}, since=begin)
-        slots = turnovers(samples, outcomes, now)
-        known = forecasts(outcomes, now)
+        known, slots = forecasts_of(history, now)
         return problems, {pool: chance_now(f, slots.get(reservation_of(pool))) for pool, f in known.items()}
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import JudgedSpec
+from broker.by_version import ByVersion
 from broker.controllers.capacityreservation.related_objects import holders_of, queue_state, remaining
 from broker.controllers.capacityreservation.unattributed import IsAttributed, UnattributedUsageReader
 from broker.controllers.dependencies import ReservationDependencies
@@ -67,10 +68,9 @@ class JointFactsBuilder:
         self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
-        self._judgements: dict[str, tuple[tuple[int, str], ReservationFacts]] = {}
-        self._users: dict[
-            str, tuple[Sequence[ReservationHolder], tuple[ReservationHolder, ...], Amounts]
-        ] = {}
+        # By uid: the judgements, and the users by name with their total.
+        self._judgements: ByVersion[str, ReservationFacts] = ByVersion()
+        self._users: ByVersion[str, tuple[tuple[ReservationHolder, ...], Amounts]] = ByVersion()
 
     def build(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
         claims, snapshot = self._claims.list(), self._reads.snapshot()
@@ -93,8 +93,9 @@ class JointFactsBuilder:
         common, own = _broken_machines(machines)
         holders = holders_of(self._reads, snapshot, claims)
         added = {
-            reserved_of(reservation): self._added(reservation, holders.get(reserved_of(reservation), ()))
+            reserved_of(reservation): self._users.of(reservation.uid, users, _added, users)
             for reservation in reservations
+            for users in (holders.get(reserved_of(reservation), ()),)
         }
         queued = {reserved: queue_state(self._reads, reserved, snapshot) for reserved in added}
         unattributed, steadily = self._unattributed.read(
@@ -160,20 +161,9 @@ class JointFactsBuilder:
             until=min((steadily, *due)),
         )
 
-    def _added(
-        self, reservation: Reservation, holders: Sequence[ReservationHolder]
-    ) -> tuple[tuple[ReservationHolder, ...], Amounts]:
-        """The reservation's users by name, and their total; added up again only after a change."""
-        known = self._users.get(reservation.uid)
-        if known is None or known[0] != holders:
-            users = tuple(sorted(holders, key=lambda holder: (holder.name, holder.kind)))
-            known = (holders, users, usage(users))
-            self._users[reservation.uid] = known
-        return known[1], known[2]
-
     def forget(self, alive: Collection[str]) -> None:
-        self._users = {uid: known for uid, known in self._users.items() if uid in alive}
-        self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
+        self._users.keep(alive)
+        self._judgements.keep(alive)
 
     def _flavors(self, catalog: FlavorCatalog, judged: Iterable[ReservationFacts]) -> Flavors:
         """Node labels by flavor."""
@@ -197,12 +187,14 @@ class JointFactsBuilder:
     def _judge(self, reservation: Reservation, snapshot: Snapshot) -> ReservationFacts:
         sizing = SIZING.of(reservation)
         version = (reservation.metadata.generation, sizing)
-        known = self._judgements.get(reservation.uid)
-        if known is None or known[0] != version:
-            quota = _judgement(reservation, snapshot.judged(reservation), sizing)
-            known = (version, quota)
-            self._judgements[reservation.uid] = known
-        return known[1]
+        judged = snapshot.judged(reservation)
+        return self._judgements.of(reservation.uid, version, _judgement, reservation, judged, sizing)
+
+
+def _added(holders: Sequence[ReservationHolder]) -> tuple[tuple[ReservationHolder, ...], Amounts]:
+    """The users of a reservation by name, and their total."""
+    users = tuple(sorted(holders, key=lambda holder: (holder.name, holder.kind)))
+    return users, usage(users)
 
 
 def _claimants(

@@ -16,9 +16,9 @@ from datetime import datetime
 from typing import Final
 
 from broker.apis.kueue import Workload
-from broker.apis.meta import Object
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import base
+from broker.by_version import ByVersion
 from broker.capacity.matching import expiring, launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
@@ -45,19 +45,17 @@ class DemandCache:
 
     def __init__(self, clusters: Cache[DedicatedAICluster]) -> None:
         self._clusters = clusters
-        self._demands: dict[str, tuple[tuple[str, bool], Mapping[str, tuple[PodGroup, ...]]]] = {}
+        self._demands: ByVersion[str, Mapping[str, tuple[PodGroup, ...]]] = ByVersion()
 
     def demands(self, workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
-        version = _version(workload), owning_cluster(workload, self._clusters.get) is not None
-        known = self._demands.get(workload.key)
-        if known is None or known[0] != version:
-            known = self._demands[workload.key] = version, demands(workload, dedicated=version[1])
-        return known[1]
+        dedicated = owning_cluster(workload, self._clusters.get) is not None
+        version = workload.uid, workload.metadata.resource_version, dedicated
+        return self._demands.of(workload.key, version, demands, workload, dedicated=dedicated)
 
     def forget(self, workloads: Cache[Workload]) -> None:
         """Drops workloads that are gone, once there are many of them."""
         if len(self._demands) > 2 * len(workloads) + 100:
-            self._demands = {key: demand for key, demand in self._demands.items() if workloads.find(key)}
+            self._demands.keep({workload.key for workload in workloads.list()})
 
 
 def launchable_instances(ownership: Ownership, now: datetime) -> object:
@@ -74,10 +72,6 @@ def launchable_instances(ownership: Ownership, now: datetime) -> object:
 def _counts(odcr: Odcr, now: datetime) -> bool:
     """Whether its instances are promised to workloads: as long as its owner's status counts them."""
     return launchable(odcr, now) and not expiring(odcr, now)
-
-
-def _version(item: Object) -> str:
-    return f"{item.uid}/{item.metadata.resource_version}"
 
 
 class SupplySnapshot:
