@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from broker.apis.names import RESERVATION_ID
-from broker.capacity.demand import order
+from broker.capacity.demand import order, units
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.options import capacity_types, tenancy
@@ -52,7 +52,7 @@ def adopt(
             )
     flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
     taken: list[Claim] = []
-    for unit in _units(waiting):
+    for unit in units(waiting, lambda claim: claim.gang):
         if flow.add_all(claim.uid for claim in unit):
             taken += unit
     return [(claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken]
@@ -95,11 +95,3 @@ def capacity_type(instance: Instance) -> CapacityType:
     if instance.reservation_id:
         return "reserved"
     return "spot" if instance.lifecycle == "spot" else "on-demand"
-
-
-def _units(waiting: Sequence[Claim]) -> list[list[Claim]]:
-    """Single claims and whole gangs; a gang stands where its first claim does."""
-    units: dict[tuple[str, str], list[Claim]] = {}
-    for claim in waiting:
-        units.setdefault(("gang", claim.gang) if claim.gang else ("claim", claim.uid), []).append(claim)
-    return list(units.values())

@@ -208,13 +208,6 @@ class ClassCatalogs:
         return self._unreserved[key]
 
 
-def class_catalog(
-    node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
-) -> ClassCatalog:
-    """The catalog of a single class now."""
-    return ClassCatalogs(types, inventory, now).of(node_class)
-
-
 def _node_types(settings: NodeClass, ordered: Sequence[InstanceType]) -> _NodeTypes:
     tenancy = {INSTANCE_TENANCY: settings.tenancy or "default"}
     with_image = {type_.name for type_ in ordered if image_for(settings, type_)}

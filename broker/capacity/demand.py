@@ -7,9 +7,10 @@ none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from broker.capacity.class_catalog import FOREVER
 from broker.capacity.entitlement import Entitlements
@@ -17,6 +18,8 @@ from broker.capacity.model import Claim
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, Rank
 from broker.text import counted
+
+T = TypeVar("T")
 
 
 def order(claim: Claim) -> tuple[int, datetime, str, str]:
@@ -41,6 +44,16 @@ class WaitingClaims:
     by_uid: Mapping[str, Claim]
     gangs: Mapping[str, Sequence[Claim]]
     candidates: Mapping[str, CandidateOptions]
+
+
+def units(items: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
+    """The items one by one, and those of a gang together at its first one. `gang`: its name, empty without
+    one.
+    """
+    listed: dict[str | int, list[T]] = {}
+    for place, item in enumerate(items):
+        listed.setdefault(gang(item) or place, []).append(item)
+    return list(listed.values())
 
 
 def gangs_of(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
@@ -120,7 +133,7 @@ class _Ranking:
         if claim.uid in self._entitlements.nominated:
             slots += self._freed(claim.uid)
         queue = self._entitlements.draws.get(claim.uid, "")
-        return ClaimDemand(slots=slots, rank=rank, gang=rank.gang, queue=queue)
+        return ClaimDemand(slots=slots, rank=rank, queue=queue)
 
     def _rank(self, claim: Claim) -> Rank:
         priority, created = self._places.get(claim.gang, (claim.priority, claim.created or FOREVER))

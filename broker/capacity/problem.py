@@ -42,28 +42,32 @@ class Rank(NamedTuple):
     falls_back: bool
     cost: float  # negated; 0 without a fallback
     created: datetime
-    gang: str
+    gang: str  # that launches with the claim or not at all; empty unless one of its claims cannot fall back
 
 
 class ClaimDemand(NamedTuple):
-    """A claim's usable slots, its rank, the gang that launches with it or not at all, and the queue that it
-    draws from.
-    """
+    """A claim's usable slots, its rank, and the queue that it draws from."""
 
     slots: tuple[str, ...]
     rank: Rank
-    gang: str
     queue: str = ""
+
+    @property
+    def gang(self) -> str:
+        return self.rank.gang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Interchangeable claims. `gang` is empty unless the gang binds: one of its claims cannot fall back."""
+    """Interchangeable claims."""
 
     reach: int
     rank: Rank
-    gang: str
     claims: tuple[str, ...]
+
+    @property
+    def gang(self) -> str:
+        return self.rank.gang
 
     @property
     def count(self) -> int:
@@ -203,20 +207,20 @@ def problem_of(
     keeps a slot, though maybe another.
     """
     reaches: dict[_Reach, int] = {}
-    grouped: dict[tuple[int, Rank, str], list[str]] = defaultdict(list)
+    grouped: dict[tuple[int, Rank], list[str]] = defaultdict(list)
     for uid, demand in demands.items():
         owned = entitlements.slot_pools and not entitlements.slot_pools.keys().isdisjoint(demand.slots)
         reach = reaches.setdefault(_Reach(demand.slots, demand.queue if owned else ""), len(reaches))
         if demand.slots or demand.gang:
-            grouped[reach, demand.rank, demand.gang].append(uid)
+            grouped[reach, demand.rank].append(uid)
     ordered = sorted(reaches)
     order = {reaches[reach]: place for place, reach in enumerate(ordered)}
     bundles = sorted(
         (
-            Bundle(reach=order[reach], rank=rank, gang=gang, claims=tuple(uids))
-            for (reach, rank, gang), uids in grouped.items()
+            Bundle(reach=order[reach], rank=rank, claims=tuple(uids))
+            for (reach, rank), uids in grouped.items()
         ),
-        key=lambda bundle: (bundle.rank, bundle.reach, bundle.gang),
+        key=lambda bundle: (bundle.rank, bundle.reach),
     )
     ids = sorted({odcr_id for slots in reaches for odcr_id in slots.slots})
     matrix = _matrix(ordered, ids)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from broker.capacity.demand import units
 from broker.capacity.flow import Flow
-from broker.capacity.successors import units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,15 @@ absorbed, or one of another cluster.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from broker.apis.names import RESERVATION_ID, ZONE
 from broker.capacity.class_catalog import named
+from broker.capacity.demand import units
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Assignment, Claim, Unplaced
@@ -29,7 +30,6 @@ from broker.capacity.supply import LaunchSupply
 from broker.text import format_time
 from providers.errors import ErrorClass
 
-T = TypeVar("T")
 AWAITS_REPLACED: Final = "AwaitsReplaced"
 # After the old instance is gone: how long its slot is kept, and when EC2's count shows whether it is free.
 HOLD: Final = timedelta(minutes=10)
@@ -89,7 +89,11 @@ def succeed(claims: Sequence[Claim], supply: LaunchSupply) -> Succession:
     # Until EC2's count shows that a node has left its slot, the node still counts as a borrower.
     left = _slots_of((claim for claim in claims if claim.slot_until is not None), supply.inventory)
     held_units: list[list[Claim]] = []
-    for unit in units((claim for claim in claims if claim.slot), lambda claim: claim.gang):
+    single_first = sorted(
+        units((claim for claim in claims if claim.slot), lambda claim: claim.gang),
+        key=lambda unit: bool(unit[0].gang),
+    )
+    for unit in single_first:
         if over((claim.slot_until for claim in unit), supply.now):
             continue
         if all(_may_launch(claim, claims, catalog, lent, left=claim.uid in left) for claim in unit):
@@ -211,18 +215,6 @@ def _taken(claim: Claim, now: datetime) -> bool:
 
 def _counted(until: datetime) -> datetime:
     return until - HOLD + COUNTED
-
-
-def units(items: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
-    """The single ones, and those of each gang. `gang`: its name, empty without one."""
-    single: list[list[T]] = []
-    gangs: dict[str, list[T]] = defaultdict(list)
-    for item in items:
-        if name := gang(item):
-            gangs[name].append(item)
-        else:
-            single.append([item])
-    return [*single, *gangs.values()]
 
 
 def _waits(claim: Claim, free: bool) -> Unplaced:

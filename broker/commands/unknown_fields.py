@@ -18,7 +18,7 @@ from kubernetes import client
 
 from broker.apis import crds
 from broker.apis.meta import Kind
-from broker.text import similar
+from broker.text import abridged, similar
 
 Schema = Mapping[str, Any]
 PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
@@ -79,8 +79,7 @@ class UnknownFields:
 
     def _places(self) -> Iterator[tuple[str, UnknownField]]:
         for (file, kind, field), objects in self._objects.items():
-            more = f" and {len(objects) - 1} more" if len(objects) > 1 else ""
-            yield f"{file}: {kind} {objects[0]}{more}", field
+            yield f"{file}: {kind} {abridged(objects, 1)}", field
 
 
 def _unknown_fields(document: Mapping[str, Any], kind: Kind | None) -> list[UnknownField]:

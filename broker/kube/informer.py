@@ -96,7 +96,7 @@ class Informer(Generic[T]):
         self._absences = 0  # lists in a row that found the kind missing
         self._refused = 0  # watches in a row that the server answered with an error
         self._contact = clock.monotonic()
-        self._synced = threading.Event()
+        self.synced = False  # whether a complete list has been read
         self._stop = threading.Event()
         self.turn = threading.Event()  # it reads from the API server, for its whole group
         self._watch: Watch | None = None
@@ -104,11 +104,6 @@ class Informer(Generic[T]):
 
     def _watch_group(self, client: Client) -> WatchGroup:
         return group_of(client.transport, (self._kind.resource, self._field_selector))
-
-    @property
-    def synced(self) -> bool:
-        """Whether a complete list has been read."""
-        return self._synced.is_set()
 
     @property
     def stopped(self) -> bool:
@@ -131,9 +126,6 @@ class Informer(Generic[T]):
     def label(self, name: str) -> str:
         """The name, and the definition to install if the API server does not serve the kind."""
         return f"{name}: {self._kind.resource} is not installed" if self.missing else name
-
-    def wait_synced(self, timeout: float | None = None) -> bool:
-        return self._clock.wait(self._synced, timeout)
 
     def on_change(self, handler: Handler[T]) -> None:
         """`handler(old, new)`: None for old when it appeared, None for new when it went. It only marks dirty:
@@ -193,7 +185,7 @@ class Informer(Generic[T]):
         if first.synced:
             self.cache.begin_as(first.cache)
             self._revision = first._revision
-            self._synced.set()
+            self.synced = True
         self.error, self.missing, self._contact = first.error, first.missing, first._contact
         self.forbidden = first.forbidden
 
@@ -251,7 +243,7 @@ class Informer(Generic[T]):
         self._alive()
         self.cache.take(items, number(revision))
         self._revision = revision
-        self._synced.set()
+        self.synced = True
 
     def _stream(self) -> None:
         watch = self._client.watch(

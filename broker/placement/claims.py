@@ -12,11 +12,12 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import ClaimRequirement, NodeClaim, pods_of
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.demand import units
 from broker.capacity.domains import DOMAINS, LaunchedGangs
 from broker.capacity.model import Claim
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
-from broker.capacity.successors import over, units
+from broker.capacity.successors import over
 from broker.placement.node_settings import template_key
 from broker.placement.reading import requirements_of
 from broker.text import InvalidText, decode_duration, decode_time, decode_whole, quantities, shortened

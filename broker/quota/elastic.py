@@ -8,7 +8,7 @@ Source: nos, pkg/scheduler/plugins/capacityscheduling/elasticquotainfo.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -35,7 +35,7 @@ class ElasticShare:
     """A quota with the resources that its pods hold. `max` is None without an upper limit."""
 
     id: str
-    namespaces: frozenset[str]
+    namespaces: Collection[str]
     min: Amounts = field(default_factory=dict)
     max: Amounts | None = None
     used: Amounts = field(default_factory=dict)

@@ -8,25 +8,21 @@ none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from broker.quota.elastic import Amounts, ElasticShare
+from broker.quota.elastic import ElasticShare
 
 Problem = Literal["MaxBelowMin", "NamespaceTaken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticDeclaration:
+class ElasticDeclaration(ElasticShare):
     """A quota as it was written. `shown`: its kind and name, for messages."""
 
-    id: str
     shown: str
     created: datetime
-    namespaces: tuple[str, ...]
-    min: Amounts = field(default_factory=dict)
-    max: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,5 @@ def in_force(
             problems[quota.id] = problem
             continue
         taken.update(dict.fromkeys(quota.namespaces, quota))
-        shares.append(
-            ElasticShare(id=quota.id, namespaces=frozenset(quota.namespaces), min=quota.min, max=quota.max)
-        )
+        shares.append(quota)
     return tuple(shares), problems

@@ -12,7 +12,7 @@ from typing import Any, Final
 from broker.capacity.model import Option
 from broker.commands.inventory.prices import shown_price
 from broker.placement.node_prices import total
-from broker.text import counted, plain, with_unpriced
+from broker.text import abridged, counted, plain, with_unpriced
 
 RESERVED: Final = "reserved"
 _BOUGHT: Final = {"on-demand": "on demand", "spot": "as spot"}
@@ -41,8 +41,7 @@ def alternatives(options: Iterable[Row]) -> Iterator[str]:
     by_type = groupby(options, key=lambda o: (o["capacity_type"], o["instance_type"]))
     neighbours = [[*members] for _, members in by_type]
     for alike in neighbours[:MOST_TYPES]:
-        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        yield f"{plain(alike[0]['pool'])}{more}: {_shown(alike)}"
+        yield f"{abridged([plain(option['pool']) for option in alike], 1)}: {_shown(alike)}"
     if rest := [option for alike in neighbours[MOST_TYPES:] for option in alike]:
         yield f"{counted(len(rest), 'more option')}: {_shown(rest)}"
 

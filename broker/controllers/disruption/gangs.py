@@ -21,6 +21,7 @@ from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.placement.disruption_pods import reschedulable
 from broker.placement.gangs import gang_of, unknown_sizes
+from broker.text import abridged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,4 +123,4 @@ def drifted_units(
 def _shown(uids: Iterable[str], snapshot: DisruptionSnapshot) -> str:
     """The first of these hosts, by name, and the number of others."""
     shown = sorted(node.claim.name if (node := snapshot.by_uid(uid)) else uid for uid in uids)
-    return shown[0] + (f" and {len(shown) - 1} more" if len(shown) > 1 else "")
+    return abridged(shown, 1)

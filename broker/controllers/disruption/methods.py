@@ -16,6 +16,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.meta import is_true, since
+from broker.capacity.demand import units
 from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.disruption.assumed import after_endings, assumed_on
 from broker.controllers.disruption.candidates import (
@@ -42,7 +43,6 @@ from broker.controllers.disruption.returning import (
     ReturnSelector,
     consolidates,
     return_obstacle,
-    return_units,
     returns,
 )
 from broker.controllers.disruption.rollouts import unreadable
@@ -373,7 +373,7 @@ class DisruptionMethods:
         except ProviderError as error:
             _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
             return
-        for unit in return_units(moves):
+        for unit in units(moves, lambda move: move.gang):
             counts = Counter(move.demand.node.pool.name for move in unit)
             pairs = finder.within_limits([(move.demand, move.machines) for move in unit])
             if all(machines for _, machines in pairs) and all(

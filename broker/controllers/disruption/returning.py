@@ -10,7 +10,7 @@ Prices are the provider's; a claim without a known price does not move.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -238,14 +238,6 @@ def return_obstacle(pool: NodePool) -> str:
     if number := number_of_nodes(pool):
         return f"{field} is true, but {number}: such a pool is not consolidated"
     return ""
-
-
-def return_units(moves: Iterable[ReturnMove]) -> list[list[ReturnMove]]:
-    """Single moves, and those of each gang."""
-    units: dict[str, list[ReturnMove]] = {}
-    for move in moves:
-        units.setdefault(move.gang or f"\0{move.demand.node.claim.uid}", []).append(move)
-    return list(units.values())
 
 
 def _offer(node: ManagedNode, finder: MachineFinder, idle: Mapping[str, int]) -> ReturnOffer | None:

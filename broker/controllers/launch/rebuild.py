@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from broker.capacity import launches
-from broker.capacity.class_catalog import ClassCatalog, class_catalog
+from broker.capacity.class_catalog import ClassCatalog, ClassCatalogs
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Assignment, Claim, NodeClass, Option
 from broker.capacity.options import offered, tenancy
@@ -47,7 +47,7 @@ def rebuilt(
     if request.token != call.launch:
         raise CallDiffers("its client token is not its launch id")
     plan = ready.plan
-    known = class_catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
+    known = ClassCatalogs(types, inventory, now).of(plan.of_tenancy(tenancy(claims[0].requirements)))
     chosen: dict[object, tuple[Option, ...]] = {}
     assignments = []
     places = frozenset((override.instance_type, override.zone) for override in request.overrides)

@@ -19,6 +19,7 @@ from prometheus_client import Counter as Counted
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Json
+from broker.capacity.demand import units
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
 from broker.controllers.claim_caches import ClaimCaches
@@ -81,11 +82,11 @@ def _meet(both: Requirements, room: TypeRoom) -> bool:
 
 def overtaken(claims: Sequence[NewClaim], others: Sequence[NodeClaim], room: TypeRoom) -> dict[str, str]:
     """The others that may become the machines of new claims, by the unit that is created together."""
-    units: dict[str, str] = {}
+    met: dict[str, str] = {}
     for item in claims if others else ():
         if other := may_be_alike(item.body, others, room):
-            units.setdefault(_unit(item), other)
-    return units
+            met.setdefault(_unit(item), other)
+    return met
 
 
 def _unit(item: NewClaim) -> str:
@@ -184,11 +185,8 @@ class ClaimCreator:
 def within_limits(claims: Sequence[NewClaim], limits: Mapping[str, Mapping[str, int]]) -> list[NewClaim]:
     """The claims to create that the remaining amounts of their pools allow, those of a gang together."""
     supply = Supply(room={}, limits={pool: dict(amounts) for pool, amounts in limits.items()})
-    units: dict[str, list[NewClaim]] = {}
-    for item in claims:
-        units.setdefault(_unit(item), []).append(item)
     allowed: list[NewClaim] = []
-    for unit in units.values():
+    for unit in units(claims, lambda item: item.packed.pods[0].gang):
         options = [item.packed.option for item in unit]
         for place, option in enumerate(options):
             if not supply.within_limits(option):

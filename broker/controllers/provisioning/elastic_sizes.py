@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, pods_of
+from broker.capacity.demand import units
 from broker.controllers.elasticquota.reading import ElasticPods, Quota, gigabytes
 from broker.controllers.elasticquota.use import ElasticUse, rejection
 from broker.controllers.provisioning.pools import ServedPool
@@ -77,7 +78,7 @@ class ElasticRules:
         placed = [*bound]
         machines = {key: claim for claim in claims if not claim.deleting for key in pods_of(claim)}
         totals, largest = self.totals(placed), max(sizes)
-        units: dict[str, list[_Waiting]] = {}
+        waiting: list[_Waiting] = []
         for item in sorted(listed, key=lambda item: -item.priority):
             pod = pods.get(item.key)
             if pod is None or pod.spec.scheduler_name not in self.served:
@@ -87,14 +88,14 @@ class ElasticRules:
                 size = gigabytes(machines[item.key].labels, largest)
                 totals = totals_with(totals, (elastic.with_gpus_of(size),))
             elif needs_size(elastic.requests):
-                units.setdefault(item.gang or f"\0{item.key}", []).append(_Waiting(item, elastic))
+                waiting.append(_Waiting(item, elastic))
             else:
                 totals = totals_with(totals, (elastic,))
         before = started((item.gang for item in listed if item.gang), placed, self.group_size)
         before += Counter(item.gang for item in listed if item.key in machines)
         limited: dict[str, PendingPod] = {}
         reasons: dict[str, str] = {}
-        for unit in units.values():
+        for unit in units(waiting, lambda item: item.pending.gang):
             needed = needed_of(unit[0].pending, len(unit), before)
             bounds, after = _bounds([pod for _, pod in unit], totals, sizes, needed)
             for (item, elastic), refused in zip(unit, bounds, strict=True):

@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
+from broker.capacity.demand import units
 from broker.controllers.elasticquota.use import rejection
 from broker.controllers.provisioning.decide import ProvisioningDecision, ProvisioningPlanner
 from broker.controllers.provisioning.elastic_sizes import ElasticRules, needed_of, started, with_quota
@@ -71,12 +72,10 @@ class _QuotaRefusals:
             self._planner.cluster.occupancy.pods,
             self._planner.cluster.group_size,
         ) + Counter(item.gang for item, _ in listed if item.key in bought)
-        units: dict[str, list[tuple[PendingPod, ElasticPod]]] = {}
-        for item, elastic in sorted(listed, key=lambda pair: _turn(*pair)):
-            if item.key not in bought:
-                units.setdefault(item.gang or f"\0{item.key}", []).append((item, elastic))
+        waiting = [(item, elastic) for item, elastic in listed if item.key not in bought]
+        in_turn = sorted(waiting, key=lambda pair: _turn(*pair))
         refused: dict[str, str] = {}
-        for unit in units.values():
+        for unit in units(in_turn, lambda pair: pair[0].gang):
             reasons, after = _counted(unit, totals)
             needed = needed_of(unit[0][0], len(unit), before)
             if len(unit) - len(reasons) >= needed:

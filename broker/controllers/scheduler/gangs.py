@@ -11,6 +11,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.apis.core import Pod
+from broker.capacity.demand import units
 from broker.controllers.scheduler.queue import Waiting, in_turn
 from broker.placement.gangs import (
     ALONE,
@@ -54,12 +55,15 @@ def units_in_turn(
     gangs = {item.uid: gang_of(item, sizes) for item in waiting if isinstance(item, Pod)}
     members = _Members.of(gangs.values(), pods, sizes, assumed)
     begun = {uid for uid, gang in gangs.items() if members.started[gang.name] and not members.whole(gang)}
-    units: dict[str, list[Waiting]] = {}
-    for item in in_turn(waiting, begun):
+
+    def together(item: Waiting) -> str:
         gang = gangs.get(item.uid, ALONE)
-        together = gang.name and not members.whole(gang)
-        units.setdefault(f"gang {gang.name}" if together else item.uid, []).append(item)
-    return [members.unit(items, gangs.get(items[0].uid, ALONE)) for items in units.values()]
+        return "" if members.whole(gang) else gang.name
+
+    return [
+        members.unit(items, gangs.get(items[0].uid, ALONE))
+        for items in units(in_turn(waiting, begun), together)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

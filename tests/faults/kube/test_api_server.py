@@ -50,7 +50,7 @@ def nodes(world: World) -> Iterator[Informer[Node]]:
     world.client.create(Node.KIND, {"metadata": {"name": "before"}})
     informer = world.informer()
     informer.start()
-    assert informer.wait_synced(60)
+    world.clock.until(lambda: informer.synced)
     yield informer
     informer.stop()
 
@@ -102,7 +102,7 @@ def test_server_that_refuses_every_watch_gets_a_bounded_number_of_requests(code:
 
     informer = Informer(Client(Refusing()), Thing, clock=clock, random=lambda: 0.5)  # type: ignore[arg-type]
     informer.start()
-    assert informer.wait_synced(60)
+    clock.until(lambda: informer.synced)
     pass_time(clock, MINUTES)
     informer.stop()
     assert 10 <= watches <= 10 + 4 * MINUTES
@@ -114,7 +114,7 @@ def test_a_stream_that_breaks_after_each_event_is_no_hot_loop() -> None:
     server, clock = Server(), FakeClock()
     informer = Informer(server.client, Thing, clock=clock, random=lambda: 0.5)
     informer.start()
-    assert informer.wait_synced(60)
+    clock.until(lambda: informer.synced)
     end = clock.monotonic() + 60
 
     def poke() -> bool:
@@ -137,7 +137,7 @@ def test_the_api_server_goes_away_and_comes_back(tmp_path: Path) -> None:
     client.create(Node.KIND, {"metadata": {"name": "before"}})
     informer = Informer(client, Node, clock=clock)
     informer.start()
-    assert informer.wait_synced(60)
+    clock.until(lambda: informer.synced)
     server.stop()
     with pytest.raises(Unavailable, match="no answer"):
         client.get(Node.KIND, "before")

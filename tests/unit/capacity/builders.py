@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from broker.capacity.class_catalog import class_catalog
+from broker.capacity.class_catalog import ClassCatalogs
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import resolve_class
@@ -241,6 +241,6 @@ def options(
     now: datetime,
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
-    known = class_catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
+    known = ClassCatalogs(types, inventory, now).of(node_class.of_tenancy(tenancy(claim.requirements)))
     suitable_types = suitable(claim.requirements, claim.requests, known)
     return choose(claim.requirements, suitable_types, known), tuple(misfits(claim, suitable_types, known))

@@ -29,7 +29,7 @@ def demand(
         created=NOW,
         gang=gang,
     )
-    return ClaimDemand(slots=tuple(slots), rank=rank, gang=gang)
+    return ClaimDemand(slots=tuple(slots), rank=rank)
 
 
 def problem(room: Sequence[int], demands: Sequence[ClaimDemand]) -> SlotProblem:

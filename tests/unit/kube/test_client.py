@@ -193,9 +193,10 @@ def test_any_path_with_a_json_response_can_be_read(client: Client) -> None:
 
 @pytest.fixture
 def nodes(client: Client) -> Iterator[Informer[Node]]:
-    informer = Informer(client, Node, clock=FakeClock())
+    clock = FakeClock()
+    informer = Informer(client, Node, clock=clock)
     informer.start()
-    assert informer.wait_synced(60), informer.error
+    clock.until(lambda: informer.synced)
     yield informer
     informer.stop()
 

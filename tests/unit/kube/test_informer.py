@@ -29,7 +29,7 @@ def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
     """An informer that watches an empty server."""
     things = informer(server, clock)
     things.start()
-    assert things.wait_synced(60)
+    clock.until(lambda: things.synced)
     clock.until(lambda: len(server.streams) == 1)
     yield things
     things.stop()
@@ -70,7 +70,7 @@ def test_an_informer_lists_then_watches(server: Server, clock: FakeClock) -> Non
     things = informer(server, clock)
     assert not things.synced
     things.start()
-    assert things.wait_synced(60)
+    clock.until(lambda: things.synced)
     assert sizes(things) == {"a": 1}
     server.put(thing("b", size=2))
     server.put(thing("a", size=3))
@@ -282,7 +282,7 @@ def test_retry_after_delays_the_next_request(server: Server, clock: FakeClock) -
     clock.threads(1, within=1)
     assert len(server.requests) == 1
     clock.advance(1)
-    assert things.wait_synced(60)
+    clock.until(lambda: things.synced)
     things.stop()
 
 

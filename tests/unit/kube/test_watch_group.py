@@ -31,7 +31,7 @@ class Following:
         things = Informer(self._server.client.replace(timeout=4), Thing, clock=self._clock, **options)
         self._ends.callback(things.stop)
         things.start()
-        assert things.wait_synced(60)
+        self._clock.until(lambda: things.synced)
         self._clock.until(lambda: bool(self._server.streams))
         return things
 
