@@ -19,7 +19,6 @@ from typing import Final, Literal, NamedTuple
 
 from broker.quota.candidates import outranked
 from broker.quota.model import Preemption
-from broker.text import counted
 
 Right = Literal["free", "own", "lent"]
 
@@ -69,10 +68,10 @@ def gives_back(rule: Preemption, borrower: Borrower, priority: int) -> bool:
 class SlotAvailability:
     """The number of further slots of a slot pool that may be taken.
 
-    `quota`: by its owner, if all slots came back but the `unreturned`, which others hold and do not give
-    back; `room`: by all together; `lendable`: of those by others. `room` and `lendable` are negative if more
-    is held or promised than exists: no single eviction helps then. `scarce`: the owner has quota for more
-    slots than exist. `borrowers` hold slots that others may get, the first to give back first.
+    `quota`: by its owner, if all slots came back but the `unreturned`, which it has quota for and others do
+    not give back; `room`: by all together; `lendable`: of those by others. `room` and `lendable` are negative
+    if more is held or promised than exists: no single eviction helps then. `scarce`: the owner has quota for
+    more slots than exist. `borrowers` hold slots that others may get, the first to give back first.
     """
 
     quota: int = 0
@@ -165,9 +164,8 @@ class Entitlements:
         slots = f"slots of flavor {slot_pool.flavor}"
         if slot_pool.owner == queue:
             if availability.quota <= 0 and availability.unreturned:
-                lent = counted(availability.unreturned, "slot", "slots")
-                lends = f"{self.name(queue)} lends {lent} of flavor {slot_pool.flavor}"
-                return QUOTA_REACHED, f"{lends} to claims that are not drained for it (as by do-not-disrupt)"
+                stay = "that do not come back now (as those of do-not-disrupt pods)"
+                return QUOTA_REACHED, f"{self.name(queue)} lends {slots} {stay}"
             if availability.quota <= 0 and availability.scarce:
                 return RESERVATION_FULL, f"{self.name(queue)} has quota for more, but uses all its {slots}"
             if availability.quota <= 0:
@@ -182,17 +180,17 @@ class Entitlements:
         return None
 
     def loans(self, odcr_ids: Sequence[str]) -> str:
-        """A clause about the slots of these reservations of one slot pool that others hold; empty without."""
+        """A clause if others hold slots of these reservations of one slot pool; empty if not.
+
+        Without their number: each change of a reason is another event of every claim that waits.
+        """
         slot_pool = self.slot_pools[odcr_ids[0]]
-        lent = sum(
-            borrower.odcr_id in odcr_ids and borrower.queue != slot_pool.owner
+        lent = any(
+            borrower.odcr_id in odcr_ids and borrower.queue not in ("", slot_pool.owner)
             for borrower in self.of(slot_pool).borrowers
         )
-        rule = self.rules.get(slot_pool.owner, NO_PREEMPTION).reclaim
-        if not lent:
-            return ""
-        count = counted(lent, "slot is", "slots are")
-        return f"; {count} lent by {self.name(slot_pool.owner)} (reclaimWithinCohort: {rule})"
+        owner, rule = self.name(slot_pool.owner), self.rules.get(slot_pool.owner, NO_PREEMPTION).reclaim
+        return f"; {owner} lends slots of it (reclaimWithinCohort: {rule})" if lent else ""
 
     def returnable(self, queue: str, slot_pool: SlotPool, priority: int) -> Counter[str]:
         """The lent slots, by reservation, that a claim of the owner may have back within its quota."""

@@ -136,6 +136,7 @@ class Situation:
             uses=self.slot_uses,
             reports=self.reports,
             members=cache(lambda: gang_members(self.pods)),
+            gated=cache(lambda: gang_members(pod for pod in self.pods if pod.spec.scheduling_gates)),
             advised=advised_classes(self.classes),
             room=TypeRoom(lambda: self.types),
         )

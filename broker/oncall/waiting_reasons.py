@@ -51,7 +51,8 @@ _STEPS: Final = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 class PodSurroundings:
     """The objects that the reasons follow from. `reports`: the launcher's last report on a pod, by its uid.
 
-    `members`: the pods of each gang that exist. `advised`: the classes that the broker advises Karpenter on.
+    `members`: the pods of each gang that exist; `gated`: those with scheduling gates. `advised`: the classes
+    that the broker advises Karpenter on.
     """
 
     claims: Sequence[NodeClaim]
@@ -59,6 +60,7 @@ class PodSurroundings:
     uses: Mapping[str, SlotUse]
     reports: Mapping[str, PodReport]
     members: Callable[[], Mapping[str, int]]
+    gated: Callable[[], Mapping[str, int]]
     advised: frozenset[str]
     room: TypeRoom
 
@@ -106,7 +108,10 @@ def _new(pod: Pod, _: object, __: object) -> tuple[str, str] | None:
 
 def _of_gang(pod: Pod, _: object, around: PodSurroundings) -> tuple[str, str] | None:
     gang = gang_of(pod, unknown_sizes)
-    held = waits_for_pods(gang, around.members().get(gang.name, 1)) if gang.name else ""
+    if not gang.name:
+        return None
+    present = around.members().get(gang.name, 1)
+    held = waits_for_pods(gang, present, present - around.gated().get(gang.name, 0))
     return (GANG_INCOMPLETE, held) if held else None
 
 

@@ -123,8 +123,10 @@ def unread(gangs: Iterable[PodGang]) -> dict[str, PodGang]:
     return {gang.name: gang for gang in gangs if gang.fault}
 
 
-def waits_for_pods(gang: PodGang, present: int) -> str:
-    """Why the gang waits for objects that do not exist yet; empty if it does not. `present`: its members."""
+def waits_for_pods(gang: PodGang, present: int, ready: int) -> str:
+    """Why the gang waits for its pods or its group; empty if it does not. `present`: its members; `ready`:
+    those of them that have a place or may get one, as none with scheduling gates may.
+    """
     if gang.fault:
         return f"gang {gang.name} gets no room: {gang.fault}"
     if gang.absent:
@@ -132,16 +134,10 @@ def waits_for_pods(gang: PodGang, present: int) -> str:
     if present < gang.size:
         size = counted(gang.size, "pod")
         return f"gang {gang.name} has {present} of {size}: it gets room once all of them exist"
+    if ready < gang.size:
+        size = counted(gang.size, "pod")
+        return f"gang {gang.name} is placed whole: {ready} of {size} are ready to be placed"
     return ""
-
-
-def waits_for_rest(gang: PodGang, size: int, ready: int) -> str:
-    """Why the gang waits for pods that exist; empty if it does not. `ready`: those that may be placed, or
-    have a place.
-    """
-    if ready >= size:
-        return ""
-    return f"gang {gang.name} is placed whole: {ready} of {counted(size, 'pod')} are ready to be placed"
 
 
 def _group(pod: Pod) -> GroupRef | None:

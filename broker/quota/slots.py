@@ -130,14 +130,16 @@ class SlotTree:
 
     def quota(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots that the owner is entitled to."""
-        node = self._tree.queues.get(slot_pool.owner)
-        if node is None:
-            return 0
-        return max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - self.unreturned(slot_pool))
+        return self._unused(slot_pool) - self.unreturned(slot_pool)
 
     def unreturned(self, slot_pool: OwnedSlots) -> int:
-        """The number of slots that others hold and give back to nobody."""
-        return self._non_preemptible[slot_pool.owner, slot_pool.flavor]
+        """How many of the slots that the owner has quota for are held by others that give them to nobody."""
+        return min(self._unused(slot_pool), self._non_preemptible[slot_pool.owner, slot_pool.flavor])
+
+    def _unused(self, slot_pool: OwnedSlots) -> int:
+        """The number of slots that the owner has quota for and does not use."""
+        node = self._tree.queues.get(slot_pool.owner)
+        return max(0, slot_pool.nominal - node.uses(pool_key(slot_pool))) if node is not None else 0
 
     def room(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots available at all. Negative if more is held or pending than exists."""

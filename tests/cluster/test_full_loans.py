@@ -94,7 +94,7 @@ def test_no_node_ends_for_a_lent_slot_that_its_owner_waits_for(stack: Stack) -> 
     odcr = lent(stack, "id", RESERVED, reclaim="Never")
     owner = stack.claim("owner", node_class="web", capacity=(RESERVED,), annotations=OWNER)
     waiting = stack.until_waiting(owner, "AllReservationsFull")
-    assert "2 slots are lent by default/training (reclaimWithinCohort: Never)" in waiting.message
+    assert "default/training lends slots of it (reclaimWithinCohort: Never)" in waiting.message
     drift(stack, "r-0")
     blocked = stack.until_event("r-0", "DisruptionBlocked", text="of the owner gets its slot")
     assert odcr in blocked.message and "owner" in blocked.message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +16,7 @@ from broker.controllers.claim_status import replaced_claims
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
+from broker.controllers.nominations import preempting
 from broker.kube.cache import Cache
 from broker.placement.affinity import node_affinity
 from broker.placement.disruption_pods import NO_SCHEDULE, annotated, blocker, reschedulable
@@ -106,8 +107,9 @@ def nominated(node: ManagedNode, pod: Callable[[str], Pod | None], now: datetime
 
 def usable_soon(
     nodes: Iterable[ManagedNode],
-    pods: Iterable[Pod],
+    pods: Collection[Pod],
     occupancy: NodeOccupancy,
+    claims: Iterable[NodeClaim],
 ) -> dict[str, str]:
     """The empty nodes that waiting pods fit on now: the key of one such pod by the node's name.
 
@@ -118,6 +120,7 @@ def usable_soon(
     present = [node.node for node in nodes if node.node is not None]
     placement = occupancy.placement.with_changes(nodes=map(node_info, present))
     empty = [node.name for node in present]
+    evicting = preempting(pods, occupancy.nodes, claims) if empty else frozenset[str]()
     kept: dict[str, str] = {}
     for pod in pods if empty else ():
         if not waits(pod) or not reschedulable(pod):
@@ -125,8 +128,9 @@ def usable_soon(
         info = replace(occupancy.infos.get(pod.key) or pod_info(pod), volumes=())
         filters = prepare(info, placement)
         goes_to = pod.status.nominated_node_name
-        if (state := placement.states.get(goes_to)) is not None and filters.reasons(state):
-            goes_to = ""  # another pod took its room
+        state = placement.states.get(goes_to)
+        if pod.key not in evicting and (state is None or filters.reasons(state)):
+            goes_to = ""  # the node is gone, or another pod took its room
         for name in (*kept, *(name for name in empty if name not in kept)):
             if goes_to in ("", name) and not filters.reasons(placement.states[name]):
                 placement = placement.with_pod(info, name)

@@ -269,7 +269,8 @@ class DisruptionMethods:
             and self._permission.may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
-        usable = usable_soon(fresh, self._caches.pods.list(), snapshot.occupancy) if fresh else {}
+        pods, claims = self._caches.pods.list(), self._caches.claims.list()
+        usable = usable_soon(fresh, pods, snapshot.occupancy, claims) if fresh else {}
         for node in empty:
             if node.node is not None and (pod := usable.get(node.node.name)):
                 self._reporter.blocked(node, nominated_for(pod))

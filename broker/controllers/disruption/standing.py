@@ -178,7 +178,8 @@ class StandingNodes:
     @cached_property
     def _expecting(self) -> Mapping[str, str]:
         """The hosts that waiting pods may use, by name of their node."""
-        return usable_soon(self.reserved, self._caches.pods.list(), self._snapshot.occupancy)
+        pods, claims = self._caches.pods.list(), self._caches.claims.list()
+        return usable_soon(self.reserved, pods, self._snapshot.occupancy, claims)
 
 
 def _all_placed(

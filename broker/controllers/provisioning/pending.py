@@ -20,7 +20,7 @@ from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.nominations import preempting
 from broker.kube.cache import Guard
 from broker.kube.partial import PartialObject
-from broker.placement.gangs import GroupSizes, gang_of, is_member, unread, waits_for_pods, waits_for_rest
+from broker.placement.gangs import GroupSizes, gang_of, is_member, unread, waits_for_pods
 from broker.placement.holds_reading import priority, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import Drawing, PendingPod
@@ -123,8 +123,6 @@ def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: G
     gangs = {gang.name: gang for gang in known} | unread(known)
     gated = Counter(gang.name for gang, pod in members if is_member(pod) and pod.spec.scheduling_gates)
     reasons = {
-        name: waits_for_pods(gang, count) or waits_for_rest(gang, gang.size or count, count - gated[name])
-        for name, gang in gangs.items()
-        for count in (present[name],)
+        name: waits_for_pods(gang, present[name], present[name] - gated[name]) for name, gang in gangs.items()
     }
     return {name: reason for name, reason in reasons.items() if reason}

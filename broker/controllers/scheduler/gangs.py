@@ -21,7 +21,6 @@ from broker.placement.gangs import (
     is_member,
     unread,
     waits_for_pods,
-    waits_for_rest,
 )
 from broker.text import counted
 
@@ -99,8 +98,9 @@ class _Members:
         if not gang.name or self.whole(gang):
             return PlacementUnit(tuple(items))
         started = self.started[gang.name]
-        obstacle = waits_for_pods(self.unread.get(gang.name, gang), self.present[gang.name])
-        obstacle = obstacle or waits_for_rest(gang, gang.size, started + len(items))
+        obstacle = waits_for_pods(
+            self.unread.get(gang.name, gang), self.present[gang.name], started + len(items)
+        )
         return PlacementUnit(tuple(items), gang, started, obstacle)
 
 

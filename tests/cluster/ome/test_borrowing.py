@@ -277,7 +277,7 @@ def test_owner_is_told_of_a_slot_that_its_borrower_does_not_give_back(stack: Sta
     stack.client.patch(Pod.KIND, "epoch", protected, namespace="default")
     stack.passes()
     claim(stack, "owner", OWNER)
-    lends = "default/training lends 1 slot of flavor p5.48xlarge to claims that are not drained for it"
+    lends = "default/training lends slots of flavor p5.48xlarge that do not come back now"
     assert lends in stack.until_waiting("owner", "AllReservationsFull").message
     ((reason, lent, message),) = (
         (row["reason"], row["lent"], row["message"]) for row in explained(stack, "owner")

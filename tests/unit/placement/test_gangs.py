@@ -76,10 +76,11 @@ def test_a_pod_that_succeeded_counts_to_its_gang_and_one_that_failed_does_not() 
 
 @pytest.mark.covers("FLT-42")
 def test_a_gang_waits_for_its_pods_and_for_its_group() -> None:
-    assert "1 of 2 pods" in waits_for_pods(PodGang(name="ns/g", size=2), 1)
-    assert waits_for_pods(PodGang(name="ns/g", size=2), 2) == ""
-    assert waits_for_pods(PodGang(name="ns/g"), 0) == ""
-    assert "once the group exists" in waits_for_pods(PodGang(name="ns/g", absent=True), 9)
+    assert "1 of 2 pods" in waits_for_pods(PodGang(name="ns/g", size=2), 1, 1)
+    assert waits_for_pods(PodGang(name="ns/g", size=2), 2, 2) == ""
+    assert "1 of 2 pods are ready" in waits_for_pods(PodGang(name="ns/g", size=2), 3, 1)
+    assert waits_for_pods(PodGang(name="ns/g"), 1, 0) == ""
+    assert "once the group exists" in waits_for_pods(PodGang(name="ns/g", absent=True), 9, 9)
 
 
 @pytest.mark.covers("FLT-42")
@@ -92,5 +93,5 @@ def test_a_gang_whose_size_cannot_be_read_waits_with_the_field_as_its_reason(
     name: str, size: str, text: str
 ) -> None:
     gang = gang_of(pod(annotations={name: "g", size: text}), lambda _: GroupSize())
-    why = waits_for_pods(gang, 9)
+    why = waits_for_pods(gang, 9, 9)
     assert f"metadata.annotations[{size}] is {text!r}" in why and "write how many pods" in why

@@ -46,12 +46,15 @@ def pod(name: str, cpu: str, *, spec: dict[str, Any] | None = None, nominated: s
     )
 
 
+PROVIDER_ID = "aws:///us-east-1a/i-0123456789abcdef0"
+
+
 def kept(pods: list[Pod], *names: str) -> dict[str, str]:
     """The nodes of these that are kept, and for which pods. Another node, `busy`, is no candidate."""
     nodes = [node(name) for name in names]
     infos = {waiting.key: pod_info(waiting) for waiting in pods}
     occupancy = NodeOccupancy(nodes=[*nodes, node("busy")], infos=infos)
-    return usable_soon(map(managed, nodes), pods, occupancy)
+    return usable_soon(map(managed, nodes), pods, occupancy, [])
 
 
 @pytest.mark.covers("FUL-05")
@@ -97,6 +100,24 @@ def test_pods_that_take_none_of_the_nodes_keep_none() -> None:
     assert kept([pod("here", "1", nominated="n2")], "n1", "n2") == {"n2": "default/here"}
 
 
+@pytest.mark.parametrize(("made_for", "expected"), [("default/a", {"n1": "default/a"}), ("default/b", {})])
+def test_an_empty_node_is_kept_for_a_pod_whose_own_node_another_pod_took(
+    made_for: str, expected: dict[str, str]
+) -> None:
+    """And not for one that waits for the pods that kube-scheduler evicts there."""
+    claim = NodeClaim.decode(
+        {"metadata": {"name": "busy", "annotations": {PODS: made_for}}, "status": {"providerID": PROVIDER_ID}}
+    )
+    full = Node.decode({**node("busy").wire(), "spec": {"providerID": PROVIDER_ID}})
+    waiting = pod("a", "1", nominated="busy")
+    occupancy = NodeOccupancy(
+        nodes=[node("n1"), full],
+        infos={waiting.key: pod_info(waiting)},
+        bound=[pod_info(pod("b", "1500m", spec={"nodeName": "busy"}))],
+    )
+    assert usable_soon([managed(node("n1"))], [waiting], occupancy, [claim]) == expected
+
+
 def shrinking(actual: str) -> Pod:
     """A pod on the node, which wants one CPU less than it has until the kubelet has resized it."""
     size = {"name": "main", "allocatedResources": {"cpu": actual}, "resources": {"requests": {"cpu": actual}}}
@@ -123,7 +144,7 @@ def test_a_pod_that_shrinks_takes_its_size_from_a_node_that_is_kept(
     occupancy = NodeOccupancy(
         nodes=[node("n1")], infos={waiting.key: pod_info(waiting)}, bound=[pod_info(shrinking(actual))]
     )
-    assert usable_soon([managed(node("n1"))], [waiting], occupancy) == expected
+    assert usable_soon([managed(node("n1"))], [waiting], occupancy, []) == expected
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
