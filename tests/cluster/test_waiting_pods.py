@@ -156,9 +156,13 @@ def test_pod_with_room_on_a_node_of_no_claim_is_not_said_to_lack_a_machine(stack
         return [item.room for item in read_reports(stack.client).values()]
 
     stack.until(lambda: rooms() == ["own"], "the room is published", step=1.0)
+    text = "node own has room for it; kube-scheduler has not bound it yet"
+    stack.until(
+        lambda: [why for why in explained(stack, "p-0")["why"] if why["message"].endswith(text)],
+        "the room is why it waits",
+        step=1.0,
+    )
     page = explained(stack, "p-0")
-    (why,) = page["why"]
-    assert why["message"].endswith("node own has room for it; kube-scheduler has not bound it yet")
     assert page["next"] == ["kube-scheduler binds the pod to the node that has room for it"]
     assert not page["options"]
     assert all(waiter.held for waiter in live(stack).waiters), "no free slot helps it"
@@ -466,12 +470,15 @@ def test_reason_outlives_its_event_and_a_pod_without_its_volume_is_not_offered_a
     missing = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
     pods(stack, 1, spec=missing)
     text = 'persistentvolumeclaim "data" not found'
-    stack.until(lambda: read_reports(stack.client), "the reason", step=1.0)
+
+    def named() -> bool:
+        return all(text in row.message and text in row.held for row in by_command(stack))
+
+    stack.until(lambda: read_reports(stack.client) and named(), "the reason", step=1.0)
     for event in stack.all(Event):
         stack.client.delete(Event.KIND, event.name, namespace=event.namespace)
     assert not stack.all(Event)
-    (row,) = by_command(stack)
-    assert text in row.message and text in row.held
+    assert by_command(stack) and named()
     stack.until(lambda: live(stack).waiting_pods == by_command(stack), "the page shows the same", step=1.0)
     matches = read(stack.client, stack.clock.now()).matches
     assert [match.command for match in matches] == ["capacity-broker explain pod -n default p-0"]
