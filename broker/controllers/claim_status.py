@@ -21,8 +21,8 @@ from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condit
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import changed, condition_body, set_conditions
+from broker.kube.conflicts import after_conflicts
 from broker.kube.context import ControllerContext
-from broker.kube.errors import Conflict
 from broker.kube.events import EventType
 from providers.model import Instance
 
@@ -182,21 +182,15 @@ def patch(
 
     After another writer's change, `metadata_for` is called again with the new claim. Raises ApiError.
     """
-    for last in (False, False, True):
-        metadata = metadata_for(claim)
+
+    def write(current: NodeClaim) -> NodeClaim:
+        metadata = metadata_for(current)
         if not metadata:
-            return claim
-        body_ = {"metadata": {**metadata, "resourceVersion": claim.metadata.resource_version}}
-        try:
-            answer = client.patch(NodeClaim.KIND, claim.name, body_)
-        except Conflict:
-            now = cache.written(client.get(NodeClaim.KIND, claim.name))
-            if last or now.uid != claim.uid:
-                raise
-            claim = now
-            continue
-        return cache.written(answer)
-    raise AssertionError("the last try returns or raises")
+            return current
+        body_ = {"metadata": {**metadata, "resourceVersion": current.metadata.resource_version}}
+        return cache.written(client.patch(NodeClaim.KIND, claim.name, body_))
+
+    return after_conflicts(write, claim, lambda: cache.written(client.get(NodeClaim.KIND, claim.name)))
 
 
 def no_node_yet(provider_id: str) -> ConditionUpdate:

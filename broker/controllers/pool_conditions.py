@@ -15,7 +15,8 @@ from broker.apis.meta import ConditionUpdate
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
-from broker.kube.errors import ApiError, Conflict
+from broker.kube.conflicts import after_conflicts
+from broker.kube.errors import ApiError
 
 _log = structlog.get_logger("nodepools")
 
@@ -34,32 +35,30 @@ def write_conditions(
     After another writer it reads the pool and tries again, three times at most.
     """
     cached = pools.get(pool.name)
-    pool = cached if cached is not None and cached.uid == pool.uid else pool
     changes = [update for update in updates if update is not None]
-    for last in (False, False, True):
-        before = pool.status.conditions
-        after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
+
+    def write(current: NodePool) -> bool:
+        before = current.status.conditions
+        after = set_conditions(before, *changes, now=now, observed_generation=current.metadata.generation)
         after = after if changes else remove_condition(after, without)
         if after == before:
             return False
         body = {
-            "metadata": {"resourceVersion": pool.metadata.resource_version},
+            "metadata": {"resourceVersion": current.metadata.resource_version},
             "status": {"conditions": [condition_body(item) for item in after]},
         }
-        try:
-            pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
-            return True
-        except Conflict:
-            # The broker's role has `list` on NodePools, but not `get`.
-            newer, _ = client.list(NodePool.KIND, field_selector=f"metadata.name={pool.name}")
-            if last or not newer or newer[0]["metadata"]["uid"] != pool.uid:
-                raise
-            pools.observe(newer[0])
-            current = pools.get(pool.name)
-            if current is None or current.uid != pool.uid:  # it cannot be decoded any more, or is another
-                raise
-            pool = current
-    raise AssertionError("the last try returns or raises")
+        pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
+        return True
+
+    def read_again() -> NodePool | None:
+        # The broker's role has `list` on NodePools, but not `get`.
+        listed, _ = client.list(NodePool.KIND, field_selector=f"metadata.name={pool.name}")
+        for raw in listed:
+            pools.observe(raw)
+        return pools.get(pool.name) if listed else None  # also None if it cannot be decoded any more
+
+    first = cached if cached is not None and cached.uid == pool.uid else pool
+    return after_conflicts(write, first, read_again)
 
 
 def try_conditions(

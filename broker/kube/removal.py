@@ -12,18 +12,19 @@ from broker.kube.errors import NotFound
 
 def remove(
     client: Client,
-    kind: Kind,
     obj: Object,
     cache: Cache[Any] | None = None,
     *,
+    kind: Kind | None = None,
     unchanged: bool = False,
     dry_run: bool = False,
 ) -> bool:
     """Deletes the object as it was read; False if it is gone already. Raises ApiError.
 
-    `cache` gets the answer: an object with a finalizer stays for now. `unchanged`: Conflict if the object has
-    changed since. `dry_run` deletes nothing.
+    `cache` gets the answer: an object with a finalizer stays for now. `kind`: the object's, in the version
+    that is served. `unchanged`: Conflict if the object has changed since. `dry_run` deletes nothing.
     """
+    kind = kind or obj.KIND
     version = obj.metadata.resource_version if unchanged else None
     try:
         answer = client.delete(

@@ -58,7 +58,7 @@ class Kubelets(Simulated):
                 self._client.patch(Node.KIND, name, {"status": status}, subresource="status")
         for name, node in nodes.items():
             if name not in running and (names.REGISTERED in node.labels or name in self._joined):
-                remove(self._client, Node.KIND, node)
+                remove(self._client, node)
 
     def _storage(self, node: Node) -> dict[str, Any]:
         """The room on the root volume: that of its claim, as EC2 does not describe it with the instance."""

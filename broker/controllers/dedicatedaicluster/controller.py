@@ -374,4 +374,4 @@ class ClusterController:
     def _delete_claim(self, claim: NodeClaim) -> None:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
         with suppress(Conflict):  # one that waits may have been launched meanwhile: it is decided anew
-            remove(self._client, NodeClaim.KIND, claim, self._shared.caches.claims, unchanged=claim.waits)
+            remove(self._client, claim, self._shared.caches.claims, unchanged=claim.waits)

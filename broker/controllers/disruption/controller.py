@@ -148,7 +148,7 @@ class DisruptionController:
     def _end_expired(self, claim: NodeClaim) -> bool:
         """Whether it ends now, or is gone."""
         try:
-            if not remove(self._client, NodeClaim.KIND, claim, self._caches.claims):
+            if not remove(self._client, claim, self._caches.claims):
                 return True
         except ApiError as error:
             _log.warning("expired claim could not be deleted", claim=claim.name, error=str(error))
@@ -270,5 +270,5 @@ def _lost(unit: Sequence[NodeClaim], now: datetime, free: Callable[[str], int]) 
 
 def _give_up(unit: Sequence[NodeClaim], slot: str, client: Client, reporter: DisruptionReporter) -> None:
     for claim in unit:
-        if remove(client, NodeClaim.KIND, claim, unchanged=True):
+        if remove(client, claim, unchanged=True):
             reporter.failed(claim, "Ended", f"others took a slot of {slot}: its pods get other machines")

@@ -82,7 +82,7 @@ class MoveController:
         if not all(self._confirmation.may_begin(node, label.cause) for node in olds):
             return False
         for node in olds:  # a replacement of a node that may not end would be paid for in vain
-            ask_first(partial(remove, self._client, NodeClaim.KIND, node.claim, dry_run=True))
+            ask_first(partial(remove, self._client, node.claim, dry_run=True))
         for nodes, body in bodies:
             try:
                 created = self._claims.written(self._client.create(NodeClaim.KIND, body))
@@ -214,7 +214,7 @@ class MoveController:
             if self._in_use(replacement, snapshot):
                 self._keep(replacement)
             else:
-                remove(self._client, NodeClaim.KIND, replacement, self._claims)
+                remove(self._client, replacement, self._claims)
         for node in move.olds:
             reopen(self._client, self._nodes, node.node, names.DISRUPTED_TAINT)
 
@@ -298,7 +298,7 @@ class MoveController:
         if cause == "Unhealthy":
             bound_drain(self._client, self._claims, node, self._clock.now())
             record_repair(self._client, self._pools, node, self._clock.now())
-        if remove(self._client, NodeClaim.KIND, node.claim, self._claims):
+        if remove(self._client, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
 
 

@@ -134,7 +134,7 @@ class NoticeResponder:
         text = response.text.format(id=claim.instance_id, odcr=odcr or "(unknown)", code=notice.code)
         if response.drains:
             self._unused.record(claim, self._clock.now(), loss=text)
-            remove(self._client, NodeClaim.KIND, claim, self._claims)
+            remove(self._client, claim, self._claims)
         consequence = ": the claim is deleted, so that its node drains before" if response.drains else ""
         nodes = self._nodes.by(BY_INSTANCE, claim.instance_id)
         for subject in (claim, *nodes):

@@ -131,7 +131,7 @@ class AdmissionCheckReconciler:
     def _remove(self, check: AdmissionCheck | None) -> None:
         if check is None or check.deleting or check.labels.get(MANAGED_BY) != MANAGER:
             return
-        remove(self._client, self._reads.checks.kind, check)
+        remove(self._client, check, kind=self._reads.checks.kind)
 
     def _named(self) -> bool:
         queues = self._reads.cluster_queues.cache.list()

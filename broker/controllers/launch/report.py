@@ -209,7 +209,7 @@ class Reporter:
         """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""
         self._unused.record(claim, self._clock.now(), loss=cause)  # before its pods get the next machine
         try:
-            if not remove(self._client, NodeClaim.KIND, claim, self._claims):
+            if not remove(self._client, claim, self._claims):
                 return
         except ApiError as error:
             _log.warning("claim could not be deleted", claim=claim.name, error=str(error))

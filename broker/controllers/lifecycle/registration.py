@@ -75,7 +75,7 @@ class Registration:
         if nodes[0].deleting:
             # A user deleted the Node, or the cloud controller after its instance: the claim drains it first.
             self._lost(claim, f"node {nodes[0].name} was deleted")
-            remove(self._client, NodeClaim.KIND, claim, self._claims)
+            remove(self._client, claim, self._claims)
             return None
         self._missed.pop(claim.uid, None)
         if not is_true(claim, names.REGISTERED_CONDITION):
@@ -145,7 +145,7 @@ class Registration:
         self._set(claim, names.REGISTERED_CONDITION, "False", REGISTRATION_TIMED_OUT, message)
         self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, message)
         # The next run must not take it for one that waits.
-        remove(self._client, NodeClaim.KIND, claim, self._claims)
+        remove(self._client, claim, self._claims)
         return None
 
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:

@@ -138,7 +138,7 @@ class GodelReservationController:
         if owner is not None:
             reference = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
-            remove(self._client, godel.GodelReservation.KIND, reservation)
+            remove(self._client, reservation)
             return None
         if refusal := self._rules.refused(self._beside(reservation)).get(reservation.uid):
             self._refuse(reservation, refusal)
@@ -147,7 +147,7 @@ class GodelReservationController:
         ends = created + timedelta(seconds=self._rules.bounds.seconds(reservation.spec.ttl or 0))
         remaining = (ends - self._clock.now()).total_seconds()
         if remaining <= 0:
-            remove(self._client, godel.GodelReservation.KIND, reservation)
+            remove(self._client, reservation)
             return None
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})
@@ -164,7 +164,7 @@ class GodelReservationController:
         pod = Pod(metadata=ObjectMeta(name=reservation.name, namespace=reservation.namespace, uid=uid))
         for about in (reservation, pod) if uid else (reservation,):
             self._recorder.event(about, "Warning", NOT_KEPT, message)
-        remove(self._client, godel.GodelReservation.KIND, reservation)
+        remove(self._client, reservation)
 
     def _show(self, reservation: GodelReservation, status: Json) -> None:
         name, namespace = reservation.name, reservation.namespace

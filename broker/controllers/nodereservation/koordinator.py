@@ -166,7 +166,7 @@ class KoordinatorController:
         gone = bool(status.node_name) and self._nodes.lacks(status.node_name)
         if remaining > 0 and not gone:
             return Result(remaining)
-        remove(self._client, koord.KoordinatorReservation.KIND, reservation)
+        remove(self._client, reservation)
         return None
 
     def _write(self, reservation: koord.KoordinatorReservation, status: Json) -> None:

@@ -96,7 +96,7 @@ class EndingController:
         return claims_by_odcr
 
     def _drain(self, odcr: Odcr, claim: NodeClaim) -> None:
-        remove(self._client, NodeClaim.KIND, claim, self._claims)
+        remove(self._client, claim, self._claims)
         message = f"{_name(odcr)} ends at {_end(odcr)}: the claim is deleted, so that its node drains before"
         _log.warning("claim of an ending capacity block deleted", claim=claim.name, odcr=odcr.id)
         self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)

@@ -180,7 +180,7 @@ class Provisioner:
     def _released(self, claim: NodeClaim, why: str) -> bool:
         """Whether the claim ends, or is gone: not if it was launched meanwhile. Raises Unavailable."""
         try:
-            if remove(self._client, NodeClaim.KIND, claim, self._caches.claims, unchanged=True):
+            if remove(self._client, claim, self._caches.claims, unchanged=True):
                 _log.info("claim released", claim=claim.name, why=why)
         except Unavailable:
             raise

@@ -196,7 +196,7 @@ class Preemptor:
         change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=message)
         write(self._client, self._claims, claim, change, now=self._clock.now())
         self._recorder.event(claim, "Warning", "Preempted", message)
-        if remove(self._client, NodeClaim.KIND, claim, self._claims):
+        if remove(self._client, claim, self._claims):
             self._assumed.deleted.assume(claim.uid, None)
             RECLAIMED.labels(str(reason)).inc()
 

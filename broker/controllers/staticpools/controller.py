@@ -336,7 +336,7 @@ class StaticPoolController:
             raise Overtaken(rules[0].name)
         for claim in claims:
             # One that waits may have been launched meanwhile.
-            if remove(self._client, NodeClaim.KIND, claim, self._caches.claims, unchanged=claim.waits):
+            if remove(self._client, claim, self._caches.claims, unchanged=claim.waits):
                 self._reporter.ended(claim, why(claim))
 
     def _wake(self, at: datetime) -> None:

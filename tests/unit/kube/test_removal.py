@@ -25,10 +25,10 @@ def created(client: Client, *finalizers: str) -> Node:
 @pytest.mark.covers("FLT-70")
 def test_a_newer_object_of_the_same_name_is_not_removed(client: Client) -> None:
     read = created(client)
-    assert remove(client, Node.KIND, read)
+    assert remove(client, read)
     newer = created(client)
     with pytest.raises(Conflict):
-        remove(client, Node.KIND, read)
+        remove(client, read)
     assert client.get(Node.KIND, "n")["metadata"]["uid"] == newer.uid != read.uid
 
 
@@ -37,9 +37,9 @@ def test_object_that_has_changed_is_removed_unless_it_must_be_unchanged(client: 
     read = created(client)
     client.patch(Node.KIND, "n", {"metadata": {"labels": {"a": "1"}}})
     with pytest.raises(Conflict):
-        remove(client, Node.KIND, read, unchanged=True)
-    assert remove(client, Node.KIND, read)
-    assert not remove(client, Node.KIND, read)  # it is gone already
+        remove(client, read, unchanged=True)
+    assert remove(client, read)
+    assert not remove(client, read)  # it is gone already
 
 
 @pytest.mark.covers("FLT-70")
@@ -47,6 +47,6 @@ def test_cache_shows_at_once_that_an_object_with_a_finalizer_is_being_deleted(cl
     cache = Cache(Node)
     read = created(client, "example.com/keep")
     cache.observe(client.get(Node.KIND, "n"))
-    assert remove(client, Node.KIND, read, cache)
+    assert remove(client, read, cache)
     cached = cache.get("n")
     assert cached is not None and cached.deleting
