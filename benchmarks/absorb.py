@@ -27,7 +27,7 @@ from benchmarks.repairs_played import BREAKS, KARPENTER, Break, outage
 from broker.apis.karpenter import Budget
 from broker.capacity.absorption import ClosedPlaces, absorbs, lets_absorb
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import resolve_class
+from broker.capacity.matching import resolve
 from broker.capacity.model import NodeClass, Selection
 from broker.capacity.returning import IdleSince, ReturnCandidate, choose_moves, idle_for, observe_idle
 from broker.capacity.shortages import Shortages
@@ -203,7 +203,7 @@ class PlayedWeek:
         """Of an instance outside: `open` if EC2 may count it later, by the rules of launches."""
         inventory = Inventory(odcrs={ODCR: self._odcr}, described=BEGAN)
         plain = NodeClass(name=POOL, selection=Selection(preference="open"))
-        resolved = resolve_class(plain, inventory, account_id=ACCOUNT, now=BEGAN)
+        resolved = resolve(plain, inventory, account_id=ACCOUNT, now=BEGAN)
         node_class = replace(plain, resolved=resolved)
         supply = LaunchSupply(
             classes={POOL: node_class}, types={}, inventory=inventory, shortages=Shortages(), now=BEGAN

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import resolve_class
+from broker.capacity.matching import resolve
 from broker.capacity.model import Claim, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
@@ -176,7 +176,7 @@ def _classes() -> list[NodeClass]:
 
 
 def _resolved(node_class: NodeClass, inventory: Inventory) -> NodeClass:
-    return replace(node_class, resolved=resolve_class(node_class, inventory, account_id=ACCOUNT, now=NOW))
+    return replace(node_class, resolved=resolve(node_class, inventory, account_id=ACCOUNT, now=NOW))
 
 
 def _shapes(

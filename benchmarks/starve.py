@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.figures import Figure, run
 from benchmarks.plan_world import ACCOUNT, NOW
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import resolve_class
+from broker.capacity.matching import resolve
 from broker.capacity.model import Claim, LaunchDefaults, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
@@ -90,7 +90,7 @@ class PlayedSlots:
             images=(Image(id="ami-1"),),
             defaults=LaunchDefaults(gang_hold_seconds=self.hold.total_seconds()),
         )
-        resolved = resolve_class(node_class, inventory, account_id=ACCOUNT, now=now)
+        resolved = resolve(node_class, inventory, account_id=ACCOUNT, now=now)
         classes = {node_class.name: replace(node_class, resolved=resolved)}
         supply = LaunchSupply(
             classes=classes,

@@ -13,7 +13,7 @@ Conditions of the claim (instance type, resources, labels) are checked in `optio
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -55,47 +55,27 @@ NAME_ANOTHER: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LaunchPlace:
-    """The properties of a class's launches that EC2 compares with a reservation."""
-
-    zones: frozenset[str]
-    platforms: frozenset[str]
-    tenancy: str
-    placement_group_arn: str
-    outposts: frozenset[str]
-
-
 def resolve(
-    selection: Selection,
+    node_class: NodeClass,
     inventory: Inventory,
     *,
     account_id: str,
-    zones: Collection[str],
-    platforms: Collection[str],
-    tenancy: str = "default",
-    placement_group_arn: str = "",
-    outposts: Collection[str] = (),
     now: datetime,
+    platforms: Collection[str] | None = None,
 ) -> Resolved:
-    """The current result of the selection, each list ordered by id.
+    """The current result of the selection of a class with known subnets, each list ordered by id.
 
-    `zones` are those of the class's subnets outside Outposts, `outposts` the ARNs of the Outposts of its
-    other subnets, `platforms` the PlatformDetails of its images.
+    `platforms`: the PlatformDetails of its launches; None: those of its images.
     """
-    place = _LaunchPlace(
-        zones=frozenset(zones),
-        platforms=frozenset(platforms),
-        tenancy=tenancy or "default",
-        placement_group_arn=placement_group_arn,
-        outposts=frozenset(outposts),
-    )
+    selection = node_class.selection
+    if platforms is None:
+        platforms = {image.platform for image in node_class.images}
     named, gone = _selected(selection, inventory, account_id)
     usable: list[Odcr] = []
     pending: list[Odcr] = []
     misfits: list[Misfit] = list(gone)
     for odcr in sorted(named, key=lambda odcr: odcr.id):
-        misfit = state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
+        misfit = state_misfit(odcr, now) or _place_misfit(odcr, node_class, platforms)
         if misfit:
             misfits.append(replace(misfit, instance_type=odcr.instance_type, zone=odcr.zone))
         elif odcr.begins:
@@ -104,28 +84,6 @@ def resolve(
             usable.append(odcr)
     return Resolved(
         usable=tuple(usable), pending=tuple(pending), misfits=tuple(sorted(misfits, key=lambda m: m.id))
-    )
-
-
-def resolve_class(
-    node_class: NodeClass,
-    inventory: Inventory,
-    *,
-    account_id: str,
-    now: datetime,
-    platforms: Collection[str] | None = None,
-) -> Resolved:
-    """`resolve` for a class with known subnets, and its images or else their `platforms`."""
-    return resolve(
-        node_class.selection,
-        inventory,
-        account_id=account_id,
-        zones={subnet.zone for subnet in node_class.subnets if not subnet.outpost_arn},
-        platforms={image.platform for image in node_class.images} if platforms is None else platforms,
-        tenancy=node_class.tenancy,
-        placement_group_arn=node_class.placement_group_arn,
-        outposts={subnet.outpost_arn for subnet in node_class.subnets if subnet.outpost_arn},
-        now=now,
     )
 
 
@@ -296,35 +254,38 @@ def state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
     return None
 
 
-def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit | None:
+def _place_misfit(odcr: Odcr, node_class: NodeClass, platforms: Collection[str]) -> Misfit | None:
+    """Which property of the class's launches EC2 does not find in the reservation."""
+
     def misfit(reason: str, aspect: str, value: str, class_values: Collection[str], nothing: str) -> Misfit:
         have = "class has " + ", ".join(sorted(class_values)) if any(class_values) else nothing
         return Misfit(
             id=odcr.id, reason=reason, message=f"reservation {odcr.id} has {aspect} {value}; the {have}"
         )
 
-    if odcr.platform not in place.platforms:
-        return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
-    if odcr.tenancy != place.tenancy:
-        difference = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+    if odcr.platform not in platforms:
+        return misfit("PlatformMismatch", "platform", odcr.platform, platforms, "class has no image")
+    tenancy = node_class.tenancy or "default"
+    if odcr.tenancy != tenancy:
+        difference = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [tenancy], "class has none")
         way = f"claims that require {INSTANCE_TENANCY} {odcr.tenancy} are launched into it"
         return replace(difference, message=f"{difference.message} unless a claim requires otherwise: {way}")
+    outposts = {subnet.outpost_arn for subnet in node_class.subnets} - {""}
+    zones = {subnet.zone for subnet in node_class.subnets if not subnet.outpost_arn}
     if odcr.outpost_arn:
-        if odcr.outpost_arn not in place.outposts:
+        if odcr.outpost_arn not in outposts:
             nothing = "class has no subnet on an Outpost"
-            return misfit("OutpostMismatch", "Outpost", odcr.outpost_arn, place.outposts, nothing)
-    elif odcr.zone not in place.zones:
-        return misfit(
-            "ZoneMismatch", "zone", odcr.zone, place.zones, "class has no subnet outside an Outpost"
-        )
+            return misfit("OutpostMismatch", "Outpost", odcr.outpost_arn, outposts, nothing)
+    elif odcr.zone not in zones:
+        return misfit("ZoneMismatch", "zone", odcr.zone, zones, "class has no subnet outside an Outpost")
     # A group may be launched into without naming its reservations' placement group; then EC2 uses it as well.
-    same_group = odcr.placement_group_arn == place.placement_group_arn
-    if not same_group and not (by_group and not place.placement_group_arn):
+    own_group = node_class.placement_group_arn
+    if odcr.placement_group_arn != own_group and (own_group or not node_class.selection.group_arn):
         return misfit(
             "PlacementGroupMismatch",
             "placement group",
             odcr.placement_group_arn or "(none)",
-            [place.placement_group_arn],
+            [own_group],
             "class has no placement group",
         )
     return None

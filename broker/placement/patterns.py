@@ -295,16 +295,21 @@ def _whole(
 
 def _opened(problem: PatternProblem, patterns: Sequence[Pattern], counts: Ints) -> Ints:
     """The cheapest units for these patterns; patterns beyond them are taken off `counts`."""
-    needed = np.zeros(len(problem.room), dtype=np.int64)
-    for pattern, count in zip(patterns, counts, strict=True):
-        needed[pattern.machine] += count
-    units, missing = _cheapest(problem, needed)
+    units, missing = _cheapest(problem, _machines(problem, patterns, counts))
     for place, pattern in enumerate(patterns):
         if (short := missing[pattern.machine]) and counts[place]:
             cut = min(short, counts[place])
             counts[place] -= cut
             missing[pattern.machine] -= cut
     return units
+
+
+def _machines(problem: PatternProblem, patterns: Sequence[Pattern], counts: Ints) -> Ints:
+    """The machines of each class in so many of these patterns."""
+    needed = np.zeros(len(problem.room), dtype=np.int64)
+    for pattern, count in zip(patterns, counts, strict=True):
+        needed[pattern.machine] += count
+    return needed
 
 
 def _cheapest(problem: PatternProblem, needed: Ints) -> tuple[Ints, Ints]:
@@ -348,10 +353,7 @@ def _rest(
         row.SetCoefficient(missing, 1.0)
         objective.SetCoefficient(missing, float(problem.penalty[shape]))
     # The machines of the rounded part are paid for by the same units, so that sources stay within bounds.
-    needed = np.zeros(len(problem.room), dtype=np.int64)
-    for pattern, count in zip(patterns, counts, strict=True):
-        needed[pattern.machine] += count
-    machines = [solver.Constraint(float(n), infinity) for n in needed]
+    machines = [solver.Constraint(float(n), infinity) for n in _machines(problem, patterns, counts)]
     _units(solver, problem, machines, objective, whole=True)
     variables: list[Any] = []
     for pattern in patterns:

@@ -198,7 +198,7 @@ class DisruptionSnapshotBuilder:
         )
 
     def _node(self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None) -> ManagedNode:
-        nodes, left_out = self._caches.nodes_of(claim) if claim.status.provider_id else ([], None)
+        nodes, left_out = self._caches.nodes_of(claim)
         known: dict[str, Any] = {"claim": claim, "pool": pool, "replacement": replacement}
         if left_out is not None or len(nodes) != 1:
             return ManagedNode(**known, unreadable=left_out is not None)

@@ -27,7 +27,7 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import resolve_class, with_group_errors
+from broker.capacity.matching import resolve, with_group_errors
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
     Kubelet,
@@ -259,7 +259,7 @@ def launch_class(
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
     resolved, dedicated = (
         with_group_errors(
-            resolve_class(variant, inventory, account_id=account_id, now=now, platforms=platforms),
+            resolve(variant, inventory, account_id=account_id, now=now, platforms=platforms),
             group_errors,
         )
         for variant in (plan, replace(plan, tenancy="dedicated"))

@@ -20,7 +20,6 @@ from broker.controllers.claim_caches import BY_NODE, ClaimCaches
 from broker.controllers.newest import newest, pods_on
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.kube.client import Client
-from broker.kube.partial import PartialObject
 from broker.placement.disruption_cost import lifetime_remaining, rescheduling_cost
 from broker.placement.disruption_pods import annotated, protected, reschedulable
 from broker.reservations.claims import occupied_odcr
@@ -74,13 +73,13 @@ class Candidates:
         self._occupancy, self._now = occupancy, now
 
     def cached(self, claim: NodeClaim) -> ScaleInCandidate:
-        nodes, left_out = self._nodes_of(claim)
+        nodes, left_out = self._caches.nodes_of(claim)
         pods = [pod for node in nodes for pod in self._caches.pods.by(BY_NODE, node.name)]
         return self._candidate(claim, nodes, pods, known=left_out is None)
 
     def newest(self, claim: NodeClaim) -> ScaleInCandidate:
         """The candidate with its objects read from the API server. Raises ApiError."""
-        nodes, left_out = self._nodes_of(claim)
+        nodes, left_out = self._caches.nodes_of(claim)
         try:
             current = newest(self._client, NodeClaim, claim.name)
             read = [newest(self._client, Node, node.name) for node in nodes]
@@ -90,9 +89,6 @@ class Candidates:
         if current is None or current.uid != claim.uid or current.deleting:
             return ScaleInCandidate(claim=claim, ending=True)
         return self._candidate(current, [node for node in read if node], pods, known=left_out is None)
-
-    def _nodes_of(self, claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
-        return self._caches.nodes_of(claim) if claim.status.provider_id else ([], None)
 
     def _candidate(
         self, claim: NodeClaim, nodes: Sequence[Node], pods: Iterable[Pod], *, known: bool

@@ -10,7 +10,7 @@ from typing import Any
 from broker.capacity.class_catalog import ClassCatalogs
 from broker.capacity.domains import LaunchedGangs
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import resolve_class
+from broker.capacity.matching import resolve
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import Claim, NodeClass, Option, Plan, Pool, Selection, Skipped
 from broker.capacity.options import choose, suitable, tenancy
@@ -141,7 +141,7 @@ def node_class(
         **{"subnets": subnets(zones), "images": IMAGES, **more},
     )
     resolved = [
-        resolve_class(variant, world or inventory(), account_id=ACCOUNT, now=now)
+        resolve(variant, world or inventory(), account_id=ACCOUNT, now=now)
         for variant in (nodeclass, replace(nodeclass, tenancy="dedicated"))
     ]
     return replace(nodeclass, resolved=resolved[0], dedicated=resolved[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,24 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.inventory import Inventory
-from broker.capacity.matching import ends_at, launchable, resolve, resolve_class
-from broker.capacity.model import ReservationTerm, Resolved, Selection
+from broker.capacity.matching import ends_at, launchable, resolve
+from broker.capacity.model import NodeClass, ReservationTerm, Resolved, Selection
 from providers.model import Odcr
 
-from .builders import ACCOUNT, GROUP, IMAGES, NOW, ZONES, inventory, minutes, node_class, odcr
+from .builders import ACCOUNT, GROUP, IMAGES, NOW, ZONES, inventory, minutes, node_class, odcr, subnets
 
 OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
 PLACEMENT = "arn:aws:ec2:us-east-1:111122223333:placement-group/pg-1"
 
 
-def resolved_for(selection: Selection, world: Inventory, *, now: datetime = NOW, **more: Any) -> Resolved:
-    return resolve(
-        selection,
-        world,
-        account_id=ACCOUNT,
-        now=now,
-        **{"zones": ZONES, "platforms": ["Linux/UNIX"], **more},
-    )
+ON_OUTPOST = tuple(replace(subnet, outpost_arn=OUTPOST) for subnet in subnets())
+WITH_WINDOWS = (*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows"))
+
+
+def resolved_for(
+    selection: Selection, world: Inventory, *, now: datetime = NOW, zones: Sequence[str] = ZONES, **more: Any
+) -> Resolved:
+    fields = {"subnets": subnets(zones), "images": IMAGES, **more}
+    of_class = NodeClass(name="default", selection=selection, **fields)
+    return resolve(of_class, world, account_id=ACCOUNT, now=now)
 
 
 def ids(resolved: Resolved) -> list[str]:
@@ -193,7 +196,7 @@ def test_should_resolve_capacity_reservations_by_karpenters_terms(
     ("reservation_fields", "class_fields", "reason", "words"),
     [
         ({"platform": "Windows"}, {}, "PlatformMismatch", ["Windows", "Linux/UNIX"]),
-        ({}, {"platforms": []}, "PlatformMismatch", ["Linux/UNIX", "no image"]),
+        ({}, {"images": ()}, "PlatformMismatch", ["Linux/UNIX", "no image"]),
         ({"tenancy": "dedicated"}, {}, "TenancyMismatch", ["dedicated", "default"]),
         ({}, {"tenancy": "dedicated"}, "TenancyMismatch", ["default", "dedicated"]),
         ({"zone": "us-east-1c"}, {"zones": ["us-east-1a"]}, "ZoneMismatch", ["us-east-1c", "us-east-1a"]),
@@ -201,7 +204,7 @@ def test_should_resolve_capacity_reservations_by_karpenters_terms(
         ({"placement_group_arn": PLACEMENT}, {}, "PlacementGroupMismatch", [PLACEMENT, "no placement group"]),
         ({}, {"placement_group_arn": PLACEMENT}, "PlacementGroupMismatch", ["(none)", PLACEMENT]),
         ({"outpost_arn": OUTPOST}, {}, "OutpostMismatch", [OUTPOST, "no subnet on an Outpost"]),
-        ({}, {"zones": [], "outposts": [OUTPOST]}, "ZoneMismatch", ["us-east-1a", "outside an Outpost"]),
+        ({}, {"subnets": ON_OUTPOST}, "ZoneMismatch", ["us-east-1a", "outside an Outpost"]),
     ],
 )
 def test_misfits_are_listed_with_both_values(
@@ -222,8 +225,8 @@ def test_misfits_are_listed_with_both_values(
     [
         ({"tenancy": "dedicated"}, {"tenancy": "dedicated"}),
         ({"placement_group_arn": PLACEMENT}, {"placement_group_arn": PLACEMENT}),
-        ({"outpost_arn": OUTPOST}, {"zones": [], "outposts": [OUTPOST]}),
-        ({"platform": "Windows"}, {"platforms": ["Linux/UNIX", "Windows"]}),
+        ({"outpost_arn": OUTPOST}, {"subnets": ON_OUTPOST}),
+        ({"platform": "Windows"}, {"images": WITH_WINDOWS}),
         ({"interruptible": None}, {}),
     ],
     ids=["tenancy", "placement group", "Outpost", "one of two platforms", "nil Interruptible field"],
@@ -300,17 +303,17 @@ def test_a_reservation_that_starts_soon_must_fit_as_well() -> None:
 def test_a_class_resolves_from_its_subnets_and_images() -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2", zone="us-east-1c"), odcr("cr-3", platform="Windows"))
     nodeclass = node_class(Selection(preference="open"), zones=["us-east-1a"])
-    assert misfits(resolve_class(nodeclass, world, account_id=ACCOUNT, now=NOW)) == {
+    assert misfits(resolve(nodeclass, world, account_id=ACCOUNT, now=NOW)) == {
         "cr-2": "ZoneMismatch",
         "cr-3": "PlatformMismatch",
     }
     (subnet,) = nodeclass.subnets
     outpost = replace(nodeclass, subnets=(replace(subnet, outpost_arn=OUTPOST),))
     outpost_world = inventory(odcr("cr-1"), odcr("cr-4", outpost_arn=OUTPOST))
-    assert ids(resolve_class(outpost, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-4"]
-    assert ids(resolve_class(nodeclass, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-1"]
-    windows = replace(nodeclass, images=(*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows")))
-    assert ids(resolve_class(windows, world, account_id=ACCOUNT, now=NOW)) == ["cr-1", "cr-3"]
+    assert ids(resolve(outpost, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-4"]
+    assert ids(resolve(nodeclass, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-1"]
+    windows = replace(nodeclass, images=WITH_WINDOWS)
+    assert ids(resolve(windows, world, account_id=ACCOUNT, now=NOW)) == ["cr-1", "cr-3"]
 
 
 def test_launches_end_at_the_reservations_end_or_when_a_block_drains() -> None:
