@@ -269,7 +269,7 @@ class DisruptionMethods:
             and self._permission.may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
-        usable: Mapping[str, str] = {}
+        usable: dict[str, str] = {}
         if fresh:
             pods, claims = self._caches.pods.list(), self._caches.claims.list()
             usable = usable_soon(fresh, pods, snapshot.occupancy, claims)
