@@ -47,7 +47,12 @@ def test_full_reservation_that_only_pods_wait_for_is_short_now(stack: Stack) -> 
     pool(stack)
     start(stack)
     pods(stack, 2, spec={"nodeSelector": INSISTS})
-    (row,) = until_shown(stack, f"{odcr} (m5.large, {A})")
+    until_shown(stack, f"{odcr} (m5.large, {A})")
+    (row,) = stack.until(
+        lambda: [row for row in by_command(stack).shown["short"] if "p-1" in row["who"]],
+        "both pods",
+        step=1.0,
+    )
     assert row["code"] == "ReservationFull" and row["for"]
     assert row["who"].startswith("2 pods wait: pod default/p-0, pod default/p-1; held by ")
     assert "1 instance of no claim of this cluster" in row["who"]

@@ -65,7 +65,8 @@ def test_series_of_a_shortage_and_a_fallback_appear_and_disappear(stack: Stack) 
     stack.control.clear_faults()
     stack.advance(181)
     stack.until_launched("c-0")
-    assert read("shortage_repeats", POOL) is read("claims_waiting", waiting) is None
+    stack.until(lambda: read("shortage_repeats", POOL) is None, "the shortage is gone")
+    stack.until(lambda: read("claims_waiting", waiting) is None, "the claim is gone")
 
     # The reservation is full: the next claim falls back.
     before = fallbacks()  # of other tests' brokers in this process

@@ -200,6 +200,11 @@ def test_node_of_another_platform_tenancy_or_region_has_no_price_of_linux(stack:
         "the caches have the nodes",
         step=0.5,
     )
-    prices = {row.name: row.usd_hour for row in details(broker).nodes()}
-    assert prices.pop("linux") == 0.096
-    assert prices == dict.fromkeys(["windows", "dedicated", "elsewhere", "spot"])
+
+    def prices() -> dict[str, float | None]:
+        return {row.name: row.usd_hour for row in details(broker).nodes()}
+
+    stack.until(lambda: prices()["linux"], "the types are known", step=0.5)
+    known = prices()
+    assert known.pop("linux") == 0.096
+    assert known == dict.fromkeys(["windows", "dedicated", "elsewhere", "spot"])
