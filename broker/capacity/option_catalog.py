@@ -215,8 +215,9 @@ class OptionCatalog:
                     accelerated.append(option)
                 (borrowable if right == "lent" else slots).update(dict.fromkeys(state.slots, option))
                 continue
-            loans = self._entitlements.loans(option.odcr_ids) if right == "own" else ""
-            refused[option] = replace(state.refused, message=state.refused.message + loans)
+            refused[option] = state.refused
+            if right == "own" and (loans := self._entitlements.loans(option.odcr_ids)):
+                refused[option] = replace(state.refused, message=state.refused.message + loans)
             if state.until is not None:
                 ends[option] = state.until
         unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)

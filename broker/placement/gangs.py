@@ -131,11 +131,10 @@ def waits_for_pods(gang: PodGang, present: int, ready: int) -> str:
         return f"gang {gang.name} gets no room: {gang.fault}"
     if gang.absent:
         return f"gang {gang.name} has no group of its name: it gets room once the group exists"
+    size = counted(gang.size, "pod")
     if present < gang.size:
-        size = counted(gang.size, "pod")
         return f"gang {gang.name} has {present} of {size}: it gets room once all of them exist"
     if ready < gang.size:
-        size = counted(gang.size, "pod")
         return f"gang {gang.name} is placed whole: {ready} of {size} are ready to be placed"
     return ""
 

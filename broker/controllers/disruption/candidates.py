@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,6 +12,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.apis.meta import since
 from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.claim_caches import ClaimCaches
 from broker.controllers.claim_status import replaced_claims
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode
@@ -106,10 +107,7 @@ def nominated(node: ManagedNode, pod: Callable[[str], Pod | None], now: datetime
 
 
 def usable_soon(
-    nodes: Iterable[ManagedNode],
-    pods: Collection[Pod],
-    occupancy: NodeOccupancy,
-    claims: Iterable[NodeClaim],
+    nodes: Iterable[ManagedNode], caches: ClaimCaches, occupancy: NodeOccupancy
 ) -> dict[str, str]:
     """The empty nodes that waiting pods fit on now: the key of one such pod by the node's name.
 
@@ -118,11 +116,15 @@ def usable_soon(
     Nodes and pods count as they are now: a node may have lost its startup taints since `occupancy` was read.
     """
     present = [node.node for node in nodes if node.node is not None]
+    if not present:
+        return {}
+    pods = caches.pods.list()
+    left_out = [node.name for node in caches.nodes.left_out]
+    evicting = preempting(pods, occupancy.nodes, caches.claims.list(), left_out)
     placement = occupancy.placement.with_changes(nodes=map(node_info, present))
     empty = [node.name for node in present]
-    evicting = preempting(pods, occupancy.nodes, claims) if empty else frozenset[str]()
     kept: dict[str, str] = {}
-    for pod in pods if empty else ():
+    for pod in pods:
         if not waits(pod) or not reschedulable(pod):
             continue
         info = replace(occupancy.infos.get(pod.key) or pod_info(pod), volumes=())

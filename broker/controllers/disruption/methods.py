@@ -269,10 +269,7 @@ class DisruptionMethods:
             and self._permission.may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
-        usable: dict[str, str] = {}
-        if fresh:
-            pods, claims = self._caches.pods.list(), self._caches.claims.list()
-            usable = usable_soon(fresh, pods, snapshot.occupancy, claims)
+        usable = usable_soon(fresh, self._caches, snapshot.occupancy)
         for node in empty:
             if node.node is not None and (pod := usable.get(node.node.name)):
                 self._reporter.blocked(node, nominated_for(pod))

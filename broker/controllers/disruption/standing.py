@@ -178,8 +178,7 @@ class StandingNodes:
     @cached_property
     def _expecting(self) -> Mapping[str, str]:
         """The hosts that waiting pods may use, by name of their node."""
-        pods, claims = self._caches.pods.list(), self._caches.claims.list()
-        return usable_soon(self.reserved, pods, self._snapshot.occupancy, claims)
+        return usable_soon(self.reserved, self._caches, self._snapshot.occupancy)
 
 
 def _all_placed(

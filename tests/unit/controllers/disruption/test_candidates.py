@@ -49,12 +49,19 @@ def pod(name: str, cpu: str, *, spec: dict[str, Any] | None = None, nominated: s
 PROVIDER_ID = "aws:///us-east-1a/i-0123456789abcdef0"
 
 
+def caches(pods: list[Pod], claims: list[NodeClaim]) -> Any:
+    listed = {"pods": pods, "claims": claims, "nodes": []}
+    return SimpleNamespace(
+        **{kind: SimpleNamespace(list=lambda o=objects: o, left_out=[]) for kind, objects in listed.items()}
+    )
+
+
 def kept(pods: list[Pod], *names: str) -> dict[str, str]:
     """The nodes of these that are kept, and for which pods. Another node, `busy`, is no candidate."""
     nodes = [node(name) for name in names]
     infos = {waiting.key: pod_info(waiting) for waiting in pods}
     occupancy = NodeOccupancy(nodes=[*nodes, node("busy")], infos=infos)
-    return usable_soon(map(managed, nodes), pods, occupancy, [])
+    return usable_soon(map(managed, nodes), caches(pods, []), occupancy)
 
 
 @pytest.mark.covers("FUL-05")
@@ -115,7 +122,7 @@ def test_an_empty_node_is_kept_for_a_pod_whose_own_node_another_pod_took(
         infos={waiting.key: pod_info(waiting)},
         bound=[pod_info(pod("b", "1500m", spec={"nodeName": "busy"}))],
     )
-    assert usable_soon([managed(node("n1"))], [waiting], occupancy, [claim]) == expected
+    assert usable_soon([managed(node("n1"))], caches([waiting], [claim]), occupancy) == expected
 
 
 def shrinking(actual: str) -> Pod:
@@ -144,7 +151,7 @@ def test_a_pod_that_shrinks_takes_its_size_from_a_node_that_is_kept(
     occupancy = NodeOccupancy(
         nodes=[node("n1")], infos={waiting.key: pod_info(waiting)}, bound=[pod_info(shrinking(actual))]
     )
-    assert usable_soon([managed(node("n1"))], [waiting], occupancy, []) == expected
+    assert usable_soon([managed(node("n1"))], caches([waiting], []), occupancy) == expected
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
