@@ -38,6 +38,12 @@ def lacks(requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool
     return (*node, *_hold_lacks(requests, state, detailed))
 
 
+def covers(requests: Amounts, state: HoldState) -> bool:
+    """Whether the hold alone has room for all that the pod requests."""
+    room = _available(state)
+    return room[PODS] >= 1 and all(amount <= room.get(name, 0) for name, amount in requests.items())
+
+
 def exactly(requests: Amounts, hold: Hold, names: tuple[str, ...]) -> bool:
     """Whether the pod requests as much as the hold has, for each name. A name that both lack is equal."""
     return all(requests.get(name, 0) == hold.amount.get(name, 0) for name in names)

@@ -91,6 +91,63 @@ def test_claim_without_an_instance_goes_with_its_reservation(stack: Stack) -> No
     stack.until(lambda: not stack.all(NodeClaim), "the claim is released", step=0.5)
 
 
+def wait_for_room(stack: Stack, name: str = "owner", cpu: str = "1") -> None:
+    """Creates a pod that a reservation may be for, as its scheduler leaves it without a node."""
+    pod = objects.pod(name, labels={"app": "later"}, containers=[_container(cpu)])
+    pod["spec"]["schedulerName"] = "koord-scheduler"
+    stack.client.create(Pod.KIND, pod)
+
+    def unschedulable() -> bool:
+        condition = stack.get(Pod, name, namespace="default").scheduled
+        return condition is not None and condition.reason == "Unschedulable"
+
+    stack.until(unschedulable, f"{name} waits", step=0.2)
+
+
+def test_pod_that_waits_beside_its_reservation_gets_no_machine_of_its_own(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=2)
+    stack.node_class(id_=odcr)
+    start(stack)
+    reserve(stack)
+    wait_for_room(stack)
+    pool(stack)
+    assert stack.until_event(
+        "owner", "FailedScheduling", kind="Pod", text="Reservation kept keeps room for it"
+    )
+    stack.until(lambda: stack.get(Pod, "owner", namespace="default").spec.node_name, "owner bound", step=0.5)
+    (claim,) = claims(stack)
+    assert claim.annotations[names.PODS] == "default/reservation/kept"
+    assert stack.get(Pod, "owner", namespace="default").spec.node_name == claim.status.node_name
+    stack.advance(300)
+    stack.passes()
+    assert [item.name for item in claims(stack)] == [claim.name]
+
+
+@pytest.mark.parametrize(
+    "more, cpu",
+    [
+        pytest.param({"cpu": "900"}, "1", id="no machine holds the reservation"),
+        pytest.param({"cpu": "500m"}, "1", id="the reservation is too small for it"),
+        pytest.param(
+            {"template": {"nodeSelector": {"kubernetes.io/os": "windows"}}}, "1", id="no machine for it"
+        ),
+    ],
+)
+def test_pod_that_gets_no_room_from_a_reservation_gets_a_machine(
+    stack: Stack, more: dict[str, Any], cpu: str
+) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=2))
+    start(stack)
+    reserve(stack, **more)
+    wait_for_room(stack, cpu=cpu)
+    pool(stack)
+    stack.until(
+        lambda: any("default/owner" in c.annotations[names.PODS] for c in claims(stack)),
+        "its claim",
+        step=0.5,
+    )
+
+
 def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)

@@ -31,6 +31,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.controllers.nodereservation.occupancy import OccupancyReader
 from broker.controllers.nodereservation.reads import SchedulerReads
 from broker.controllers.nominations import preempting
+from broker.controllers.provisioning.awaited import awaited, decide_beside
 from broker.controllers.provisioning.decide import (
     LaunchState,
     ProvisioningCluster,
@@ -264,6 +265,7 @@ def planned_pods(
         claims,
         gpu_sizes(pools.served, provider.instance_types()),
     )
+    kept = awaited(requesting_pods, {pod.key: pod for pod in pods.waiting}, room, settings, clock.now())
     requesting_pods += pending_reservations(room.unplaced, draw, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,
@@ -273,7 +275,7 @@ def planned_pods(
         classes=class_hashes(pools.served),
         now=clock.now(),
     )
-    decision = ProvisioningPlanner(
+    planner = ProvisioningPlanner(
         pools=pools.served,
         pending=requesting_pods,
         cluster=ProvisioningCluster(
@@ -307,7 +309,8 @@ def planned_pods(
             for pool in every
             if pool.name in pools.faults
         ],
-    ).decide()
+    )
+    decision = decide_beside(planner, kept)
     decision = replace(decision, reasons=with_quota(decision.reasons, too_large))
     refused = refusals(pending, decision, pools.served, rights)
     return _reported(decision, documents, pods, of_others, refused)

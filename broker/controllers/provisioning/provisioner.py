@@ -25,6 +25,7 @@ from broker.controllers.claim_status import patch
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import try_nomination
+from broker.controllers.provisioning.awaited import awaited
 from broker.controllers.provisioning.creation import ClaimCreator, LaunchProgress
 from broker.controllers.provisioning.decide import (
     LaunchState,
@@ -266,10 +267,9 @@ class Provisioner:
         by_key = {pod.key: pod for pod in waiting}
         elastic = self._reads.elastic()
         pending, too_large = elastic.within(pending, by_key, room.pods, claims, sizes)
-        pending += pending_reservations(
-            room.unplaced, draw, self._reads.group_size, self._reads.occupancy.guard
-        )
-        daemons, now = self._reads.daemons(), self._clock.now()
+        daemons, now, guard = self._reads.daemons(), self._clock.now(), self._reads.occupancy.guard
+        kept = awaited(pending, by_key, room, self._reads.settings, now, guard)
+        pending += pending_reservations(room.unplaced, draw, self._reads.group_size, guard)
         learned = self._reads.learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )
@@ -293,7 +293,7 @@ class Provisioner:
             faults=[*self._faults.values()],
             respect=self._reads.settings.respects_preferences,
         )
-        decision = decide_within_quota(planner, elastic, too_large, min(sizes, default=0))
+        decision = decide_within_quota(planner, kept, elastic, too_large, min(sizes, default=0))
         self._pools.offering((pool.pool for pool in pools), decision.empty)
         log_packing(decision.packing, len(decision.assigned.unassigned))
         self._pods.kept_off(objects, undeclared_taints([pod.info for pod in pending], claims, room.nodes))

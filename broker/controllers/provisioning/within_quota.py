@@ -18,6 +18,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, pods_of
 from broker.capacity.demand import units
 from broker.controllers.elasticquota.use import rejection
+from broker.controllers.provisioning.awaited import AwaitedRoom, decide_beside
 from broker.controllers.provisioning.decide import ProvisioningDecision, ProvisioningPlanner
 from broker.controllers.provisioning.elastic_sizes import ElasticRules, needed_of, started, with_quota
 from broker.controllers.provisioning.refused import refused_long
@@ -30,13 +31,18 @@ ROUNDS: Final = 3  # a refused pod leaves its machine to others
 
 
 def decide_within_quota(
-    planner: ProvisioningPlanner, rules: ElasticRules, too_large: Mapping[str, str], smallest_gpu: int
+    planner: ProvisioningPlanner,
+    kept: Mapping[str, AwaitedRoom],
+    rules: ElasticRules,
+    too_large: Mapping[str, str],
+    smallest_gpu: int,
 ) -> ProvisioningDecision:
-    """`too_large`: the quotas that keep pods off larger GPUs, as `ElasticRules.within` found them.
+    """`kept`: as in `decide_beside`. `too_large`: the quotas that keep pods off larger GPUs, as
+    `ElasticRules.within` found them.
 
     `smallest_gpu`: GB of the smallest GPU on offer.
     """
-    decision = planner.decide()
+    decision = decide_beside(planner, kept)
     refused: dict[str, str] = {}
     for _ in range(ROUNDS if rules.quotas else 0):
         more = _QuotaRefusals(planner, rules, smallest_gpu).of(decision)
@@ -44,7 +50,7 @@ def decide_within_quota(
             break
         refused |= more
         planner = replace(planner, pending=[pod for pod in planner.pending if pod.key not in refused])
-        decision = planner.decide()
+        decision = decide_beside(planner, kept)
     return replace(decision, reasons={**with_quota(decision.reasons, too_large), **refused})
 
 
