@@ -134,8 +134,8 @@ def slot_uses(
     draws: Draws,
     promised: Callable[[str], int],
 ) -> dict[str, SlotUse]:
-    """The reservations that are not over, by id. `owners`: of their slots, by id. `promised`: the number of
-    slots of a reservation that only certain claims may take.
+    """The reservations that are described and not over, by id. `owners`: of their slots, by id. `promised`:
+    the number of slots of a reservation that only certain claims may take.
     """
     by_reservation = _by_reservation(claims)
     nodes = {claim.status.node_name for held in by_reservation.values() for claim in held} - {""}
@@ -153,7 +153,7 @@ def slot_uses(
             promised(mirror.name),
         )
         for mirror in mirrors
-        if not mirror.status.over
+        if mirror.status.state and not mirror.status.over
     }
 
 

@@ -13,6 +13,7 @@ from broker.text import format_time
 from broker.webpage.live import live_state
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
+from tests.cluster.taps import status_of
 from tests.cluster.test_page_details import by_command, details
 from tests.cluster.test_provisioning import bound, pods, pool, start
 
@@ -59,8 +60,13 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
     )
     broker = stack.broker
     assert broker is not None and stack.current is not None
-    shown = details(broker).pod(key)
-    assert shown is not None and shown["placed"][0]["until"] == drain
+
+    def shown() -> Any:
+        return (details(broker).pod(key) or {}).get("placed")
+
+    (place,) = stack.until(shown, "the page has its slot")
+    assert place["until"] == drain
+    stack.until(lambda: any(row.marks for row in live_state(broker).slots), "the page has the slot's user")
     (slots,) = live_state(broker).slots
     (mark,) = slots.marks
     assert mark.use == "own" and mark.user is not None
@@ -72,10 +78,30 @@ def test_pod_in_a_block_leaves_at_the_drain_and_not_at_the_end(
 def test_block_that_has_not_begun_has_no_slot_of_another_account(stack: Stack, state: str) -> None:
     block = stack.aws.capacity_block(starts=timedelta(hours=5), ends=timedelta(hours=29), state=state)
     stack.node_class(id_=block)
+    live = stack.aws.odcr()
     broker = stack.start()
-    stack.polls(2)
-    assert stack.current is not None
-    rows = live_state(broker).slots
+    shown = {live, block} if state == "scheduled" else {live}
+    stack.until(lambda: {row.id for row in live_state(broker).slots} >= shown, "the page has the slots")
+    rows = [row for row in live_state(broker).slots if row.id == block]
     assert [(row.id, row.state, row.marks) for row in rows] == (
         [(block, "scheduled", ())] if state == "scheduled" else []
     )
+
+
+@pytest.mark.covers("ONC-04")
+def test_reservation_is_shown_once_it_is_described(stack: Stack) -> None:
+    """Its object exists before its status: a row without type, zone and state says nothing."""
+    described = stack.aws.odcr()
+    broker = stack.start()
+
+    def shown() -> list[tuple[str, str]]:
+        return [(row.id, row.state) for row in live_state(broker).slots]
+
+    stack.until(shown, "the page has the reservation")
+    stack.tap.lose(status_of("ondemandcapacityreservations"))
+    new = stack.aws.odcr()
+    stack.until(lambda: stack.tap.lost, "only its status is missing", step=1.0)
+    assert shown() == [(described, "active")]
+    stack.tap.heal()
+    both = sorted([(described, "active"), (new, "active")])
+    stack.until(lambda: sorted(shown()) == both, "both are shown", step=1.0)
