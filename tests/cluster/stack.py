@@ -366,13 +366,16 @@ class Stack:
         return result
 
     def _keep_up(self, step: float) -> None:
-        """Returns when the broker has polled since a poll was last due, or after a while."""
+        """Returns when the broker has polled since a poll was last due, and has the replies to its requests,
+        or after a while."""
         if self.broker is None:
             return
+        late = time.monotonic() + KEEP_UP
+        while self.tap.under_way and time.monotonic() < late:
+            time.sleep(POLL)
         self._unpolled += step
         if self._unpolled <= self.settings.poll_seconds:
             return
-        late = time.monotonic() + KEEP_UP
         while self.calls("DescribeCapacityReservations") == self._polls and time.monotonic() < late:
             time.sleep(POLL)
         self._polls, self._unpolled = self.calls("DescribeCapacityReservations"), step

@@ -68,12 +68,22 @@ class Tap:
     inner: Transport
     log: list[tuple[str, str]] = field(default_factory=list)
     lost: int = 0
+    under_way: int = 0  # requests without a reply yet
     fake_replies: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _slow: list[tuple[str, threading.Event]] = field(default_factory=list)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def request(self, request: Request, *, timeout: float) -> Reply:
+        with self._lock:
+            self.under_way += 1
+        try:
+            return self._request(request, timeout)
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
+    def _request(self, request: Request, timeout: float) -> Reply:
         self._pass(request)
         if request.method == "GET" and (body := self.fake_replies.get(request.path)) is not None:
             return Reply(status=int(body.get("code", 200)), body=json.dumps(body).encode())
