@@ -4,7 +4,9 @@ EC2 counts a running instance in a reservation with a free slot if the instance'
 and instance type, platform, zone and tenancy are equal: one with preference `open` in open reservations, and
 one that was launched with a group target and spilled in members of that group. It never counts one with the
 preference `none` (EC2 User Guide, "Launch instances into an existing Capacity Reservation", "Work with
-Capacity Reservation groups"). A reservation that takes a running instance is said to absorb it.
+Capacity Reservation groups"). A reservation that takes a running instance is said to absorb it. A running
+instance keeps its place: a reservation in a placement group takes those of that placement group alone, also
+where a launch by a group of reservations could lead into it.
 
 Invariant: an instance is launched so that EC2 can count it later only where its claim may use every
 reservation that EC2 could choose: EC2 knows no owners, no holds and no selection of a class.
@@ -57,15 +59,12 @@ def absorbs(odcr: Odcr, instance: Instance, groups: Mapping[str, ReservationGrou
         return False
     if odcr.market != "on-demand" or not odcr.active:
         return False
+    if odcr.placement_group_arn.rpartition("/")[2] != instance.placement_group:
+        return False
     if instance.reservation_group:
         group = groups.get(instance.reservation_group)
         return group is not None and odcr.id in group.member_ids
-    grouped = odcr.placement_group_arn.rpartition("/")[2]
-    return (
-        instance.reservation_preference == "open"
-        and odcr.match_criteria == "open"
-        and grouped == instance.placement_group
-    )
+    return instance.reservation_preference == "open" and odcr.match_criteria == "open"
 
 
 class ClosedPlaces:
@@ -142,9 +141,9 @@ def takes(node_class: NodeClass, odcr: Odcr) -> bool:
     """Whether the reservation can take running instances of the class."""
     if odcr.market != "on-demand" or odcr.outpost_arn:
         return False
-    if node_class.selection.group_arn:
-        return True
-    return odcr.match_criteria == "open" and odcr.placement_group_arn == node_class.placement_group_arn
+    if odcr.placement_group_arn != node_class.placement_group_arn:
+        return False
+    return bool(node_class.selection.group_arn) or odcr.match_criteria == "open"
 
 
 def _matched_openly(odcr: Odcr) -> bool:

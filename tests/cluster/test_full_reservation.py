@@ -113,6 +113,21 @@ def test_a_rollout_of_a_full_reservation_launches_each_node_once_in_its_slot(
         assert way in stack.until_event(name, "DisruptionLaunching").message
 
 
+@pytest.mark.covers("FUL-02", "FUL-03")
+def test_no_successor_runs_beside_a_reservation_of_a_placement_group_that_it_is_not_in(stack: Stack) -> None:
+    """The class names a group of reservations, and no placement group: EC2 would never count it there."""
+    stack.aws.ec2.create_placement_group(GroupName="rack", Strategy="cluster")
+    (rack,) = stack.aws.ec2.describe_placement_groups(GroupNames=["rack"])["PlacementGroups"]
+    odcr = stack.aws.odcr(count=2, PlacementGroupArn=rack["GroupArn"])
+    pool(stack, RESERVED, ON_DEMAND, group=stack.aws.group(odcr))
+    stack.start()
+    nodes(stack, RESERVED, "r-0", "r-1")
+    before = drift(stack, "r-0", "r-1")
+    assert rolled(stack, 2, before) == (2, 1)
+    assert places(stack) == [odcr] * 2
+    assert [instance["Placement"]["GroupName"] for instance in stack.aws.instances()] == ["rack"] * 2
+
+
 def places(stack: Stack) -> list[str]:
     """The reservation of each instance; empty outside."""
     return sorted(str(instance.get("CapacityReservationId", "")) for instance in stack.aws.instances())

@@ -282,7 +282,9 @@ class CapacityLedger:
     def _room_for(self, needs: LaunchNeeds, into: Collection[str] | None) -> Ec2Reservation | None:
         try:
             matches = matching.candidates(self, needs)
-            return next((r for r in matches if r.available and (into is None or r.id in into)), None)
+            fitting = (r for r in matches if r.available and (into is None or r.id in into))
+            # A running instance enters no placement group.
+            return next((r for r in fitting if r.placement_group_arn == needs.placement_group_arn), None)
         except errors.Ec2Error:
             return None  # the group that it was launched into is gone
 

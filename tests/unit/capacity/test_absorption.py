@@ -200,6 +200,8 @@ def running(**more: Any) -> Instance:
         ({"placement_group": "rack"}, {"placement_group_arn": PLACEMENT}, True),
         ({"reservation_group": GROUP, "reservation_preference": ""}, {"match_criteria": "targeted"}, True),
         ({"reservation_group": f"{GROUP}-2", "reservation_preference": ""}, {}, False),
+        ({"reservation_group": GROUP}, {"placement_group_arn": PLACEMENT}, False),
+        ({"reservation_group": GROUP, "placement_group": "rack"}, {"placement_group_arn": PLACEMENT}, True),
     ],
 )
 def test_ec2_can_count_a_running_instance_only_where_all_is_equal_and_it_allows_it(
