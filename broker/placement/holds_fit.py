@@ -40,8 +40,10 @@ def lacks(requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool
 
 def covers(requests: Amounts, state: HoldState) -> bool:
     """Whether the hold alone has room for all that the pod requests."""
+    if state.hold.limits_pods and not state.places:
+        return False
     room = _available(state)
-    return room[PODS] >= 1 and all(amount <= room.get(name, 0) for name, amount in requests.items())
+    return all(amount <= room.get(name, 0) for name, amount in requests.items())
 
 
 def exactly(requests: Amounts, hold: Hold, names: tuple[str, ...]) -> bool:
