@@ -17,6 +17,8 @@ from typing import NamedTuple
 from broker.quota.model import Amounts, FlavorResource, summed
 from broker.quota.usage import ReservationHolder, ReservationKey
 
+_MachineKey = tuple[str, ReservationKey | None]  # its name and its owner
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -63,8 +65,8 @@ class UnattributedKey(NamedTuple):
 class SteadyMachines:
     """The machines last counted as usable, and since when some appear otherwise."""
 
-    counted: Mapping[str, bool]
-    since: Mapping[str, float] = field(default_factory=dict)
+    counted: Mapping[_MachineKey, bool]
+    since: Mapping[_MachineKey, float] = field(default_factory=dict)
 
 
 def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
@@ -86,24 +88,25 @@ def steady(
     """The machines to count: a change counts once it has lasted for `window` seconds.
 
     So a drain that moves from node to node takes one node out, not each in turn. A new machine counts
-    as it is seen. During a run, a slot without its instance still counts.
+    as it is seen. During a run, a slot without its instance still counts, and so does a node that turns out
+    to be in a slot.
     """
-    counted: dict[str, bool] = {}
-    since: dict[str, float] = {}
+    counted: dict[_MachineKey, bool] = {}
+    since: dict[_MachineKey, float] = {}
     steadied: list[Machine] = []
     for machine in machines:
-        usable = not machine.out_of_service
+        usable, key = not machine.out_of_service, (machine.name, machine.owner)
         if before is None or machine.sudden:
             shown = usable
         else:
-            shown = before.counted.get(machine.name, usable or machine.owner is not None)
+            shown = before.counted.get(key, usable or machine.owner is not None)
         if shown != usable:
-            began = before.since.get(machine.name, now) if before else now
+            began = before.since.get(key, now) if before else now
             if now >= began + window:  # the time at which the caller returns
                 shown = usable
             else:
-                since[machine.name] = began
-        counted[machine.name] = shown
+                since[key] = began
+        counted[key] = shown
         if shown != usable:
             late = f"{machine.name} has been in service for less than {window:g} s"
             machine = replace(machine, out_of_service="" if shown else late)

@@ -53,6 +53,20 @@ def node_odcr(node: Node, claim: NodeClaim | None) -> str:
     return node.labels.get(names.RESERVATION_ID) or (occupied_odcr(claim) if claim is not None else "")
 
 
+def claims_of_nodes(
+    nodes: Iterable[Node], claims: Iterable[NodeClaim]
+) -> tuple[dict[str, NodeClaim], list[NodeClaim]]:
+    """The claim of each node, by the node's name, and the claims whose node has not joined.
+
+    By their instance: a node joins before its claim names it.
+    """
+    known = [*claims]
+    by_instance = {claim.instance_id: claim for claim in known if claim.instance_id}
+    joined = {node.name: claim for node in nodes if (claim := by_instance.get(node.instance_id))}
+    uids = {claim.uid for claim in joined.values()}
+    return joined, [claim for claim in known if not claim.status.node_name and claim.uid not in uids]
+
+
 def held_slot(claim: NodeClaim) -> tuple[str, ...]:
     """The ODCR of the claim's instance if that stays: EC2 counts one that ends until it has left."""
     return (odcr_id,) if not claim.deleting and (odcr_id := occupied_odcr(claim)) else ()

@@ -26,7 +26,7 @@ from broker.capacity.matching import expiring
 from broker.capacity.types import ACCELERATORS
 from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import node_odcr, occupied_odcr
+from broker.reservations.claims import claims_of_nodes, node_odcr, occupied_odcr
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchase_obstacles import lent_text
 from broker.reservations.sizing import supply
@@ -74,10 +74,10 @@ class MachineReader:
         tied: dict[str, list[str]] = defaultdict(list)
         inside: dict[str, list[Node]] = defaultdict(list)
         known: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
-        claims = [*claims]
-        by_node = {claim.status.node_name: claim for claim in claims}
+        nodes = [*nodes]
+        claim_of, before_nodes = claims_of_nodes(nodes, claims)
         for node in nodes:
-            odcr = inventory.odcrs.get(node_odcr(node, by_node.get(node.name)))
+            odcr = inventory.odcrs.get(node_odcr(node, claim_of.get(node.name)))
             if odcr is not None and odcr.id in ownership.flavor and odcr.active:
                 inside[odcr.id].append(node)
                 continue
@@ -100,9 +100,7 @@ class MachineReader:
             for name in fitting:
                 tied[name].append(node.name)
         self._nodes = known
-        joining = Counter(
-            occupied_odcr(claim) for claim in claims if not claim.status.node_name and not claim.deleting
-        )
+        joining = Counter(occupied_odcr(claim) for claim in before_nodes if not claim.deleting)
         for id_, flavor in ownership.flavor.items():
             odcr = inventory.odcrs.get(id_)
             type_ = types.get(odcr.instance_type) if odcr is not None else None

@@ -40,7 +40,7 @@ from broker.controllers.kueue.supply import DemandCache, SupplySnapshot, launcha
 from broker.controllers.snapshot import Snapshot
 from broker.kube.controller import Result
 from broker.quota.usage import ReservationKey
-from broker.reservations.claims import node_odcr, occupied_odcr
+from broker.reservations.claims import claims_of_nodes, node_odcr, occupied_odcr
 from broker.reservations.kueue_checks import CHECK, PARKED, WAITS, is_parked, refused
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
@@ -150,10 +150,10 @@ class AdmissionCheckController:
 
     def _instances(self) -> Mapping[str, int]:
         """The instances of this cluster by ODCR: Nodes, and claims without one."""
-        claims = self._caches.claims.list()
-        by_node = {claim.status.node_name: claim for claim in claims}
-        known = Counter(node_odcr(node, by_node.get(node.name)) for node in self._caches.nodes.list())
-        known.update(occupied_odcr(claim) for claim in claims if not claim.status.node_name)
+        nodes = self._caches.nodes.list()
+        claim_of, before_nodes = claims_of_nodes(nodes, self._caches.claims.list())
+        known = Counter(node_odcr(node, claim_of.get(node.name)) for node in nodes)
+        known.update(map(occupied_odcr, before_nodes))
         return known
 
     def _answer(self, workload: Workload, supply: SupplySnapshot) -> CheckAnswer:

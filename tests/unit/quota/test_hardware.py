@@ -226,7 +226,7 @@ def test_rolling_drain_counts_one_node_as_out_of_service() -> None:
 def test_change_counts_after_its_window() -> None:
     seen, _ = steady(None, nodes(2), 0, 60)
     seen, usable = counted(seen, nodes(2, out=1), 10)
-    assert (usable, seen.since) == (2, {"n-0": 10})
+    assert (usable, seen.since) == (2, {("n-0", None): 10})
     seen, usable = counted(seen, nodes(2), 30)
     assert (usable, seen.since) == (2, {})
     seen, _ = counted(seen, nodes(2, out=1), 40)
@@ -251,6 +251,13 @@ def test_new_machines_count_as_seen_and_slots_with_starting_instances_as_usable(
     assert counted(seen, [late], 1)[1] == 0
     assert counted(seen, [slot], 1)[1] == 1
     assert counted(seen, [ending], 1)[1] == 0
+
+
+def test_a_starting_node_that_turns_out_to_be_in_a_slot_counts_as_the_slot_did() -> None:
+    seen, _ = counted(SteadyMachines({}), nodes(1, out=1), 0)
+    seen, usable = counted(seen, nodes(1, out=1, owner=A), 1)
+    assert usable == 1
+    assert counted(seen, nodes(1, owner=A), 2)[1] == 1
 
 
 def holder(
@@ -340,5 +347,5 @@ def test_unattributed_usage_takes_free_amounts(
 def test_change_counts_exactly_at_the_end_of_its_window(began: float, window: float) -> None:
     seen, _ = steady(None, nodes(2), began, window)
     seen, _ = steady(seen, nodes(2, out=1), began, window)
-    seen, steady_machines = steady(seen, nodes(2, out=1), seen.since["n-0"] + window, window)
+    seen, steady_machines = steady(seen, nodes(2, out=1), seen.since["n-0", None] + window, window)
     assert [bool(machine.out_of_service) for machine in steady_machines] == [True, False] and not seen.since

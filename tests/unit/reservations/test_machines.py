@@ -207,17 +207,19 @@ def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
     )
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_a_slot_counts_once_while_ec2_does_not_show_whose_instance_it_has(joined: bool) -> None:
+@pytest.mark.parametrize("joined", ["", "node", "node and claim"])
+def test_a_slot_counts_once_while_ec2_does_not_show_whose_instance_it_has(joined: str) -> None:
     reservation = odcr(available=3)
     held = Ownership(owner={reservation.id: OWNER}, flavor={reservation.id: "h100"})
     claim = NodeClaim.decode(
         {
             "metadata": {"name": "c", "annotations": {names.LAUNCHED_INTO: reservation.id}},
-            "status": {"providerID": "aws:///a/i-1"} | ({"nodeName": "n"} if joined else {}),
+            "status": {"providerID": "aws:///a/i-1"}
+            | ({"nodeName": "n"} if joined == "node and claim" else {}),
         }
     )
-    nodes = [node("n", labels={"sort": "h100"}, has={GPU: "8"})] if joined else []
+    given = node("n", labels={"sort": "h100"}, has={GPU: "8"}, providerID="aws:///a/i-1")
+    nodes = [given] if joined else []
     result = MachineReader(starting_seconds=LIMIT.total_seconds()).read(
         nodes,
         [claim],

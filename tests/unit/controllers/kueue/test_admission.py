@@ -273,7 +273,8 @@ def test_unattributed_instances_in_an_open_reservation_are_no_room(
     if attributed_by == "node of a claim that EC2 does not show":
         undescribed = {**meta, "labels": {}, "annotations": {names.LAUNCHED_INTO: "cr-a0"}}
         status = {"providerID": "aws:///us-east-1a/i-1", "nodeName": "n"}
-        world.nodes.observe({"metadata": {**meta, "labels": {}}})
+        spec = {"providerID": status["providerID"]}
+        world.nodes.observe({"metadata": {**meta, "labels": {}}, "spec": spec})
         world.claims.observe({"metadata": undescribed, "status": status})
     assert world.check_states() == []  # observed before any workload is submitted
     world.clock.advance(seconds)
