@@ -130,8 +130,9 @@ def test_empty_node_does_not_stay_for_a_pod_that_its_taint_keeps_off(stack: Stac
     tainted = node(stack, "made", annotations={names.PODS: "default/app"})
     agent = {"key": "example.com/agent-not-ready", "effect": "NoSchedule"}
     stack.edit(Node, tainted, {"spec": {"taints": [agent]}})
+    later(stack, 30)
     stack.until_event("made", "DisruptionBlocked", text="nominated for a pending pod (Pod=default/app)")
-    later(stack, 200)
+    later(stack, 170)
     assert not stack.get(NodeClaim, "made").deleting  # the agent had time until now
     gone(stack, "made")
 

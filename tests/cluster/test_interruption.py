@@ -29,7 +29,8 @@ class Queue:
 
     def __init__(self, stack: Stack) -> None:
         self._sqs = stack.aws.client("sqs")
-        self._url: str = self._sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
+        again = {"VisibilityTimeout": "2"}  # real seconds until a message that was not handled is shown
+        self._url: str = self._sqs.create_queue(QueueName=QUEUE, Attributes=again)["QueueUrl"]
 
     def put(self, body: str) -> None:
         self._sqs.send_message(QueueUrl=self._url, MessageBody=body)
@@ -164,12 +165,12 @@ def in_block(stack: Stack) -> str:
     return block
 
 
-def warn(stack: Stack, queue: Queue, block: str) -> None:
+def warn(stack: Stack, queue: Queue, block: str, *, step: float = 1.0) -> None:
     """EC2 announces the end of the block, and that of its instance. Returns when both are handled."""
     instance = stack.get(NodeClaim, "c-0").instance_id
     stack.control.notice("capacity-block-expiring", reservation_id=block, queue=QUEUE)
     stack.control.notice("reservation-interruption", instance_id=instance, queue=QUEUE)
-    stack.until(queue.empty, "the messages are deleted", step=1.0)
+    stack.until(queue.empty, "the messages are deleted", step=step)
     assert "CapacityReservationInterrupted" not in {event.reason for event in stack.events("c-0")}
 
 
@@ -213,10 +214,12 @@ def test_warnings_of_a_block_that_is_not_described_yet_end_no_claim(stack: Stack
     stack.stop()
     stack.control.fault(action="DescribeCapacityReservations", code="InternalError", status=500, times=-1)
     stack.start()
-    warn(stack, queue, block)
+    warn(stack, queue, block, step=10.0)
     stack.control.clear_faults()
     stack.advance(60)  # the next try
-    stack.polls(2)
+    stack.polls()
+    stack.advance(60)
+    stack.polls()
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting
 
