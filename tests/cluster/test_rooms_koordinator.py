@@ -457,6 +457,8 @@ def test_a_reservation_ends_at_the_earlier_of_ttl_and_expires(cluster: Rooms) ->
     assert cluster.status("endless").phase == "Available"
     cluster.client.delete(Node.KIND, "node-0")
     cluster.until(lambda: cluster.gone(KoordinatorReservation, "endless"), "collected with its node")
+    reason = ["node node-0 is gone: create the reservation again"]
+    cluster.until(lambda: cluster.messages("endless", "RoomNotKept") == reason, "the reason of its end")
 
 
 @pytest.mark.covers("KOO-09")
@@ -592,6 +594,30 @@ def test_the_second_example(cluster: Rooms) -> None:
     assert shown.allocatable == {"cpu": "6", "memory": "20Gi"}
     assert {owner.name for owner in shown.current_owners} == {"app-demo-1", "app-demo-2"}
     assert shown.phase == "Available"
+
+
+@pytest.mark.covers("KOO-03")
+def test_owner_takes_no_room_beside_a_reservation_whose_status_changes_while_it_is_placed(
+    cluster: Rooms,
+) -> None:
+    def placement(request: Request) -> bool:
+        return request.path.endswith("/reservation-demo/status") and b'"nodeName"' in (request.body or b"")
+
+    def changed(_: Request) -> None:
+        lacks = {"type": "Checked", "status": "True", "reason": "Other", "message": "by another program"}
+        cluster.client.patch(
+            KoordinatorReservation.KIND,
+            "reservation-demo",
+            {"status": {"phase": "Pending", "conditions": [lacks]}},
+            subresource="status",
+        )
+
+    cluster.tap.on(placement, changed, times=1)
+    cluster.pod("owner", cpu="1", labels=DEMO)
+    cluster.reservation(cpu="2")
+    cluster.node("node-0", room={"cpu": "2500m"})
+    assert cluster.until_bound("owner") == ["node-0"]
+    assert "reservation-demo" in cluster.annotations("owner")[ALLOCATED]
 
 
 @pytest.mark.covers("KOO-14")

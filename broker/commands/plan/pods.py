@@ -265,7 +265,9 @@ def planned_pods(
         claims,
         gpu_sizes(pools.served, provider.instance_types()),
     )
-    kept = awaited(requesting_pods, {pod.key: pod for pod in pods.waiting}, room, settings, clock.now())
+    kept = awaited(
+        requesting_pods, {pod.key: pod for pod in pods.waiting}, room, reads.occupancy, clock.now()
+    )
     requesting_pods += pending_reservations(room.unplaced, draw, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,

@@ -20,6 +20,7 @@ from broker.controllers.nodereservation.conditions import (
     ended_conditions,
     placed_conditions,
 )
+from broker.controllers.nodereservation.godel_reading import NOT_KEPT
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
@@ -60,7 +61,7 @@ class KoordinatorController:
         schedulers: Callable[[], Collection[str]],
         bounds: RoomBounds,
     ) -> None:
-        self._client, self._clock = context.client, context.clock
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
         self._reservations, self._nodes, self._owners = reservations, nodes, owners
         self._schedulers, self._bounds = schedulers, bounds
 
@@ -74,7 +75,10 @@ class KoordinatorController:
             return self._collect(reservation)
         node = reservation.status.node_name
         if node and self._nodes.lacks(node):
-            self._expire(reservation, f"node {node} is gone")
+            gone = f"node {node} is gone"
+            self._expire(reservation, gone)
+            # Its object goes at once.
+            self._recorder.event(reservation, "Warning", NOT_KEPT, f"{gone}: create the reservation again")
             return None
         spec, created = reservation.spec, reservation.metadata.creation_timestamp
         try:

@@ -104,7 +104,7 @@ class OccupancyReader:
         bounds: RoomBounds,
     ) -> None:
         self._reads, self._nodes, self._pods = reads, nodes, pods
-        self._namespaces = namespaces
+        self._namespaces, self.bounds = namespaces, bounds
         self._rules = None if reads is None else reads.rules(bounds, namespaces.cache)
         # By uid, with the version. Several loops read; each replaces the whole.
         self._known: Mapping[str, tuple[str, PodInfo]] = {}
@@ -116,15 +116,15 @@ class OccupancyReader:
         """The informer of Koordinator's reservations, for triggers."""
         return None if self._reads is None else self._reads.koordinator
 
+    def schedulers(self) -> frozenset[str]:
+        """The names of the schedulers by which the broker places pods and reservations now."""
+        return frozenset() if self._reads is None else self._reads.served_names()
+
     def quotas(
         self, read: Callable[[ElasticQuota | CompositeElasticQuota], object]
     ) -> tuple[list[ElasticQuota | CompositeElasticQuota], frozenset[str]]:
         """The elastic quotas that `read` can read, and the names of the schedulers that apply them."""
-        return (
-            ([], frozenset())
-            if self._reads is None
-            else (self._reads.all_quotas(read), self._reads.served_names())
-        )
+        return ([] if self._reads is None else self._reads.all_quotas(read)), self.schedulers()
 
     def synced(self) -> bool:
         return self._namespaces.complete and (self._reads is None or self._reads.synced())
@@ -165,7 +165,7 @@ class OccupancyReader:
         """The reservations that no node can hold, by `reservation_key`. One for a given node is left out."""
         if self._reads is None:
             return {}
-        names = self._reads.served_names()
+        names = self.schedulers()
         unplaced: dict[str, koord.KoordinatorReservation] = {}
         for item in self._reads.koordinator.cache.list():
             with self.guard(item):

@@ -7,16 +7,14 @@ machine of its own would stay empty.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from broker.apis.core import Pod
-from broker.apis.koordinator import KoordinatorReservation
-from broker.controllers.nodereservation.occupancy import NodeOccupancy
+from broker.controllers.nodereservation.occupancy import NodeOccupancy, OccupancyReader
 from broker.controllers.provisioning.decide import ProvisioningDecision, ProvisioningPlanner
-from broker.kube.cache import Guard
 from broker.placement.holds import Hold, HoldOwner
 from broker.placement.holds_decide import decide, preferred
 from broker.placement.holds_fit import covers
@@ -25,8 +23,8 @@ from broker.placement.holds_match import HoldRequest
 from broker.placement.holds_reading import hold_request, koordinator_hold, reserve_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from broker.settings import Settings
 
+ROUNDS: Final = 3  # of the search for reservations that get no place
 TO_COME: Final = "Reservation {} keeps room for it, and gets a machine first"
 PLACED: Final = "{} keeps room for it on node {}; its scheduler has not bound it yet"
 
@@ -42,21 +40,20 @@ def awaited(
     pending: Sequence[PendingPod],
     pods: Mapping[str, Pod],
     room: NodeOccupancy,
-    settings: Settings,
+    reads: OccupancyReader,
     now: datetime,
-    guard: Guard[KoordinatorReservation] = nullcontext,
 ) -> dict[str, AwaitedRoom]:
     """The room that is kept for each of these pods, by the pod's key.
 
     A pod of a gang has none: it needs its machine together with the others.
     """
-    to_come, keys = _without_nodes(room, settings, now, guard)
+    to_come, keys = _without_nodes(room, reads, now)
     placed = room.ledger
     rooms: dict[str, AwaitedRoom] = {}
-    any_holds = to_come.states or placed.states
+    any_holds, schedulers = to_come.states or placed.states, reads.schedulers()
     for item in sorted(pending, key=lambda item: (-item.priority, item.key)) if any_holds else ():
         pod = pods.get(item.key)
-        if pod is None or item.gang or pod.spec.scheduler_name not in settings.schedulers:
+        if pod is None or item.gang or pod.spec.scheduler_name not in schedulers:
             continue
         with suppress(ValueError):  # the scheduler reports it
             request = hold_request(pod)
@@ -76,7 +73,7 @@ def decide_beside(planner: ProvisioningPlanner, rooms: Mapping[str, AwaitedRoom]
     """
     pending = {pod.key for pod in planner.pending}
     rooms = {key: room for key, room in rooms.items() if {key, room.reservation} <= {"", *pending}}
-    while rooms:
+    for _ in range(ROUNDS if rooms else 0):
         others = [pod for pod in planner.pending if pod.key not in rooms]
         decision = replace(planner, pending=others).decide()
         served = {key: room for key, room in rooms.items() if room.reservation not in decision.reasons}
@@ -91,15 +88,15 @@ def decide_beside(planner: ProvisioningPlanner, rooms: Mapping[str, AwaitedRoom]
 
 
 def _without_nodes(
-    room: NodeOccupancy, settings: Settings, now: datetime, guard: Guard[KoordinatorReservation]
+    room: NodeOccupancy, reads: OccupancyReader, now: datetime
 ) -> tuple[HoldLedger, Mapping[str, str]]:
     """The reservations without a node as holds, and the key of each, by the hold's id."""
     keys: dict[str, str] = {}
     holds: list[Hold] = []
     for key, reservation in room.unplaced.items():
-        with guard(reservation), suppress(ValueError):  # the scheduler reports it
+        with reads.guard(reservation), suppress(ValueError):  # the scheduler reports it
             amount = reserve_pod(reservation).requests
-            hold = koordinator_hold(reservation, "", amount, settings.room_bounds)
+            hold = koordinator_hold(reservation, "", amount, reads.bounds)
             keys[hold.id] = key
             holds.append(hold)
     return HoldLedger.of(holds, (), now), keys

@@ -267,9 +267,9 @@ class Provisioner:
         by_key = {pod.key: pod for pod in waiting}
         elastic = self._reads.elastic()
         pending, too_large = elastic.within(pending, by_key, room.pods, claims, sizes)
-        daemons, now, guard = self._reads.daemons(), self._clock.now(), self._reads.occupancy.guard
-        kept = awaited(pending, by_key, room, self._reads.settings, now, guard)
-        pending += pending_reservations(room.unplaced, draw, self._reads.group_size, guard)
+        daemons, now, occupancy = self._reads.daemons(), self._clock.now(), self._reads.occupancy
+        kept = awaited(pending, by_key, room, occupancy, now)
+        pending += pending_reservations(room.unplaced, draw, self._reads.group_size, occupancy.guard)
         learned = self._reads.learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )

@@ -8,6 +8,7 @@ read back before the next decision, since it may have been carried out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import orjson
@@ -26,6 +27,7 @@ from broker.controllers.nominations import write_nomination
 from broker.controllers.pod_metadata import patch_metadata
 from broker.kube.client import DRY_RUN
 from broker.kube.conditions import changed
+from broker.kube.conflicts import after_conflicts
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.refusals import ask_first
@@ -79,7 +81,11 @@ class PlacementWriter:
         try:
             for pod in owners:
                 self._annotate(pod, annotation)
-            return self._place(reservation, node, room, owners)
+            return after_conflicts(
+                lambda newest: self._place(newest, node, room, owners),
+                reservation,
+                partial(self._still_waiting, reservation),
+            )
         except ApiError as error:
             now = self.present(reservation, error)
             if now is not None and now.status.node_name:
@@ -87,6 +93,18 @@ class PlacementWriter:
             for pod in owners:
                 self._release(pod, annotation)
             raise
+
+    def _still_waiting(
+        self, reservation: koord.KoordinatorReservation
+    ) -> koord.KoordinatorReservation | None:
+        """The reservation as it is now, if no more than its status changed: its own pods would take its room
+        before another try.
+        """
+        now = self.present(reservation)
+        if now is None or now.deleting or now.status.node_name or now.spec != reservation.spec:
+            return None
+        same = (now.labels, now.annotations) == (reservation.labels, reservation.annotations)
+        return now if same else None
 
     def _place(
         self,

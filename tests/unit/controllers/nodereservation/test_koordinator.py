@@ -31,12 +31,18 @@ RESERVATION: dict[str, Any] = {
 
 @dataclass
 class Writes:
-    """Collects the written phases and owners, and the deletions. `pods`: the API server's, by name."""
+    """Collects the written phases and owners, the deletions, and the reasons of events. `pods`: the API
+    server's, by name.
+    """
 
     phases: list[str] = field(default_factory=list)
     owners: list[Any] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     pods: dict[str, Any] = field(default_factory=dict)
+
+    def event(self, _about: object, _type: str, reason: str, _message: str) -> None:
+        self.events.append(reason)
 
     def get(self, _kind: object, name: str, **_: object) -> Any:
         if name not in self.pods:
@@ -58,7 +64,7 @@ def reconciled(
     reservations = Cache(KoordinatorReservation)
     reservations.apply("ADDED", reservation)
     context = ControllerContext(
-        client=cast("Client", writes), recorder=cast("Recorder", None), clock=FakeClock(NOW)
+        client=cast("Client", writes), recorder=cast("Recorder", writes), clock=FakeClock(NOW)
     )
     controller = KoordinatorController(
         context,
@@ -83,8 +89,10 @@ def test_reservation_stays_while_its_node_cannot_be_read(nodes: Cache[Node]) -> 
     result, writes = reconciled(RESERVATION, nodes)
     assert result == Result(UNREADABLE)
     assert FAILED not in writes.phases
+    assert not writes.events
     nodes.apply("DELETED", NODE)
-    assert reconciled(RESERVATION, nodes)[1].phases == [FAILED]
+    _, writes = reconciled(RESERVATION, nodes)
+    assert (writes.phases, writes.events) == ([FAILED], ["RoomNotKept"])
 
 
 def test_ended_reservation_is_kept_for_its_day_if_its_node_cannot_be_read(nodes: Cache[Node]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +14,9 @@ from broker.apis.core import Pod
 from broker.apis.koordinator import KoordinatorReservation
 from broker.controllers.nodereservation.occupancy import NodeOccupancy
 from broker.controllers.provisioning.awaited import awaited
+from broker.placement.holds_bounds import RoomBounds
 from broker.placement.packing_model import PendingPod
 from broker.placement.reading import pod_info
-from broker.settings import Settings
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -49,8 +51,10 @@ def served(pods: Iterable[Pod], kept: KoordinatorReservation, gang: str = "") ->
     by_key = {pod.key: pod for pod in pods}
     pending = [PendingPod(info=pod_info(pod), gang=gang) for pod in by_key.values()]
     room = NodeOccupancy(unplaced={"default/reservation/kept": kept})
-    settings = Settings(scheduler_names="koord-scheduler")
-    rooms = awaited(pending, by_key, room, settings, NOW)
+    reads: Any = SimpleNamespace(
+        guard=nullcontext, bounds=RoomBounds(), schedulers=lambda: frozenset({"koord-scheduler"})
+    )
+    rooms = awaited(pending, by_key, room, reads, NOW)
     assert {item.reservation for item in rooms.values()} <= {"default/reservation/kept"}
     return {key.partition("/")[2] for key in rooms}
 
