@@ -236,35 +236,6 @@ def test_a_successor_is_not_launched_beside_its_node_if_that_is_beyond_the_limit
     assert settled(stack, 2) == [odcr] * 2 and launched(stack) == 3
 
 
-@pytest.mark.covers("FLT-61", "FUL-30")
-@pytest.mark.parametrize("freed", ["same", "other"])
-def test_slot_that_becomes_free_while_a_successor_waits_leads_to_no_node_beyond_the_limit(
-    stack: Stack, freed: str
-) -> None:
-    """The reservation grows, or the class gets another one, while the old node drains."""
-    odcr = stack.aws.odcr(count=2)
-    static_pool(stack, 2, limits={"nodes": "2"}, id_=odcr)
-    stack.start()
-    settled(stack, 2)
-    old = own(stack)[0]
-    run(stack, "app", old.status.node_name, labels={"app": "app"})
-    stack.budget("app", app="app")
-    stack.delete(NodeClaim, old.name)
-    (successor,) = stack.until(lambda: [c.name for c in own(stack) if c.waits], "its successor", step=STEP)
-    if freed == "same":
-        resize(stack, odcr, InstanceCount=3)
-    else:
-        spec = objects.reservation_spec(id_=stack.aws.odcr(count=2))
-        stack.edit(EC2NodeClass, "web", {"spec": {"capacityReservationSpec": spec}})
-    quiet(stack)
-    assert launched(stack) == 2
-    waits = stack.until_waiting(successor, "AwaitsReplaced").message
-    assert f"NodeClaim {old.name} in {odcr} once that is gone" in waits
-    assert "spec.limits.nodes of NodePool web is 2" in waits
-    stack.edit(NodePool, "web", {"spec": {"limits": {"nodes": "3"}}})
-    stack.until(lambda: launched(stack) > 2, "it is launched beside its node", step=STEP)
-
-
 @pytest.mark.covers("FUL-30", "FUL-01")
 def test_drifted_nodes_are_replaced_one_for_one(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)

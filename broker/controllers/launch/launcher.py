@@ -19,11 +19,9 @@ from broker.capacity.answers import answer
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, Plan, Unplaced
 from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
-from broker.capacity.successors import AWAITS_REPLACED
 from broker.controllers.claim_caches import ClaimCaches, Ec2State
 from broker.controllers.launch.execute import NOT_RECORDED, Executor
 from broker.controllers.launch.launch_pass import LaunchPass
-from broker.controllers.launch.node_limits import beyond_limits
 from broker.controllers.launch.planning import Planner
 from broker.controllers.launch.published import PublishedShortages
 from broker.controllers.launch.recovery import Recovery
@@ -167,8 +165,7 @@ class Launcher:
         self._results.holds.keep(waiting.keys())
         requested = sorted({claim.spec.node_class_ref.name for claim in waiting.values()})
         classes = {name: self._class(name) for name in requested}
-        held_back = beyond_limits(waiting.values(), self._caches)
-        return self._planner.inputs(waiting, classes, snapshot, self.shortages, held_back)
+        return self._planner.inputs(waiting, classes, snapshot, self.shortages)
 
     def _created(self) -> Mapping[str, NodeClaim]:
         """The claims that wait; those that are created together are all among them, or none is."""
@@ -239,9 +236,6 @@ class Launcher:
             if planned_claim is None or isinstance(ready, NoClass):
                 continue
             if self._results.holds.holds(claim.uid, ready, now=now):
-                continue
-            if why := inputs.held_back.get(claim.uid):
-                self._report(claim, reason=AWAITS_REPLACED, message=why)
                 continue
             work.classes[planned_claim.node_class] = ready
             work.plans[planned_claim.node_class] = ready.plan

@@ -96,12 +96,10 @@ class Planner:
         classes: Mapping[str, LaunchClass | NoClass],
         snapshot: Snapshot,
         shortages: Shortages,
-        held_back: Mapping[str, str],
     ) -> PassInputs:
         """All inputs of a pass's decisions."""
         return PassInputs(
             waiting=waiting,
-            held_back=held_back,
             classes=classes,
             snapshot=snapshot,
             shortages=shortages,

@@ -33,13 +33,9 @@ class NoClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassInputs:
-    """Claims and types are compared by identity: a cache replaces a changed object.
-
-    `held_back`: why waiting claims are not launched, by uid.
-    """
+    """Claims and types are compared by identity: a cache replaces a changed object."""
 
     waiting: Mapping[str, NodeClaim]  # by uid
-    held_back: Mapping[str, str]
     classes: Mapping[str, LaunchClass | NoClass]
     snapshot: Snapshot
     shortages: Shortages
@@ -52,7 +48,6 @@ class PassInputs:
             self.snapshot.types is other.snapshot.types
             and self.waiting.keys() == other.waiting.keys()
             and all(claim is other.waiting[uid] for uid, claim in self.waiting.items())
-            and self.held_back == other.held_back
             and self.gangs == other.gangs
             and self.shortages == other.shortages
             and _counts(self.snapshot.inventory) == _counts(other.snapshot.inventory)

@@ -131,13 +131,9 @@ def node_room(pool: NodePool, claims: Iterable[NodeClaim]) -> int | None:
 
     As in Karpenter, those that end or are replaced count as well (pkg/controllers/state/statenodepool.go).
     """
-    left = _left(pool, claims)
-    return None if left is None else max(0, left)
-
-
-def node_excess(pool: NodePool, claims: Iterable[NodeClaim]) -> int:
-    """How many nodes a static pool would have beyond its limit if all its claims had theirs."""
-    return max(0, -(_left(pool, claims) or 0))
+    limit = limit_amounts(pool.spec.limits).get(NODES)
+    own = sum(claim.node_pool == pool.name for claim in claims)
+    return None if limit is None else max(0, limit - own)
 
 
 def limit_amounts(limits: Mapping[str, str]) -> dict[str, int]:
@@ -213,11 +209,6 @@ def _by_claim(
         claim.uid: claim_usage(claim, by_id.get(id_) if (id_ := claim.instance_id) else None, largest)
         for claim in claims
     }
-
-
-def _left(pool: NodePool, claims: Iterable[NodeClaim]) -> int | None:
-    limit = limit_amounts(pool.spec.limits).get(NODES)
-    return None if limit is None else limit - sum(claim.node_pool == pool.name for claim in claims)
 
 
 def _unknown(_: NodeClaim) -> Mapping[str, int]:
