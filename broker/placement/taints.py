@@ -69,6 +69,13 @@ def untolerated(
     return (taint for taint in taints if taint.effect in effects and not tolerates(tolerations, taint))
 
 
+def covers_toleration(own: PodToleration, other: PodToleration) -> bool:
+    """Whether `own` tolerates each taint that `other` does."""
+    if own.effect not in ("", other.effect) or own.key not in ("", other.key):
+        return False
+    return own.operator == "Exists" or (own.operator, own.value) == (other.operator, other.value)
+
+
 def shown_taints(taints: Iterable[NodeTaint]) -> str:
     """The taints as kubectl writes them."""
     return ", ".join(

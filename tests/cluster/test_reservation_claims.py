@@ -148,6 +148,24 @@ def test_pod_that_gets_no_room_from_a_reservation_gets_a_machine(
     )
 
 
+def test_pod_does_not_wait_for_a_reservation_whose_claim_ec2_refuses(stack: Stack) -> None:
+    for type_ in ("m5.large", "m5.xlarge"):
+        stack.control.pool(instance_type=type_, zone="us-east-1a", size=0)
+    stack.node_class(preference="none")
+    start(stack)
+    reserve(stack, template={"nodeSelector": {names.ZONE: "us-east-1a"}})
+    wait_for_room(stack)
+    pool(stack)
+
+    def elsewhere() -> bool:
+        zones = {
+            c.labels.get(names.ZONE) for c in claims(stack) if "default/owner" in c.annotations[names.PODS]
+        }
+        return bool(zones) and "us-east-1a" not in zones
+
+    stack.until(elsewhere, "a machine of its own in another zone", step=1.0)
+
+
 def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from broker.apis.core import Pod
 from broker.controllers.nodereservation.occupancy import NodeOccupancy, OccupancyReader
 from broker.controllers.provisioning.decide import ProvisioningDecision, ProvisioningPlanner
+from broker.controllers.provisioning.refused import pods_refused
 from broker.placement.holds import Hold, HoldOwner
 from broker.placement.holds_decide import decide, preferred
 from broker.placement.holds_fit import covers
@@ -23,6 +24,7 @@ from broker.placement.holds_match import HoldRequest
 from broker.placement.holds_reading import hold_request, koordinator_hold, reserve_pod
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
+from broker.placement.taints import covers_toleration
 
 ROUNDS: Final = 3  # of the search for reservations that get no place
 TO_COME: Final = "Reservation {} keeps room for it, and gets a machine first"
@@ -69,10 +71,10 @@ def awaited(
 
 def decide_beside(planner: ProvisioningPlanner, rooms: Mapping[str, AwaitedRoom]) -> ProvisioningDecision:
     """The planner's decision, in which a pod of `rooms` (from `awaited`) needs a place of its own only if its
-    reservation gets none. Raises ProviderError.
+    reservation gets none, or has a claim that EC2 refuses. Raises ProviderError.
     """
-    pending = {pod.key for pod in planner.pending}
-    rooms = {key: room for key, room in rooms.items() if {key, room.reservation} <= {"", *pending}}
+    may_come = {pod.key for pod in planner.pending} - pods_refused(planner.cluster.claims, planner.now)
+    rooms = {key: room for key, room in rooms.items() if room.reservation in {"", *may_come}}
     for _ in range(ROUNDS if rooms else 0):
         others = [pod for pod in planner.pending if pod.key not in rooms]
         decision = replace(planner, pending=others).decide()
@@ -132,7 +134,7 @@ def _as_free(pod: PodInfo, template: PodInfo) -> bool:
         set(pod.node_selector) <= set(template.node_selector)
         and pod.node_terms in (None, template.node_terms)
         and pod.named_nodes is None
-        and set(template.tolerations) <= set(pod.tolerations)
+        and all(any(covers_toleration(own, kept) for own in pod.tolerations) for kept in template.tolerations)
         and not (pod.volumes or pod.devices)
         and all(not own or own == kept for own, kept in rules)
     )

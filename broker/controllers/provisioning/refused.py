@@ -11,6 +11,7 @@ bounds how often pods change their claim.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -50,6 +51,11 @@ def refused_long(claim: NodeClaim, now: datetime) -> bool:
         return False
     since = launched.last_transition_time
     return _refused(claim) or (since is not None and now - since >= PATIENCE)
+
+
+def pods_refused(claims: Iterable[NodeClaim], now: datetime) -> set[str]:
+    """The keys of the pods whose claim reported a refusal by EC2, or has waited long."""
+    return {key for claim in claims if refused_long(claim, now) for key in pods_of(claim)}
 
 
 def _refused(claim: NodeClaim) -> bool:

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Final
 
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, pods_of
+from broker.apis.karpenter import NodeClaim
 from broker.capacity.demand import units
 from broker.controllers.elasticquota.use import rejection
 from broker.controllers.provisioning.awaited import AwaitedRoom, decide_beside
 from broker.controllers.provisioning.decide import ProvisioningDecision, ProvisioningPlanner
 from broker.controllers.provisioning.elastic_sizes import ElasticRules, needed_of, started, with_quota
-from broker.controllers.provisioning.refused import refused_long
+from broker.controllers.provisioning.refused import pods_refused
 from broker.placement.packing_model import PendingPod
 from broker.quota.elastic import ElasticTotals
 from broker.quota.elastic_labels import ElasticPod
@@ -104,8 +104,7 @@ def _bought(
     claims: Iterable[NodeClaim], decision: ProvisioningDecision, planner: ProvisioningPlanner
 ) -> set[str]:
     """The pods with a claim in flight that EC2 does not refuse."""
-    refused = {key for claim in claims if refused_long(claim, planner.now) for key in pods_of(claim)}
-    return decision.assigned.nominated.keys() - refused
+    return decision.assigned.nominated.keys() - pods_refused(claims, planner.now)
 
 
 def _turn(item: PendingPod, elastic: ElasticPod) -> tuple[object, ...]:

@@ -107,6 +107,16 @@ def test_pod_of_a_gang_needs_its_machine_together_with_the_others() -> None:
             id="the reservation selects more",
         ),
         pytest.param(waiting("a", tolerations=[TOLERATION]), reservation(), id="the pod tolerates more"),
+        pytest.param(
+            waiting("a", tolerations=[{"operator": "Exists"}]),
+            reservation(template={"tolerations": [TOLERATION]}),
+            id="the pod tolerates all",
+        ),
+        pytest.param(
+            waiting("a", tolerations=[{"key": "gpu", "operator": "Exists"}]),
+            reservation(template={"tolerations": [TOLERATION, {**TOLERATION, "effect": "NoExecute"}]}),
+            id="the pod tolerates each effect",
+        ),
         pytest.param(waiting("a"), reservation(allocatePolicy="Restricted"), id="restricted"),
     ],
 )
