@@ -597,11 +597,14 @@ def test_the_second_example(cluster: Rooms) -> None:
 
 
 @pytest.mark.covers("KOO-03")
-def test_owner_takes_no_room_beside_a_reservation_whose_status_changes_while_it_is_placed(
-    cluster: Rooms,
+@pytest.mark.parametrize("write", [b'"nodeName"', b'"Unschedulable"'], ids=["placed", "rejected"])
+def test_owner_takes_no_room_beside_a_reservation_whose_status_changes_while_it_is(
+    cluster: Rooms, write: bytes
 ) -> None:
+    changes: list[bool] = []
+
     def placement(request: Request) -> bool:
-        return request.path.endswith("/reservation-demo/status") and b'"nodeName"' in (request.body or b"")
+        return request.path.endswith("/reservation-demo/status") and write in (request.body or b"")
 
     def changed(_: Request) -> None:
         lacks = {"type": "Checked", "status": "True", "reason": "Other", "message": "by another program"}
@@ -611,10 +614,13 @@ def test_owner_takes_no_room_beside_a_reservation_whose_status_changes_while_it_
             {"status": {"phase": "Pending", "conditions": [lacks]}},
             subresource="status",
         )
+        changes.append(True)
 
     cluster.tap.on(placement, changed, times=1)
     cluster.pod("owner", cpu="1", labels=DEMO)
     cluster.reservation(cpu="2")
+    if write != b'"nodeName"':
+        cluster.until(lambda: changes, "a conflict")
     cluster.node("node-0", room={"cpu": "2500m"})
     assert cluster.until_bound("owner") == ["node-0"]
     assert "reservation-demo" in cluster.annotations("owner")[ALLOCATED]

@@ -29,7 +29,7 @@ from broker.kube.client import DRY_RUN
 from broker.kube.conditions import changed
 from broker.kube.conflicts import after_conflicts
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
+from broker.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unavailable
 from broker.kube.refusals import ask_first
 from broker.oncall.pod_reports import FAILED
 from broker.placement.holds import Consumption, Hold
@@ -182,7 +182,10 @@ class PlacementWriter:
         conditions = unplaced_conditions(reservation.status.conditions, message, now, reason)
         status = {"phase": koord.PENDING, "conditions": conditions}
         if changed(reservation.status.wire(), status):
-            self._write(reservation, status)
+            try:
+                self._write(reservation, status)
+            except Conflict:
+                return  # its change begins another try: its own pods would take its node during a backoff
             self._recorder.event(reservation, "Warning", FAILED, message)
 
     def _write(self, reservation: koord.KoordinatorReservation, status: Json) -> Json:
