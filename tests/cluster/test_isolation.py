@@ -27,6 +27,7 @@ from broker.kube import cache, lean
 from broker.kube.errors import ApiError
 from broker.kube.manager import LEFT_OUT, REASON
 from broker.reservations.spec import JudgedSpecs
+from tests.cluster import poison
 from tests.cluster.everything import bodies, pod_groups, put, unserved
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import SETTINGS, Stack
@@ -152,10 +153,7 @@ def leave_out(
     def by_pass(stack: Stack, node: Node) -> None:
         broker = stack.broker
         assert broker is not None
-        stack.until(
-            lambda: broker.read.nodes.cache.leave_out(stack.get(Node, node.name), "poison"),
-            "the Node is left out",
-        )
+        poison.leave_out(stack, broker.read.nodes.cache, Node, node.name)
 
     def by_decoding(stack: Stack, node: Node) -> None:
         make_odd(stack, node.name, monkeypatch)

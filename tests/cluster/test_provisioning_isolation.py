@@ -26,10 +26,10 @@ from broker.placement import storage
 from broker.text import format_time
 from tests.cluster.everything import bodies, put
 from tests.cluster.objects import node_pool
+from tests.cluster.poison import POISON, leave_out
 from tests.cluster.stack import Stack
 from tests.cluster.test_provisioning import bound, claims, pods, pool, start
 
-POISON = "poison"
 CODE = "InsufficientInstanceCapacity"
 PLACED = {"phase": AVAILABLE, "nodeName": "elsewhere", "allocatable": {"cpu": "1"}}
 
@@ -123,7 +123,7 @@ def test_claim_waits_on_while_its_pod_is_left_out(stack: Stack) -> None:
     claim = waiting_claim(stack)
     assert stack.broker is not None
     cache = stack.broker.read.pods.cache
-    stack.until(lambda: cache.leave_out(stack.get(Pod, "p-0", namespace="default"), POISON), "it is left out")
+    leave_out(stack, cache, Pod, "p-0", namespace="default")
     stack.advance(30.0)
     stack.passes()
     assert [item.uid for item in claims(stack)] == [claim.uid] and not claims(stack)[0].deleting
@@ -133,7 +133,7 @@ def test_pod_gets_no_second_claim_while_its_claim_is_left_out(stack: Stack) -> N
     claim = waiting_claim(stack)
     assert stack.broker is not None
     cache = stack.broker.read.claims.cache
-    stack.until(lambda: cache.leave_out(stack.get(NodeClaim, claim.name), POISON), "it is left out")
+    leave_out(stack, cache, NodeClaim, claim.name)
     stack.until_event("p-0", FAILED, kind="Pod", text=f"NodeClaim {claim.name} is for it, and is left out")
     stack.advance(30.0)
     stack.passes()

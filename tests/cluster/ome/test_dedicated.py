@@ -16,6 +16,7 @@ from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import GPU, printed, raw_condition, reservation_status, reserve
+from tests.cluster.poison import leave_out
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of
 from tests.cluster.test_rest import tick, until_at_rest
@@ -339,10 +340,7 @@ def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack
     first = world.claims("one")[0]
     # The broker's last write to the claim would take it back.
     stack.until(lambda: stack.is_true(first.name, "Initialized"), "its last condition", step=0.2)
-    stack.until(
-        lambda: broker.read.claims.cache.leave_out(stack.get(NodeClaim, first.name), "poison"),
-        "it is left out",
-    )
+    leave_out(stack, broker.read.claims.cache, NodeClaim, first.name)
     world.until("one", "UPDATING", text=f"{first.name} is left out")
     stack.delete(DedicatedAICluster, "one")
     world.until("one", "DELETING", text="1 instance left")
