@@ -114,9 +114,10 @@ def test_an_interruption_names_the_reservation_of_an_instance_that_ec2_does_not_
     assert f"interruptible reservation {odcr} takes it back" in event.message
 
     def short() -> bool:
+        """Also if EC2's next description, which comes late too, shows the slot as free."""
         return any(
             shortage.scope == Scope("reservation", odcr)
-            for shortage in broker.launcher.shortages.lasting(stack.clock.now())
+            for shortage in broker.launcher.shortages.remembered(stack.clock.now())
         )
 
     stack.until(short, "the next launch knows that the reservation has no room")
