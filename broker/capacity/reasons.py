@@ -51,6 +51,7 @@ WITHOUT_OPTION: Final = frozenset(
 HELD_FOR_GANG: Final = "HeldForGang"
 GANG_INCOMPLETE: Final = "GangIncomplete"
 OUTBID: Final = "OutbidInPlan"
+OVER_LIMIT: Final = "OverLimit"
 # The domain of a gang while EC2 does not show in which reservation it counts an instance of the gang.
 UNKNOWN_DOMAIN: Final = "not-known-yet"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise

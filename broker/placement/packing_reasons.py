@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Final
 
 from broker.apis.names import HOSTNAME
-from broker.apis.units import written
 from broker.capacity.full_slots import MOST_NAMED, none_left
 from broker.placement.filters import prepare
 from broker.placement.interpod import term_matches
@@ -16,10 +15,9 @@ from broker.placement.machines import NO_OPTION, MachineTable, places_of
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.packing_state import PackingState, Supply, node_of
-from broker.placement.quantities import CPU
 from broker.placement.selectors import shown
 from broker.placement.shapes import PodShape, shapes_of, term_counts
-from broker.placement.type_reasons import OVER_LIMIT, PoolReason
+from broker.placement.type_reasons import PoolReason, limits_exceeded
 from broker.text import abridged
 
 WholeLimits = Mapping[str, Mapping[str, int]]
@@ -171,7 +169,8 @@ def _without_supply(
         by_pool.setdefault(option.pool, []).append(option)
     return {
         pool: PoolReason(
-            "; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}), free or supply))
+            "; ".join(_shortages(pool_options, supply, whole_limits.get(pool, {}), free or supply)),
+            limited=not any(map(supply.within_limits, pool_options)),
         )
         for pool, pool_options in by_pool.items()
     }
@@ -193,17 +192,6 @@ def _shortages(
         yield f"{FEW_LEFT}{abridged(few, MOST_NAMED)}"
     if closed := sorted({item.closed for item in within if item.closed}):
         yield abridged(closed, MOST_NAMED)
-    if over := [option for option in options if not supply.within_limits(option)]:
-        remaining = sorted(supply.limits[over[0].pool].items())
-        sizes = [*(name for name, _ in remaining), CPU]
-        smallest = min(over, key=lambda o: ([o.capacity.get(name, 0) for name in sizes], o.instance_type))
-        for name, rest in remaining:
-            if (adds := smallest.capacity.get(name, 0)) > rest:
-                left = free.limits[over[0].pool][name]
-                limit = limits.get(name, left)
-                which = "the smallest machine that fits" if adds > left else "each machine of the gang"
-                yield (
-                    f"{OVER_LIMIT}{name} is {written(name, limit)}, its nodes and claims use "
-                    f"{written(name, limit - left)}, and {which} ({smallest.instance_type}) has "
-                    f"{written(name, adds)}"
-                )
+    if over := {item.instance_type: item.capacity for item in options if not supply.within_limits(item)}:
+        pool = options[0].pool
+        yield from limits_exceeded(over, supply.limits[pool], free.limits[pool], limits)

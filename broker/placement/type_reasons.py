@@ -7,7 +7,7 @@ once, for the machine of it that comes nearest to have the pod.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.apis import names
@@ -17,6 +17,7 @@ from broker.capacity.types import RESOURCES
 from broker.placement.affinity import NO_MATCH
 from broker.placement.binding import GONE, NO_VOLUME, OTHER_NODES, OTHER_ZONE
 from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.quantities import CPU
 from broker.placement.selectors import Selector, SelectorRequirement, holds, shown
 from broker.placement.taints import UNTOLERATED, shown_taints, untolerated
 from broker.text import abridged, counted, nearest
@@ -41,6 +42,27 @@ def over_limits(reason: str) -> list[tuple[str, str]]:
     ]
 
 
+def limits_exceeded(
+    machines: Mapping[str, Mapping[str, int]],
+    left: Mapping[str, int],
+    free: Mapping[str, int],
+    limits: Mapping[str, int],
+) -> Iterator[str]:
+    """The limits of a NodePool that the smallest of these machines, by type, exceeds. `left`: what the limits
+    leave beside other machines of its gang, and `free` without these.
+    """
+    sizes = [*sorted(left), CPU]
+    smallest = min(machines, key=lambda name: ([machines[name].get(size, 0) for size in sizes], name))
+    for name in sorted(left):
+        if (adds := machines[smallest].get(name, 0)) > left[name]:
+            limit = limits.get(name, free[name])
+            which = "the smallest machine that fits" if adds > free[name] else "each machine of the gang"
+            yield (
+                f"{OVER_LIMIT}{name} is {written(name, limit)}, its nodes and claims use "
+                f"{written(name, limit - free[name])}, and {which} ({smallest}) has {written(name, adds)}"
+            )
+
+
 class TypeRejection(NamedTuple):
     """Why a machine cannot have a pod. `unmet`: tests of its labels; `short`: its room, where it is less than
     the request, by resource.
@@ -58,10 +80,13 @@ class TypeRejection(NamedTuple):
 
 
 class PoolReason(NamedTuple):
-    """Why a NodePool has no machine for a pod. `by_volume`: the places of its volumes are a part of it."""
+    """Why a NodePool has no machine for a pod. `by_volume`: the places of its volumes are a part of it;
+    `limited`: its limits are, so that a free slot would not help.
+    """
 
     text: str
     by_volume: bool = False
+    limited: bool = False
 
 
 def pool_reason(pod: PodInfo, by_type: Mapping[str, TypeRejection]) -> PoolReason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,8 +16,13 @@ from tests.cluster.ome.reserved import GPU
 from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, lending
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
-from tests.cluster.test_provisioning import pods, pool, start
+from tests.cluster.test_provisioning import claims, pods, pool, start
 from tests.cluster.test_waiting_pods import explained
+
+CODE: Final = "InsufficientInstanceCapacity"
+OVER: Final = (
+    "its limit of cpu is 1, its nodes and claims use 0, and the smallest machine that fits (m5.large) has 2"
+)
 
 
 def advice(stack: Stack, name: str) -> dict[str, Any]:
@@ -79,3 +84,59 @@ def test_pod_of_the_owner_waits_for_no_lent_slot_while_its_pool_is_at_its_limit(
     page = explained(stack, "own")
     assert page["next"] == [UNFIT]
     assert page["do"][0]["command"] == "kubectl edit nodepool gpus"
+
+
+@pytest.mark.covers("ONC-01", "FLT-35")
+@pytest.mark.parametrize("also", [[], [ON_DEMAND]], ids=["reserved", "on-demand"])
+def test_pool_whose_limit_is_less_than_any_machine_is_not_said_to_want_a_slot_or_a_purchase(
+    stack: Stack, also: list[str]
+) -> None:
+    stack.aws.rival(stack.aws.odcr("m5.large", criteria="open"))
+    stack.node_class(preference="open")
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED, *also])}, limits={"cpu": "1"})
+    start(stack)
+    pods(stack, 1)
+    assert OVER in stack.until_event("p-0", FAILED, kind="Pod", text="limit of cpu").message
+    page = explained(stack, "p-0")
+    assert [(row["verdict"], row["message"]) for row in page["nodepools"]] == [("no", OVER)]
+    assert {(row["verdict"], row["message"]) for row in page["options"]} == {("unfit", OVER)}
+    assert page["next"] == [UNFIT] and not page["slots"]
+    assert page["do"] == [
+        {
+            "command": "kubectl edit nodepool team",
+            "why": "its limit of cpu is reached: raise it in spec.limits",
+        }
+    ]
+
+
+@pytest.mark.covers("ONC-01")
+def test_first_pool_is_one_whose_limits_leave_a_machine_for_the_pod(stack: Stack) -> None:
+    full = stack.aws.odcr("m5.large", criteria="open")
+    stack.aws.rival(full)
+    stack.node_class(preference="open")
+    pool(stack, "small", template={"requirements": required(["m5.large"], [ON_DEMAND])}, limits={"cpu": "1"})
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])}, limits={"cpu": "2"})
+    stack.edit(NodePool, "small", {"spec": {"weight": 10}})
+    start(stack)
+    pods(stack, 1)
+    stack.until_event("p-0", FAILED, kind="Pod", text=f"{full} 0 of 1")
+    page = explained(stack, "p-0")
+    order = [("first", "team"), ("no", "small")]
+    assert [(row["verdict"], row["nodepool"]) for row in page["nodepools"]] == order
+    assert page["nodepools"][1]["message"] == OVER
+    assert full in page["next"][0] and [row["verdict"] for row in page["options"]] == ["skipped"]
+
+
+@pytest.mark.covers("ONC-01")
+def test_first_pool_is_that_of_the_claim(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
+    for name, cpu in (("few", "1"), ("own", "2"), ("rest", "200")):
+        pool(stack, name, template={"requirements": required(["m5.large"], [ON_DEMAND])}, limits={"cpu": cpu})
+    start(stack)
+    pods(stack, 1)
+    (claim_,) = stack.until(lambda: claims(stack), "the claim")
+    stack.until_waiting(claim_.name, "InsufficientCapacity")
+    page = explained(stack, "p-0")
+    order = [("first", "own"), ("then", "rest"), ("no", "few")]
+    assert [(row["verdict"], row["nodepool"]) for row in page["nodepools"]] == order

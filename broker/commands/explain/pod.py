@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from broker.apis import names
@@ -21,6 +22,7 @@ from broker.apis.label_names import stable
 from broker.capacity.types import WELL_KNOWN
 from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
+from broker.commands.explain.limits import PoolLimits
 from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.pod_advice import best_advice
@@ -91,19 +93,23 @@ class PodExplainer:
         situation = self.situation
         (row,) = self.rows([pod])
         claim = next((claim for claim in situation.claims if claim.name == row.claim), None)
-        verdicts = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
-        chosen = next((verdict for verdict in verdicts if not verdict.rejection), None)
+        admitting = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
+        verdicts = self._within_limits(admitting, pod, claim)
+        free = next((verdict for verdict in verdicts if not verdict.rejection), None)
+        chosen = free or next((verdict for verdict in admitting if not verdict.rejection), None)
         report = report_on(pod, situation.around)
         room = report.room if claim is None else ""
         options = self._options(pod, claim, chosen) if not room else None
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        limited = chosen is not None and chosen.pool.name in dict(over_limits(report.message))
+        over = {*dict(over_limits(report.message))}
+        limited = chosen is not None and (free is None or chosen.pool.name in over)
         # Such a claim could wait for a slot of its own reservation; pods leave that to kube-scheduler.
         awaited = options.waits_for if options is not None else ()
-        reported = report.message and (limited or awaited or any(row["verdict"] == "next" for row in rows))
+        taken = bool(awaited) or any(row["verdict"] == "next" for row in rows)
+        reported = limited or (taken and bool(report.message))
         held = bool(row.held) and row.reason != GATED
-        unfit = (claim is None and bool(reported)) or (held and (chosen is None or of_broker(chosen.pool)))
+        unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
         unfit = unfit and not room
         if unfit and options is not None:
             options = replace(options, rows=[*none_next(options.rows)], waits_for=())
@@ -126,6 +132,18 @@ class PodExplainer:
             unread=situation.unread,
         )
 
+    def _within_limits(
+        self, verdicts: Sequence[PoolVerdict], pod: Pod, claim: NodeClaim | None
+    ) -> list[PoolVerdict]:
+        """The pool of the pod's claim, then those that may have another machine for it, then the others."""
+        own, info = claim.node_pool if claim is not None else "", pod_info(pod)
+        judged = [v if v.pool.name == own else self._limits.judged(v, info) for v in verdicts]
+        return sorted(judged, key=lambda verdict: (verdict.pool.name != own, bool(verdict.rejection)))
+
+    @cached_property
+    def _limits(self) -> PoolLimits:
+        return PoolLimits(self.situation)
+
     def _options(self, pod: Pod, claim: NodeClaim | None, chosen: PoolVerdict | None) -> ClaimForecast | None:
         """The options of the pod's claim while it waits, else of the claim that the NodePool would make."""
         if claim is not None:
@@ -134,7 +152,8 @@ class PodExplainer:
         if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
             return None
         planned = probes(pod, chosen.pool, self.situation.rights)
-        return any_of([self.forecaster.among(item, [*self.situation.claims, item]) for item in planned])
+        options = any_of([self.forecaster.among(item, [*self.situation.claims, item]) for item in planned])
+        return replace(options, rows=[*self._limits.options(chosen.pool, options.rows)])
 
 
 # ---- a pod that waits

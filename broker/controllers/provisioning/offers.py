@@ -134,9 +134,9 @@ def offers(
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
             beginning = {odcr.instance_type for odcr, _ in candidates.soon}
-            taken_ways = [way for way in every if _taken(way)] if open_ways else []
-            refusals = [(way, way.out) for way in every if way.out and not _taken(way)] if open_ways else []
-            unusable = [*closed(claim, candidates.suitable_types, known)] if open_ways else []
+            taken_ways = [way for way in every if _taken(way)]
+            refusals = [(way, way.out) for way in every if way.out and not _taken(way)]
+            unusable = [*closed(claim, candidates.suitable_types, known)]
             if not open_ways:
                 waits = unplaced(claim, candidates, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message

@@ -64,7 +64,11 @@ def pool_reasons(
         by_pool = packing.by_pool.get(pod.key, {})
         known = {
             **{pool: why.text + _volumes(pool, pod, why, offered, storage) for pool, why in by_pool.items()},
-            **{pool: text for (pool, drawing), text in offered.empty.items() if drawing == pod.drawing},
+            **{
+                pool: text
+                for (pool, drawing), text in offered.empty.items()
+                if drawing == pod.drawing and not (pool in by_pool and by_pool[pool].limited)
+            },
             **{fault.pool.name: fault.message for fault in faults},
         }
         if known:
