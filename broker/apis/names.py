@@ -155,6 +155,8 @@ REPLACES: Final = "capacity-broker.io/replaces"
 MOVE: Final = "capacity-broker.io/move"
 # Written by the broker on a claim that replaces several: `name/uid` of the others, with commas.
 REPLACES_ALSO: Final = "capacity-broker.io/replaces-also"
+# Written by the broker on a claim that replaces a static node without pods: no pods follow it.
+REPLACES_EMPTY: Final = "capacity-broker.io/replaces-empty"
 # Written by the broker on a claim that takes over the slot of the claim that it replaces: the ODCR, and once
 # that claim is gone `/` and until when the slot is kept.
 TAKES_SLOT: Final = "capacity-broker.io/takes-slot"
@@ -260,6 +262,7 @@ WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
         WAITING_SINCE,
         REPLACES,
         REPLACES_ALSO,
+        REPLACES_EMPTY,
         MOVE,
         JOINS_SLOT,
         TAG_FLAVOR,

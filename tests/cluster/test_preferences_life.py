@@ -141,7 +141,7 @@ def test_no_preference_is_dropped_to_end_a_node_while_its_rollout_waits(stack: S
 
     def held() -> list[str]:
         """The claims whose event says that they wait for the replacement of the other one."""
-        return [n for n in olds for e in stack.events(n) if "its node has no pods yet" in e.message]
+        return [n for n in olds for e in stack.events(n) if "its node is not ready yet" in e.message]
 
     stack.until(held, "one waits for the other", step=STEP)
     (waits,) = {*held()}

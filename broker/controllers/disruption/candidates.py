@@ -55,11 +55,12 @@ def awaits_pods(claim: NodeClaim, claims: Cache[NodeClaim], now: datetime) -> bo
     replaced = dict(replaced_claims(claim))
     if not replaced:
         return False
+    known = map(claims.get, replaced)  # by now perhaps others of these names
+    if any(old is not None and old.uid == replaced[old.name] for old in known):
+        return True
     began = since(claim, names.INITIALIZED_CONDITION)
     new = began is None or now - began < PODS_ARRIVE_WITHIN
-    known = map(claims.get, replaced)  # by now perhaps others of these names
-    remains = any(old is not None and old.uid == replaced[old.name] for old in known)
-    return remains or (new and claim.status.last_pod_event_time is None)
+    return new and claim.status.last_pod_event_time is None and names.REPLACES_EMPTY not in claim.annotations
 
 
 def obstacle(

@@ -62,6 +62,11 @@ class Demand:
         return self.node, *self.also
 
     @property
+    def empty(self) -> bool:
+        """Whether only the NodePool's number of nodes needs the replacement."""
+        return self.node.static and not self.pods and not self.node.holds
+
+    @property
     def chosen(self) -> dict[str, str]:
         """The claim's values of labels of the user's own, which stay if they are allowed.
 
@@ -147,6 +152,7 @@ def body(
             names.TAKES_SLOT: needed.slot or None,
             names.JOINS_SLOT: needed.joins or None,
             names.REPLACES_ALSO: ",".join(f"{n.claim.name}/{n.claim.uid}" for n in needed.also) or None,
+            names.REPLACES_EMPTY: "true" if needed.empty else None,
         },
     )
 

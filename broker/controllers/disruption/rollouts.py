@@ -160,8 +160,9 @@ def rollout_obstacle(nodes: Sequence[ManagedNode], claims: Cache[NodeClaim], now
         return ""
     launched = condition(away[0].status.conditions, names.LAUNCHED)
     detail = f" ({launched.message})" if launched is not None and launched.message else ""
+    lacks = "has no pods" if is_true(away[0], names.INITIALIZED_CONDITION) else "is not ready"
     return (
-        f"NodeClaim {away[0].name} replaces a node of {', '.join(sorted(odcrs))}, and its node has no pods "
+        f"NodeClaim {away[0].name} replaces a node of {', '.join(sorted(odcrs))}, and its node {lacks} "
         f"yet{detail}; {names.REPLACE_AT_ONCE} of NodePool {pool.name} lets {at_once(pool)} go on at once"
     )
 
