@@ -39,7 +39,7 @@ from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import EPHEMERAL
 from broker.placement.together import units_of
-from broker.reservations.claims import occupied_odcr
+from broker.reservations.claims import claims_of_nodes, occupied_odcr
 
 HELD_UP: Final = timedelta(minutes=10)
 # Any machine could turn out to be in vain. Karpenter leaves such pods alone, too (--ignore-dra-requests).
@@ -84,12 +84,12 @@ def existing(
             room[name] = room.get(name, 0) - amount
         return replace(info, allocatable={**room, **learned.room(sort, info.allocatable, reserved)})
 
-    by_id = {claim.instance_id: claim for claim in claims if claim.instance_id}
+    claim_of, _ = claims_of_nodes(occupancy.nodes, claims)
     infos: list[NodeInfo] = []
     draining: list[tuple[Node, str]] = []  # with the uid of the claim
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
     for node in occupancy.nodes:
-        claim = by_id.get(node.instance_id)
+        claim = claim_of.get(node.name)
         if node.deleting or (claim is not None and claim.deleting):
             draining.append((node, claim.uid if claim is not None else ""))
             continue
@@ -120,7 +120,7 @@ def existing(
     staying = {pod.node_name for pod in pods}
     infos += (replace(node_info(kept[name]), allocatable={}) for name in kept if name in staying)
     snapshot = PlacementSnapshot.of(infos, pods, namespaces=occupancy.namespaces, storage=storage)
-    for name, pod in _arriving(occupancy, claims, successors, storage):
+    for name, pod in _arriving(occupancy.pods, claim_of, successors, storage):
         snapshot = snapshot.with_pod(pod, name)
     return ExistingNodes(
         snapshot=snapshot,
@@ -144,17 +144,15 @@ def read_in_flight(claim: NodeClaim) -> None:
 
 
 def _arriving(
-    occupancy: NodeOccupancy, claims: Sequence[NodeClaim], successors: Mapping[str, str], storage: Storage
+    pods: Iterable[Pod], claim_of: Mapping[str, NodeClaim], successors: Mapping[str, str], storage: Storage
 ) -> Iterator[tuple[str, PodInfo]]:
     """The pods that move to a replacement, each with its node: they need that room while they still run.
 
     `successors`: the node of each replacement, by the uids of the claims that it replaces.
     """
-    by_id = {claim.instance_id: claim for claim in claims if claim.uid in successors and claim.instance_id}
-    old = {node.name: claim for node in occupancy.nodes if (claim := by_id.get(node.instance_id))}
-    for pod in occupancy.pods if old else ():
-        claim = old.get(pod.spec.node_name)
-        if claim is not None and reschedulable(pod):
+    for pod in pods if successors else ():
+        claim = claim_of.get(pod.spec.node_name)
+        if claim is not None and claim.uid in successors and reschedulable(pod):
             zone = claim.labels.get(names.ZONE, "") if tied(pod, storage) else ""
             yield successors[claim.uid], moved(pod, zone)
 
