@@ -23,7 +23,7 @@ from broker.capacity.entitlement import RESERVATION_FULL, RESERVED_FOR_OTHERS
 from broker.capacity.full_slots import none_of
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import Claim, Option, Skipped
-from broker.capacity.options import Hosts, choose, matching_reservations, soon, suitable, tenancy
+from broker.capacity.options import Hosts, choose, matching_reservations, pool_of, suitable, tenancy
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import BACKING_OFF, Shortage
 from broker.capacity.supply import LaunchSupply
@@ -172,9 +172,12 @@ class OptionCatalog:
             withheld = self._withheld(claim, suitable_types, known, queue)
             candidates = replace(candidates, withheld=tuple(islice(withheld, MOST_WITHHELD)))
         spared = self._accelerators if compared and self._spares(known, candidates.unreserved) else ()
+        begins = {live.odcr.id: by for live, by in known.pending if by}
+        starting = (live for live, _ in known.pending if live.odcr.id in begins)
+        matching = matching_reservations(claim.requirements, suitable_types, starting)
         pending = [
-            (odcr, by)
-            for odcr, by in soon(claim.requirements, suitable_types, known)
+            (odcr, begins[odcr.id])
+            for odcr in (live.odcr for live in matching)
             if (not self._owned or self._may_wait(queue, odcr.id))
             and (odcr.instance_type not in spared or self._entitlements.right(queue, odcr.id) == "own")
         ]
@@ -295,7 +298,8 @@ class OptionCatalog:
         self, claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog, queue: str
     ) -> Iterator[Skipped]:
         """The reservations that match the claim but not its queue."""
-        for pool, odcr_id in matching_reservations(claim, suitable_types, known):
+        for live in matching_reservations(claim.requirements, suitable_types, known.reserved):
+            pool, odcr_id = pool_of(live.odcr), live.odcr.id
             if self._entitlements.right(queue, odcr_id) is None:
                 message = f"{pool.shown}: {self._entitlements.denial(queue, odcr_id)}"
                 yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)

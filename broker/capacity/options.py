@@ -274,39 +274,22 @@ def offered(
     choices: Iterable[Option] = choose(claim.requirements, suitable_types, known)
     pool = Pool(capacity_type=capacity_type, instance_type=instance_type, zone=zone, reservation=reservation)
     if pool.target == "id":
-        ids = {id_ for _, id_ in matching_reservations(claim, suitable_types, known)}
-        choices = [
-            named(live.odcr, known)
-            for live in known.reserved
-            if live.odcr.id == reservation and live.odcr.id in ids
-        ]
+        matching = matching_reservations(claim.requirements, suitable_types, known.reserved)
+        choices = [named(live.odcr, known) for live in matching if live.odcr.id == reservation]
     return next((option for option in choices if replace(option.pool, placement="") == pool), None)
 
 
 def matching_reservations(
-    claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog
-) -> Iterator[tuple[Pool, str]]:
-    """The reservations of the class that match the claim, each with its id."""
-    if "reserved" not in capacity_types(claim.requirements):
-        return
-    names = {candidate.type.name for candidate in suitable_types}
-    for live in known.reserved:
-        fits_in = live.odcr.instance_type in names and not live.problem
-        if fits_in and not claim.requirements.unmet(live.labels, among=PLACE_KEYS):
-            yield pool_of(live.odcr), live.odcr.id
-
-
-def soon(
-    requirements: Requirements, suitable_types: Sequence[CandidateType], known: ClassCatalog
-) -> Iterator[tuple[Odcr, datetime]]:
-    """The matching reservations that are not launchable yet, and the latest time until they are."""
+    requirements: Requirements, suitable_types: Sequence[CandidateType], among: Iterable[LiveReservation]
+) -> Iterator[LiveReservation]:
+    """The reservations that match the requirements."""
     if "reserved" not in capacity_types(requirements):
         return
     names = {candidate.type.name for candidate in suitable_types}
-    for live, by in known.pending:
+    for live in among:
         fits_in = live.odcr.instance_type in names and not live.problem
-        if by and fits_in and not requirements.unmet(live.labels, among=PLACE_KEYS):
-            yield live.odcr, by
+        if fits_in and not requirements.unmet(live.labels, among=PLACE_KEYS):
+            yield live
 
 
 def _reserved(
