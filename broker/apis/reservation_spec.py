@@ -236,7 +236,8 @@ def reservation_settings(
     """From the field, or from the annotation if the CRD could not be changed. The field wins, valid or
     not."""
     if field is not None:
-        return _checked(field, where=FIELD)
+        problems = validate_reservation_spec(field)
+        return ReservationSettings(spec=None if problems else field, problems=problems)
     if annotation is None:
         return ReservationSettings()
     try:
@@ -247,11 +248,6 @@ def reservation_settings(
     if problems := unknown or validate_reservation_spec(raw, where=ANNOTATION):
         return ReservationSettings(problems=problems)
     return ReservationSettings(spec=CapacityReservationSpec.model_validate(raw))
-
-
-def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationSettings:
-    problems = validate_reservation_spec(spec, where=where)
-    return ReservationSettings(problems=problems) if problems else ReservationSettings(spec=spec)
 
 
 def _unreadable(text: str, subject: str) -> ReservationSettings:

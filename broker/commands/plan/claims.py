@@ -39,8 +39,8 @@ from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
     launch_class,
+    read_surroundings,
     selection,
-    surroundings,
 )
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
@@ -220,9 +220,12 @@ def considered(
             continue
         try:
             selection(node_class)  # an invalid spec is reported before EC2 is called
+            around, obstacle = read_surroundings(node_class, provider, dry_run=True)
+            if obstacle is not None:
+                raise obstacle
             ready[node_class.name] = launch_class(
                 node_class,
-                surroundings(node_class, provider, dry_run=True),
+                around,
                 inventory,
                 account_id=provider.account_id(),
                 now=now,

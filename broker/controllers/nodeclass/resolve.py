@@ -147,24 +147,14 @@ def selection(node_class: EC2NodeClass) -> Selection:
     )
 
 
-def surroundings(node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False) -> Surroundings:
-    """Reads the EC2 resources that the class's terms select.
-
-    Raises Unresolved if a term selects none, ProviderError. A dry run makes no instance profile for the role.
-    """
-    around, obstacle = read_surroundings(node_class, provider, dry_run=dry_run)
-    if obstacle is not None:
-        raise obstacle
-    return around
-
-
 def read_surroundings(
     node_class: EC2NodeClass, provider: ClassLookups, *, dry_run: bool = False, doubted: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
-    """Reads like `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
+    """Reads the EC2 resources that the class's terms select, and the obstacle to the broker's launches, if
+    Karpenter may still launch. Raises Unresolved if a term selects none, ProviderError.
 
     Obstacles are unknown images and an unreadable instance profile. Reservations resolve without these.
-    `doubted`: EC2 refused something that the class names.
+    `doubted`: EC2 refused something that the class names. A dry run makes no instance profile for the role.
     """
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
