@@ -14,13 +14,13 @@ reservation that EC2 could choose: EC2 knows no owners, no holds and no selectio
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 from broker.capacity.inventory import Inventory
 from broker.capacity.model import NodeClass
 from broker.capacity.supply import LaunchSupply
+from broker.lists import lists_by_key
 from providers.model import Instance, Odcr, ReservationGroup
 
 Place = tuple[str, str]  # an instance type in a zone
@@ -98,7 +98,7 @@ class ClosedPlaces:
         return frozenset(
             place
             for place in absorbing_places(node_class)
-            if any(odcr.id not in usable for odcr in self._open[place])
+            if any(odcr.id not in usable for odcr in self._open.get(place, ()))
         )
 
     def _barred_of(self, queue: str) -> frozenset[str]:
@@ -124,11 +124,8 @@ class ClosedPlaces:
 
     @cached_property
     def _open(self) -> Mapping[Place, list[Odcr]]:
-        by_place: dict[Place, list[Odcr]] = defaultdict(list)
-        for odcr in self._supply.inventory.odcrs.values():
-            if _matched_openly(odcr):
-                by_place[place_of(odcr)].append(odcr)
-        return by_place
+        matched = filter(_matched_openly, self._supply.inventory.odcrs.values())
+        return lists_by_key((place_of(odcr), odcr) for odcr in matched)
 
 
 def open_places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:

@@ -6,7 +6,6 @@ none.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, Rank
+from broker.lists import lists_by_key
 from broker.text import counted
 
 T = TypeVar("T")
@@ -50,19 +50,12 @@ def units(items: Iterable[T], gang: Callable[[T], str]) -> list[list[T]]:
     """The items one by one, and those of a gang together at its first one. `gang`: its name, empty without
     one.
     """
-    listed: dict[str | int, list[T]] = {}
-    for place, item in enumerate(items):
-        listed.setdefault(gang(item) or place, []).append(item)
-    return list(listed.values())
+    return [*lists_by_key((gang(item) or place, item) for place, item in enumerate(items)).values()]
 
 
 def gangs_of(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
     """The claims of each gang, in order."""
-    gangs: dict[str, list[Claim]] = defaultdict(list)
-    for claim in waiting:
-        if claim.gang:
-            gangs[claim.gang].append(claim)
-    return gangs
+    return lists_by_key((claim.gang, claim) for claim in waiting if claim.gang)
 
 
 def incomplete(

@@ -12,11 +12,12 @@ Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in i
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
+from broker.lists import lists_by_key
 from broker.quota.candidates import outranked
 from broker.quota.model import Preemption
 
@@ -234,9 +235,7 @@ class Entitlements:
 
     def by_slot_pool(self) -> dict[SlotPool, tuple[str, ...]]:
         """The reservations of each slot pool, by id."""
-        ids_by_pool: dict[SlotPool, list[str]] = defaultdict(list)
-        for odcr_id in sorted(self.slot_pools):
-            ids_by_pool[self.slot_pools[odcr_id]].append(odcr_id)
+        ids_by_pool = lists_by_key((self.slot_pools[odcr_id], odcr_id) for odcr_id in sorted(self.slot_pools))
         return {slot_pool: tuple(ids) for slot_pool, ids in ids_by_pool.items()}
 
     def name(self, queue: str) -> str:

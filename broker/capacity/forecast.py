@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from broker.capacity.shortages import CAP, FIRST, MEMORY
+from broker.lists import lists_by_key
 
 # Chosen on traces of other seeds than that of benchmarks/forecast.py.
 GAIN: Final = 0.7
@@ -82,11 +83,8 @@ def odds(forecasts: Mapping[str, PoolForecast]) -> dict[str, int]:
 def _by_pool(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, list[PoolOutcomes]]:
     """The observations of each pool in the window, the oldest first."""
     first, last = (now - WINDOW).timestamp(), now.timestamp()
-    by_pool: dict[str, list[PoolOutcomes]] = {}
-    for row in sorted(outcomes, key=lambda row: row.slot):
-        if row.launched + row.refused > 0 and first <= row.slot <= last:
-            by_pool.setdefault(row.pool, []).append(row)
-    return by_pool
+    recent = (row for row in outcomes if row.launched + row.refused > 0 and first <= row.slot <= last)
+    return lists_by_key((row.pool, row) for row in sorted(recent, key=lambda row: row.slot))
 
 
 def _prior(by_pool: Mapping[str, Sequence[PoolOutcomes]]) -> float:

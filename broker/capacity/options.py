@@ -47,6 +47,7 @@ from broker.capacity.model import Claim, NodeClass, Option, Pool
 from broker.capacity.requirements import Requirements
 from broker.capacity.type_filter import Mask
 from broker.capacity.types import WELL_KNOWN
+from broker.lists import lists_by_key
 from providers.launch import RESERVATIONS_ONLY
 from providers.model import CapacityType, Odcr
 
@@ -329,10 +330,7 @@ def _by_owner(
     owner."""
     if owner_of is None:
         return offering_options(good, place.reservations, known.node_class, known.option_cache)
-    owners: dict[str, list[LiveReservation]] = {}
-    for live in good:
-        if (owner := owner_of(live.odcr)) is not None:
-            owners.setdefault(owner, []).append(live)
+    owners = lists_by_key((owner, live) for live in good if (owner := owner_of(live.odcr)) is not None)
     return [
         option
         for owned in owners.values()

@@ -12,7 +12,6 @@ another owner, or in one that is kept (see `absorption`).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from broker.capacity.absorption import NOWHERE, ClosedPlaces, Place, open_places
 from broker.capacity.model import Assignment, Claim, Option
 from broker.capacity.options import tenancy
 from broker.capacity.supply import LaunchSupply
+from broker.lists import lists_by_key
 
 
 def separated(
@@ -78,10 +78,7 @@ def _crowded(
     for option in options:
         reach = _reach(option)
         reaches[reach] = reaches.get(reach, False) or not option.pool.reservation
-    by_member: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for reach in reaches:
-        for odcr_id in reach:
-            by_member[odcr_id].append(reach)
+    by_member = lists_by_key((odcr_id, reach) for reach in reaches for odcr_id in reach)
 
     def crowded(reach: frozenset[str], is_open: bool) -> bool:
         odcrs = [inventory.odcrs[odcr_id] for odcr_id in reach if odcr_id in inventory.odcrs]

@@ -27,6 +27,7 @@ from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, SlotPool
 from broker.capacity.inventory import Inventory
 from broker.capacity.matching import ends_at
 from broker.capacity.types import size_key
+from broker.lists import lists_by_key
 from providers.model import InstanceType
 
 Ints = NDArray[np.int64]
@@ -113,10 +114,8 @@ class SlotProblem:
     @cached_property
     def gangs(self) -> dict[str, tuple[int, ...]]:
         """The bundles of each binding gang, gangs in order of rank."""
-        by_gang: dict[str, list[int]] = defaultdict(list)
-        for place, bundle in enumerate(self.bundles):
-            if bundle.gang:
-                by_gang[bundle.gang].append(place)
+        places = enumerate(self.bundles)
+        by_gang = lists_by_key((bundle.gang, place) for place, bundle in places if bundle.gang)
         return {gang: tuple(places) for gang, places in by_gang.items()}
 
     @cached_property

@@ -20,6 +20,7 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.block_ends import BlockEnds
 from broker.kube.clock import Clock
 from broker.kube.watches import Signal
+from broker.lists import lists_by_key
 from broker.oncall.journal import forget_pools
 from broker.oncall.metrics import REGISTRY, GaugeTable
 from providers.base import ReservationListing
@@ -178,9 +179,7 @@ class InventoryCache:
             table.expire(began)
         credits_.expire(until + timedelta.resolution)
         expected.subtract(credits_.values().values())
-        overlapping: dict[str, list[str]] = {}
-        for instance_id, odcr_id in debits.values().items():
-            overlapping.setdefault(odcr_id, []).append(instance_id)
+        overlapping = lists_by_key((odcr_id, id_) for id_, odcr_id in debits.values().items())
         for odcr_id in overlapping.keys() | self._calling.keys():
             instances = overlapping.get(odcr_id, [])
             before, odcr = self._inventory.odcrs.get(odcr_id), odcrs.get(odcr_id)

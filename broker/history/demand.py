@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.capacity.hindsight import DemandSpan
+from broker.lists import lists_by_key
 from providers.model import LINUX
 from providers.prices import Product
 
@@ -104,9 +105,7 @@ def curves(levels: Sequence[UseLevel], *, since: int, now: int) -> list[DemandCu
 
     `levels` begin `HOLDS` before `since`, in the order of time.
     """
-    rows: dict[tuple[str, CapacityPlace], list[UseLevel]] = defaultdict(list)
-    for level in levels:
-        rows[(level.reservation, level.place)].append(level)
+    rows = lists_by_key(((level.reservation, level.place), level) for level in levels)
     full = [row.at for row in levels if not row.instance_type]
     reservations = {key: own for key, own in rows.items() if key[0] and any(row.total for row in own)}
     ends = {key: _end(own, full) for key, own in reservations.items()}

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from broker.history.demand import HOLDS, CapacityPlace, UseLevel, intervals
+from broker.history.demand import HOLDS, UseLevel, intervals
 from broker.history.store import HistoryStore
+from broker.lists import lists_by_key
 
 HOUR: Final = 3600
 SHOWN: Final = 24  # hours
@@ -38,10 +39,8 @@ def hours_of_use(levels: Sequence[UseLevel], *, now: int, count: int = SHOWN) ->
     """
     first = now - now % HOUR - (count - 1) * HOUR
     full = [row.at for row in levels if not row.instance_type]
-    rows: dict[tuple[str, CapacityPlace], list[UseLevel]] = defaultdict(list)
-    for level in levels:
-        if level.instance_type:
-            rows[(level.reservation, level.place)].append(level)
+    of_types = (level for level in levels if level.instance_type)
+    rows = lists_by_key(((level.reservation, level.place), level) for level in of_types)
     recorded = _seconds(levels, full, first, now)
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
     for (reservation, _), own in rows.items():

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from broker.lists import lists_by_key
 from broker.oncall.journal import short_id
-from broker.oncall.waiting_pods import WaitingPod
 from broker.oncall.waiting_reasons import GATED
 from broker.text import counted, format_time
 from broker.webpage.live import LiveState
@@ -111,10 +111,8 @@ def _ending(live: LiveState) -> Iterator[FiringAlert]:
 
 def _pods(live: LiveState) -> Iterator[FiringAlert]:
     """One alert for the pods of a NodePool and a reason, as in the rule CapacityBrokerPodsWaiting."""
-    by_labels: dict[tuple[str, str], list[WaitingPod]] = {}
-    for pod in live.waiting_pods:
-        if pod.reason != GATED:
-            by_labels.setdefault((pod.node_pool, pod.reason), []).append(pod)
+    waiting = (pod for pod in live.waiting_pods if pod.reason != GATED)
+    by_labels = lists_by_key(((pod.node_pool, pod.reason), pod) for pod in waiting)
     for (pool, reason), pods in by_labels.items():
         oldest = pods[0]
         if oldest.since is not None and live.now - oldest.since > PODS_WAIT:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from broker.lists import lists_by_key
+
 T = TypeVar("T")
 _ZONE: Final = re.compile(r"(.+?)(\d+[a-z])")  # us-east-1a, us-west-2-lax-1b
 
@@ -34,9 +36,7 @@ def equal_rows(
     rows: Iterable[T], *, cause: Callable[[T], Hashable], zone: Callable[[T], str] = lambda _: ""
 ) -> list[EqualRows[T]]:
     """The rows by cause. `cause` must leave the zone out."""
-    groups: dict[Hashable, list[T]] = {}
-    for row in rows:
-        groups.setdefault(cause(row), []).append(row)
+    groups = lists_by_key((cause(row), row) for row in rows)
     return [
         EqualRows(rows=tuple(group), zones=tuple(sorted({name for row in group if (name := zone(row))})))
         for group in groups.values()

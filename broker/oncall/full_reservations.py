@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from broker.lists import lists_by_key
 from broker.oncall.equal_rows import zone_names
 from broker.oncall.short_pools import ShortageRow
 from broker.oncall.slot_holders import SlotUse
@@ -58,10 +59,7 @@ def full_reservations(
 ) -> list[FullReservations]:
     """`pods`: the oldest first. `shortages`: EC2's refusals."""
     refused = {part for row in shortages for text in (row.key, *row.pools) for part in text.split(":")}
-    waiting: dict[str, list[WaitingPod]] = {}
-    for pod in pods:
-        for id_ in pod.full:
-            waiting.setdefault(id_, []).append(pod)
+    waiting = lists_by_key((id_, pod) for pod in pods for id_ in pod.full)
     rows: dict[object, list[Held]] = {}
     for item in sorted(held, key=lambda item: (item.zone, item.id)):
         if item.id in waiting and item.id not in refused and not item.free:

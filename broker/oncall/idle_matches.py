@@ -21,6 +21,7 @@ from broker.capacity.model import ANY_CLASS
 from broker.capacity.options import tenancy
 from broker.capacity.shortages import quota_family
 from broker.capacity.types import ACCELERATORS, PODS, WELL_KNOWN, allocatable, lacking, type_labels
+from broker.lists import lists_by_key
 from broker.oncall.waiters import POD, Alternative, Waiter, plural
 from broker.oncall.wording import untargeted
 from broker.placement.quantities import amounts
@@ -265,10 +266,7 @@ def _name(waiter: Waiter) -> tuple[str, str]:
 
 def _alike(waiters: Iterable[Waiter]) -> list[list[Waiter]]:
     """The waiters that fit the same slots for the same reasons, together."""
-    alike: dict[object, list[Waiter]] = {}
-    for waiter in waiters:
-        alike.setdefault(waiter.shape, []).append(waiter)
-    return [*alike.values()]
+    return [*lists_by_key((waiter.shape, waiter) for waiter in waiters).values()]
 
 
 def _kinds(every: Iterable[Sequence[Waiter]]) -> Callable[[IdleSlots], object]:

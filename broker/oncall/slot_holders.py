@@ -6,7 +6,6 @@ reservations, the claims and their pods.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, true_condition
+from broker.lists import lists_by_key
 from broker.placement.claims import deadline_of
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import ReservationKey
@@ -137,17 +137,15 @@ def slot_uses(
     """The reservations that are described and not over, by id. `owners`: of their slots, by id. `promised`:
     the number of slots of a reservation that only certain claims may take.
     """
-    by_reservation = _by_reservation(claims)
+    by_reservation = lists_by_key((id_, claim) for claim in claims if (id_ := occupied_odcr(claim)))
     nodes = {claim.status.node_name for held in by_reservation.values() for claim in held} - {""}
-    on_node: dict[str, list[Pod]] = defaultdict(list)
-    for pod in pods:
-        if pod.spec.node_name in nodes and is_workload(pod):
-            on_node[pod.spec.node_name].append(pod)
+    workloads = (pod for pod in pods if pod.spec.node_name in nodes and is_workload(pod))
+    on_node = lists_by_key((pod.spec.node_name, pod) for pod in workloads)
     return {
         mirror.name: _use(
             mirror,
             owners.get(mirror.name),
-            by_reservation[mirror.name],
+            by_reservation.get(mirror.name, ()),
             on_node,
             draws,
             promised(mirror.name),
@@ -155,15 +153,6 @@ def slot_uses(
         for mirror in mirrors
         if mirror.status.state and not mirror.status.over
     }
-
-
-def _by_reservation(claims: Iterable[NodeClaim]) -> defaultdict[str, list[NodeClaim]]:
-    """The claims with an instance in an EC2 reservation, by its id."""
-    by_reservation: defaultdict[str, list[NodeClaim]] = defaultdict(list)
-    for claim in claims:
-        if id_ := occupied_odcr(claim):
-            by_reservation[id_].append(claim)
-    return by_reservation
 
 
 def workloads_on(claim: NodeClaim, pods: Iterable[Pod]) -> list[Pod]:

@@ -17,6 +17,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.reasons import ALL_FULL, CLASS_NOT_FOUND, CLASS_TERMINATING
 from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.lists import lists_by_key
 from broker.oncall.pod_facts import gang_members
 from broker.oncall.state import is_brokers, launch_state
 from broker.oncall.waiting_pods import WaitingPod
@@ -191,9 +192,7 @@ class _Template(NamedTuple):
 def _templates(pools: Iterable[NodePool]) -> Iterator[_Template]:
     """Those of each pool whose requirements can be read."""
     known = [*pools]
-    users: dict[str, list[str]] = {}
-    for pool in known:
-        users.setdefault(pool.spec.template.spec.node_class_ref.name, []).append(pool.name)
+    users = lists_by_key((pool.spec.template.spec.node_class_ref.name, pool.name) for pool in known)
     for pool in known:
         try:
             required = pool_node(pool).requirements

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from broker.lists import lists_by_key
 from broker.placement.affinity import any_term
 from broker.placement.holds import Hold, HoldOwner, HoldState, placeholder
 from broker.placement.holds_fit import exactly, shares_resource
@@ -62,9 +63,7 @@ class HoldLedger:
         A pod on another node than its hold does not own it, nor does one that the hold is not for: it counts
         as any other pod.
         """
-        by_hold: dict[str, list[HoldLink]] = {}
-        for link in links:
-            by_hold.setdefault(link.hold, []).append(link)
+        by_hold = lists_by_key((link.hold, link) for link in links)
         states: dict[str, HoldState] = {}
         by_key: dict[HoldKey, list[str]] = {}
         for hold in sorted(holds, key=lambda item: (item.name, item.id)):

@@ -18,6 +18,7 @@ from broker.apis.static_pools import REPLICAS_MET, number_of_nodes
 from broker.capacity.future_labels import future_labels
 from broker.capacity.options import with_capacity_types
 from broker.capacity.requirements import InvalidRequirement
+from broker.lists import lists_by_key
 from broker.placement.future_nodes import FutureNode, future_node
 from broker.placement.model import PodInfo
 from broker.placement.selectors import IN, holds
@@ -170,9 +171,7 @@ def absent_pools(pod: PodInfo, existing: Collection[str]) -> str:
 
 def by_reason(reasons: Iterable[tuple[str, str]]) -> list[str]:
     """A clause for each reason, with the names of its NodePools; in their order."""
-    named: dict[str, list[str]] = {}
-    for pool, reason in reasons:
-        named.setdefault(reason, []).append(pool)
+    named = lists_by_key((reason, pool) for pool, reason in reasons)
     return [f"{pools_named(pools)}: {reason}" for reason, pools in named.items()]
 
 

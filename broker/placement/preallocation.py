@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from broker.lists import lists_by_key
 from broker.placement.filters import Fits, prepare
 from broker.placement.holds import Amounts
 from broker.placement.holds_decide import HoldDecision
@@ -41,9 +42,7 @@ def pre_allocate(
 
     `limits`: the reserved amounts that a taken pod must not exceed. `several`: more than one may be taken.
     """
-    by_node: dict[str, list[RunningPod]] = {}
-    for item in running:
-        by_node.setdefault(item.pod.node_name, []).append(item)
+    by_node = lists_by_key((item.pod.node_name, item) for item in running)
     choices: list[tuple[bool, int, str, tuple[PodInfo, ...]]] = []
     rejected: dict[str, tuple[str, ...]] = {}
     for node in sorted(snapshot.states):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.apis.names import HOSTNAME
+from broker.lists import lists_by_key
 from broker.placement.interpod import term_matches
 from broker.placement.model import PodInfo, PodTerm, SpreadConstraint
 from broker.placement.packing_model import Drawing, PendingPod
@@ -51,9 +52,7 @@ def shapes_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[P
     """The shapes of the pods, each with its rules; the higher priority first, then the larger requests."""
     pending = list(pods)
     keys = _selector_keys(pending, snapshot)
-    by_key: dict[Hashable, list[PendingPod]] = {}
-    for pod in pending:
-        by_key.setdefault(_key(pod, keys), []).append(pod)
+    by_key = lists_by_key((_key(pod, keys), pod) for pod in pending)
     shapes = [PodShape(pods=tuple(same)) for same in by_key.values()]
     if any(_has_rules(shape.example) for shape in shapes) or snapshot.repelling:
         shapes = [_ruled(shape, shapes, snapshot) for shape in shapes]

@@ -6,7 +6,7 @@ a new process too. The place of its slot follows from the last plan.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.apis import names
@@ -15,6 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import is_true
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.entitlement import NominatedSlot
+from broker.lists import lists_by_key
 from broker.placement.claims import priority_of
 from broker.quota.slot_model import SlotRequest
 from broker.quota.usage import ReservationKey
@@ -79,11 +80,8 @@ def held_slots(claims: Iterable[NodeClaim]) -> Counter[str]:
 
 def ending_claims(claims: Iterable[NodeClaim]) -> dict[str, list[str]]:
     """The names of the claims that are being deleted and still have a slot, by its ODCR."""
-    ending: dict[str, list[str]] = defaultdict(list)
-    for claim in claims:
-        if claim.deleting and (odcr_id := occupied_odcr(claim)):
-            ending[odcr_id].append(claim.name)
-    return ending
+    ending = (claim for claim in claims if claim.deleting)
+    return lists_by_key((id_, claim.name) for claim in ending if (id_ := occupied_odcr(claim)))
 
 
 def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:

@@ -5,11 +5,11 @@ A slot counts as borrowed if its claim draws from another reservation than the o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.oncall.slot_holders import SlotUse, SlotUser
+from broker.lists import lists_by_key
+from broker.oncall.slot_holders import SlotUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,9 @@ def loans(uses: Iterable[SlotUse], flavors: Mapping[str, str], ending: Collectio
     """The loans, by owner, borrower and flavor. `flavors`: of the EC2 reservations, by id. `ending`: the
     claims that are being deleted.
     """
-    lent: defaultdict[tuple[str, str, str], list[SlotUser]] = defaultdict(list)
-    for use in uses:
-        for user in use.lent:
-            lent[use.owner, user.owner, flavors.get(use.id, "")].append(user)
+    lent = lists_by_key(
+        ((use.owner, user.owner, flavors.get(use.id, "")), user) for use in uses for user in use.lent
+    )
     for (owner, borrower, flavor), users in sorted(lent.items()):
         yield LoanRow(
             owner=owner,

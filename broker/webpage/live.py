@@ -5,7 +5,6 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, condition
 from broker.apis.ome import ReservationSummary
 from broker.app import Broker
+from broker.lists import lists_by_key
 from broker.oncall.broken import BrokenNode
 from broker.oncall.equal_rows import EqualRows, equal_rows
 from broker.oncall.full_reservations import FullReservations, full_reservations
@@ -29,7 +29,6 @@ from broker.oncall.state import launch_state
 from broker.oncall.waiters import KARPENTERS, Waiter
 from broker.oncall.waiting_pods import WaitingGroup, WaitingPod, grouped
 from broker.placement.node_prices import Cost, Price, total
-from broker.quota.usage import ReservationKey
 from broker.reservations.claims import occupied_odcr
 from broker.reservations.drawing import DrawRights, drawn_key
 from broker.reservations.odcr_view import OdcrView, view_of
@@ -235,9 +234,7 @@ def shown_state(
 
 
 def _reservations(situation: Situation) -> Iterator[ReservationRow]:
-    held: dict[ReservationKey, list[str]] = defaultdict(list)
-    for odcr, owner in situation.slot_owners.items():
-        held[owner].append(odcr)
+    held = lists_by_key((owner, odcr) for odcr, owner in situation.slot_owners.items())
     for reservation in sorted(situation.reservations, key=reserved_of):
         reserved = reserved_of(reservation)
         yield ReservationRow(
@@ -247,7 +244,7 @@ def _reservations(situation: Situation) -> Iterator[ReservationRow]:
             detail=reservation.status.lifecycle_detail,
             cohort=reservation.spec.cohort,
             summary=reservation.status.summary or ReservationSummary(),
-            odcrs=tuple(held[reserved]),
+            odcrs=tuple(held.get(reserved, ())),
             conditions=tuple(reservation.status.conditions),
             problems=tuple((p.reason, p.message) for p in situation.odcrs.status(reserved).problems),
         )

@@ -23,6 +23,7 @@ from broker.history.entries import Entry, is_turn, microseconds
 from broker.history.recorder import forecasts_of
 from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
+from broker.lists import lists_by_key
 from broker.oncall.journal import attempt_id
 from broker.oncall.situation import Situation
 from broker.option_rules import wrong
@@ -129,10 +130,8 @@ def rows(
     By pool, the rows of other objects come last, and those of pods are left out: see `of_pods`.
     """
     by_pool = by is GroupBy.POOL
-    groups: dict[str, list[Problem]] = {}
-    for problem in sorted(problems, key=lambda problem: problem.at):
-        if not (by_pool and problem.kind == _POD):
-            groups.setdefault(problem.key(by), []).append(problem)
+    shown = (problem for problem in problems if not (by_pool and problem.kind == _POD))
+    groups = lists_by_key((problem.key(by), problem) for problem in sorted(shown, key=lambda p: p.at))
     ordered = sorted(
         groups.items(), key=lambda item: (by_pool and bool(item[1][0].kind), -len(item[1]), item[0])
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -14,6 +13,7 @@ from broker.apis.kueue import PriorityClass
 from broker.commands.explain.permitted import listed
 from broker.commands.manifests import BadManifest
 from broker.kube.client import Client
+from broker.lists import lists_by_key
 from broker.text import abridged, nearest
 
 MOST_NAMED: Final = 5
@@ -46,9 +46,7 @@ class PriorityClasses:
         """A line for each class that pods name and that does not exist: the API server refuses such pods."""
         if self.unread:
             return
-        named: dict[str, list[str]] = defaultdict(list)
-        for pod in pods:
-            named[pod.spec.priority_class_name].append(pod.key)
+        named = lists_by_key((pod.spec.priority_class_name, pod.key) for pod in pods)
         for name in sorted(named.keys() - self.values.keys() - {*_SYSTEM}):
             yield (
                 f"pod {abridged(named[name], MOST_NAMED)}: spec.priorityClassName is {name!r}, and there is "

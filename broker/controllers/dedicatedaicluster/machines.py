@@ -28,6 +28,7 @@ from broker.capacity.types import ACCELERATORS, WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
+from broker.lists import lists_by_key
 from broker.quota.usage import ReservationKey
 from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import SizedQuota, supply
@@ -65,10 +66,7 @@ def claim_changes(
     room = launch_limit - sum(not claim.status.provider_id for claim in claims if not claim.deleting)
     create: list[tuple[int, str]] = []
     delete: list[NodeClaim] = []
-    alive: dict[str, list[NodeClaim]] = {}
-    for claim in claims:
-        if not claim.deleting:
-            alive.setdefault(flavor_name(claim), []).append(claim)
+    alive = lists_by_key((flavor_name(claim), claim) for claim in claims if not claim.deleting)
     for flavor in sorted({*sizes, *alive}):
         existing, target = alive.get(flavor, []), sizes.get(flavor, 0) - unread[flavor]
         delete += sorted(existing, key=_deletion_order)[: max(0, len(existing) - target)]

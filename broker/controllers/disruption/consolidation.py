@@ -10,7 +10,7 @@ validation.go).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -34,6 +34,7 @@ from broker.controllers.disruption.report import DisruptionReporter
 from broker.controllers.disruption.returning import consolidates, returns
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.provisioning.claims import meets_minimums
+from broker.lists import lists_by_key
 from broker.placement.consolidation import Leaving, MachineOffer, cheaper, plan_deletions, ranked
 from broker.placement.disruption_budgets import BudgetLedger, Reason
 from broker.placement.filters import place_on_others
@@ -225,10 +226,8 @@ class StepFinder:
 
     def alike(self, nodes: Iterable[ManagedNode]) -> Iterator[list[ManagedNode]]:
         """The nodes of each pool that draw from the same reservation: one machine may take their place."""
-        groups: defaultdict[object, list[ManagedNode]] = defaultdict(list)
-        for node in nodes:
-            groups[node.pool.name, node.drawn(self.finder.observed.rights)].append(node)
-        yield from groups.values()
+        rights = self.finder.observed.rights
+        yield from lists_by_key(((node.pool.name, node.drawn(rights)), node) for node in nodes).values()
 
     def deletions(self, nodes: Iterable[ManagedNode], budgets: Mapping[str, int], may: May) -> Iterator[Step]:
         """The nodes of which all pods fit on others, all together."""

@@ -6,14 +6,14 @@ nodes, and fresh nodes would break as well.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter import NodePool
 from broker.apis.meta import ConditionUpdate, condition, is_true
 from broker.controllers.disruption.repair_history import (
     BrokenCount,
@@ -26,6 +26,7 @@ from broker.controllers.pool_conditions import try_conditions
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.events import Reference
+from broker.lists import lists_by_key
 from broker.oncall.broken import next_step
 from broker.oncall.metrics import GaugeTable
 from broker.placement.repair import Diagnosis, diagnose, obstacle_of_repair
@@ -127,19 +128,15 @@ class RepairReader:
         diagnoses: Mapping[str, Diagnosis],
     ) -> Mapping[str, BrokenCount]:
         """Writes the recent repairs of each pool without those that are over."""
-        claims: dict[str, list[NodeClaim]] = defaultdict(list)
-        for node in snapshot.nodes:
-            claims[node.pool.name].append(node.claim)
-        own: dict[str, list[ManagedNode]] = defaultdict(list)
-        for node in nodes:
-            own[node.pool.name].append(node)
+        claims = lists_by_key((node.pool.name, node.claim) for node in snapshot.nodes)
+        own = lists_by_key((node.pool.name, node) for node in nodes)
         counts: dict[str, BrokenCount] = {}
         for name, known in snapshot.pools.items():
             pool = self._pools.get(name) or known
-            repairs = recent_repairs(pool, claims[name], snapshot.now)
+            repairs = recent_repairs(pool, claims.get(name, ()), snapshot.now)
             update, without = repairs_update(repairs), names.RECENT_REPAIRS
             try_conditions(self._client, self._pools, pool, update, now=snapshot.now, without=without)
-            counts[name] = broken_count(own[name], diagnoses, repairs)
+            counts[name] = broken_count(own.get(name, ()), diagnoses, repairs)
         return counts
 
     def _stops(self, pool: NodePool, count: BrokenCount, now: datetime) -> bool:

@@ -10,7 +10,6 @@ tolerated.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -26,6 +25,7 @@ from broker.controllers.claim_status import write
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
+from broker.lists import lists_by_key
 from broker.oncall.metrics import REGISTRY
 from providers.base import HealthCalls
 from providers.model import Impairment, InstanceProblem
@@ -60,9 +60,7 @@ class ImpairmentReader:
         launched = self._caches.launched()
         if not launched:
             return None
-        problems: dict[str, list[InstanceProblem]] = defaultdict(list)
-        for problem in self._provider.problems():
-            problems[problem.id].append(problem)
+        problems = lists_by_key((problem.id, problem) for problem in self._provider.problems())
         marked = (c for sign in names.INSTANCE_SIGNS for c in self._caches.claims.by(BY_SIGN, sign))
         concerned = {claim.instance_id: claim for claim in marked if self._caches.owns(claim)}
         concerned |= {id_: launched[id_] for id_ in problems if id_ in launched}

@@ -33,10 +33,10 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
+from broker.lists import lists_by_key
 from broker.oncall.journal import Journal
 from broker.placement.claims import required_tenancy
 from broker.placement.reading import claim_requirements
-from providers.launch import LaunchError
 from providers.model import Instance, InstanceType
 
 History = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
@@ -134,9 +134,7 @@ class Binder:
 
     def refusals(self, result: FleetResult, refused: RefusedAssignment, ready: LaunchClass) -> list[Attempt]:
         """One attempt for each error code that EC2 returned for the pools of this claim."""
-        by_code: dict[str, list[LaunchError]] = {}
-        for error in refused.errors:
-            by_code.setdefault(error.code, []).append(error)
+        by_code = lists_by_key((error.code, error) for error in refused.errors)
         attempts = []
         for code, errors in by_code.items():
             first = errors[0]

@@ -16,6 +16,7 @@ from broker.apis import godel, names
 from broker.apis.core import ResourceQuota
 from broker.apis.kueue import Namespace
 from broker.kube.cache import Cache
+from broker.lists import lists_by_key
 from broker.placement.holds_bounds import NamespaceRoom, RoomBounds, within
 from broker.placement.quantities import (
     CPU,
@@ -67,9 +68,8 @@ class RoomRules:
         """The reservations that keep no room, by UID, with the reason. Older ones come first."""
         if not self.served():
             return {}
-        by_namespace: dict[str, list[godel.GodelReservation]] = {}
-        for item in sorted(reservations, key=lambda item: item.age):
-            by_namespace.setdefault(item.namespace, []).append(item)
+        in_turn = sorted(reservations, key=lambda item: item.age)
+        by_namespace = lists_by_key((item.namespace, item) for item in in_turn)
         refused: dict[str, str] = {}
         for namespace, items in by_namespace.items():
             if why := self.refusal(namespace):

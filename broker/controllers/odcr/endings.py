@@ -6,7 +6,6 @@ class gets each warning once a process. The seconds that are left are a metric, 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -28,6 +27,7 @@ from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.kube.removal import remove
+from broker.lists import lists_by_key
 from broker.oncall.metrics import GaugeTable
 from broker.placement.pool_choice import of_broker
 from broker.reservations.claims import occupied_odcr
@@ -81,7 +81,7 @@ class EndingController:
         self._report_refusals(ending, claims_by_odcr)
         drained = [odcr for odcr in ending if drains(odcr, now)]
         for_each(
-            [(odcr, claim) for odcr in drained for claim in claims_by_odcr[odcr.id]],
+            [(odcr, claim) for odcr in drained for claim in claims_by_odcr.get(odcr.id, ())],
             lambda pair: self._drain(*pair),
         )
         at = next_moment(ending, now)
@@ -89,11 +89,8 @@ class EndingController:
 
     def _claims_by_odcr(self) -> dict[str, list[NodeClaim]]:
         """The claims in each reservation."""
-        claims_by_odcr: dict[str, list[NodeClaim]] = defaultdict(list)
-        for claim in self._claims.list():
-            if (id_ := occupied_odcr(claim)) and not claim.deleting and self._owns(claim):
-                claims_by_odcr[id_].append(claim)
-        return claims_by_odcr
+        staying = (claim for claim in self._claims.list() if not claim.deleting and self._owns(claim))
+        return lists_by_key((id_, claim) for claim in staying if (id_ := occupied_odcr(claim)))
 
     def _drain(self, odcr: Odcr, claim: NodeClaim) -> None:
         remove(self._client, claim, self._claims)

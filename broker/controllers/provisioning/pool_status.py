@@ -44,6 +44,7 @@ from broker.kube.controller import Result
 from broker.kube.derived import Derived
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
+from broker.lists import lists_by_key
 from broker.placement.reading import requirements_of
 from broker.quota.resolve import UnresolvedName
 from broker.reservations.drawing import DrawRights, namespaces_of
@@ -82,9 +83,7 @@ class PoolStatusController:
     def run(self, _items: Sequence[str]) -> Result | None:
         """Writes the changes. A pool that cannot be written does not stop the others."""
         used, claims = self._usage(), self._caches.claims.list()
-        by_pool: dict[str, list[NodeClaim]] = {}
-        for claim in claims:
-            by_pool.setdefault(claim.node_pool, []).append(claim)
+        by_pool = lists_by_key((claim.node_pool, claim) for claim in claims)
         refused = False
         show(filter(self._counts, self._caches.pools.list()), self._clock.now())
         for pool in self._caches.pools.list():

@@ -6,7 +6,6 @@ Kubernetes keeps an event for an hour, and the broker writes one for each change
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.published import PublishedValue, read_published
+from broker.lists import lists_by_key
 from broker.oncall.pod_reports import PodReport
 from providers.model import InstanceType
 from providers.type_text import decode_types
@@ -67,9 +67,7 @@ class PublishedReports:
         if now < self._due or reports == self._seen:
             return
         self._due = now + EVERY
-        uids: dict[PodReport, list[str]] = defaultdict(list)
-        for uid, report in reports.items():
-            uids[report].append(uid)
+        uids = lists_by_key((report, uid) for uid, report in reports.items())
         alike = [[*report, sorted(uids[report])] for report in sorted(uids)]
         if self._published.publish(alike):
             self._seen = reports

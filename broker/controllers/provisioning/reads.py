@@ -23,6 +23,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.derived import Derived
 from broker.kube.informer import Informer
+from broker.lists import lists_by_key
 from broker.placement.limit_ranges import default_requests, with_defaults
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
@@ -101,9 +102,8 @@ class ProvisioningReads:
         return [*map(self._admission(), pods)]
 
     def _admission(self) -> Callable[[Pod], Pod]:
-        ranges: dict[str, list[LimitRange]] = {}
-        for item in self.limit_ranges.cache.readable(lambda item: default_requests([item])):
-            ranges.setdefault(item.namespace, []).append(item)
+        readable = self.limit_ranges.cache.readable(lambda item: default_requests([item]))
+        ranges = lists_by_key((item.namespace, item) for item in readable)
         requests = {namespace: default_requests(items) for namespace, items in ranges.items()}
 
         def admit(pod: Pod) -> Pod:
