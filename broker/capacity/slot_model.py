@@ -24,6 +24,7 @@ from ortools.sat.python import cp_model
 from broker.capacity.levels import Level, levels
 from broker.capacity.problem import Bundle, SlotChoice, SlotFlow, SlotProblem
 from broker.capacity.time_budget import TimeBudget
+from broker.quota.model import summed
 
 _MOST_WEIGHT: Final = 2**40  # levels are maximized together while the product of their ranges is less
 _WORK_A_SECOND: Final = 0.25  # the solver's own measure of time, which does not depend on the machine's load
@@ -190,7 +191,7 @@ class _SlotModel:
             self._model.add(self._sum(dict.fromkeys(variables, 1)) == self._sum(count))
             older |= {place: {variable: 1} for place, variable in zip(places, variables, strict=True)}
         terms = {
-            age: _Term(_added(older[place] for place in ages[age]), int(problem.counts[ages[age]].sum()))
+            age: _Term(summed(older[place] for place in ages[age]), int(problem.counts[ages[age]].sum()))
             for age in sorted(ages)
         }
         begun = 0
@@ -256,11 +257,3 @@ def _blocks(terms: Iterable[_Term]) -> Iterator[list[_Term]]:
         weight *= term.range + 1
     if block:
         yield block
-
-
-def _added(sums: Iterable[Factors]) -> Factors:
-    factors: dict[int, int] = defaultdict(int)
-    for sum_ in sums:
-        for variable, factor in sum_.items():
-            factors[variable] += factor
-    return factors

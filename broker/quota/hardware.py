@@ -10,6 +10,7 @@ new one never takes from an older one. Kueue does not compare quota with hardwar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -219,9 +220,7 @@ def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amoun
     If two holders share a name, each is listed with its kind before it.
     """
     using = [holder for holder in holders if any(holder.usage.values())]
-    times: dict[str, int] = {}
-    for holder in using:
-        times[holder.name] = times.get(holder.name, 0) + 1
+    times = Counter(holder.name for holder in using)
     named: dict[str, list[ReservationHolder]] = {}
     for holder in using:
         name = holder.name if times[holder.name] == 1 else f"{holder.kind}/{holder.name}"

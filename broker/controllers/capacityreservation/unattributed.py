@@ -24,7 +24,7 @@ from broker.kube.cache import Cache
 from broker.kube.watches import Signal
 from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
-from broker.quota.model import FlavorResource
+from broker.quota.model import FlavorResource, summed
 from broker.quota.usage import ReservationHolder, ReservationKey
 from broker.reservations.claims import names_reservation
 
@@ -143,11 +143,8 @@ class UnattributedUsageReader:
             self._known.pop(node, None)
         known = self._known.get(node)
         if known is None:
-            known = {}
-            for pod in self._pods.by(BY_NODE, node):
-                for _, resource, amount in _counted(pod):
-                    known[resource] = known.get(resource, 0) + amount
-            self._known[node] = known
+            used = (item for pod in self._pods.by(BY_NODE, node) for item in _counted(pod))
+            known = self._known[node] = summed({resource: amount} for _, resource, amount in used)
         return known
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
