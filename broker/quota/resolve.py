@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from broker.lists import lists_by_key
 from broker.quota.usage import ReservationKey
 from broker.text import similar
 
@@ -30,10 +31,8 @@ class ReservationNames:
     """Reservations by their names, for many lookups."""
 
     def __init__(self, known: Iterable[ReservationKey]) -> None:
-        self._named: dict[str, list[ReservationKey]] = {}
         self._known = tuple(sorted(known))
-        for reservation in self._known:
-            self._named.setdefault(reservation.name, []).append(reservation)
+        self._named = lists_by_key((reservation.name, reservation) for reservation in self._known)
 
     def resolve(self, given: str) -> ReservationKey | UnresolvedName:
         """The reservation of this name, or why there is none."""

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from broker.lists import lists_by_key
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.ledger import QuotaLedger
@@ -99,9 +100,7 @@ class SlotTree:
         self._slot_pool_of = {
             odcr_id: slot_pool for slot_pool in self.owned_slots.values() for odcr_id in slot_pool.slots
         }
-        self._owned: dict[str, list[OwnedSlots]] = defaultdict(list)
-        for slot_pool in self.owned_slots.values():
-            self._owned[slot_pool.owner].append(slot_pool)
+        self._owned = lists_by_key((pool.owner, pool) for pool in self.owned_slots.values())
         self._peers: dict[QuotaNode, frozenset[str]] = {}
         self._tree = Tree(
             [*(queue_of(member, self._owned.get(member.name, ())) for member in self._members.values())],

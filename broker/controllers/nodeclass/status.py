@@ -186,7 +186,8 @@ def status_patch(
     rows = [_row(odcr) for odcr in (*resolved.usable, *resolved.pending)]
     own_ids = {row["id"] for row in rows} | {misfit.id for misfit in resolved.misfits}
     # Without selector terms Karpenter lists nothing, so any other entry is an old one of the broker.
-    foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
+    selects = node_class.spec.capacity_reservation_selector_terms
+    foreign = node_class.status.capacity_reservations if selects else ()
     rows += [entry.wire() for entry in foreign if entry.id not in own_ids]
     return status | {
         "capacityReservations": sorted(rows, key=lambda row: str(row["id"])),
@@ -209,10 +210,6 @@ def _outdated_limit(before: Condition | None, updates: Iterable[ConditionUpdate]
         ),
         None,
     )
-
-
-def _karpenter_selects(node_class: EC2NodeClass) -> bool:
-    return bool(node_class.spec.capacity_reservation_selector_terms)
 
 
 def _row(odcr: Odcr) -> dict[str, Any]:

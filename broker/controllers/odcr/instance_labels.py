@@ -9,7 +9,6 @@ one poll. A full reservation that lost one instance and took another one in has 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate, is_true
-from broker.capacity.absorption import Place, absorbs, place_of
+from broker.capacity.absorption import absorbs, place_of
 from broker.capacity.inventory import Inventory
 from broker.controllers.claim_caches import BY_INSTANCE, ClaimCaches
 from broker.controllers.claim_status import AVAILABLE, LIMIT_EXCEEDED, patch, place_outside, write
@@ -31,6 +30,7 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.derived import Derived
 from broker.kube.for_each import for_each
+from broker.lists import lists_by_key
 from broker.oncall.metrics import REGISTRY
 from broker.reservations.instance_labels import RESERVED, Change, InstanceLabels, instance_labels
 from broker.text import counted
@@ -204,9 +204,7 @@ class _Changes:
     def __init__(self, before: Mapping[str, Size], after: Mapping[str, Size], inventory: Inventory) -> None:
         self._resized = {id_ for id_, size in after.items() if before.get(id_) != size}
         self._groups = inventory.groups
-        self._at: dict[Place, list[Odcr]] = defaultdict(list)
-        for odcr in inventory.odcrs.values():
-            self._at[place_of(odcr)].append(odcr)
+        self._at = lists_by_key((place_of(odcr), odcr) for odcr in inventory.odcrs.values())
 
     def reach(self, claim: NodeClaim) -> bool:
         """Whether a reservation may have taken in an instance on demand that EC2 has not listed yet."""
