@@ -30,16 +30,24 @@ def disruption_of(pods: Iterable[Pod]) -> float:
     return 1.0 + sum(max(0.0, _eviction_cost(pod)) for pod in pods)
 
 
-def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
-    """The share of the claim's life that is left, from 1 at its creation to 0 at its expiry."""
+def expires(claim: NodeClaim) -> datetime | None:
+    """When the claim expires; None if it never does."""
     created, text = claim.metadata.creation_timestamp, claim.spec.expire_after
     if created is None or text == _NEVER:
-        return 1.0
+        return None
     try:
-        whole = decode_duration(text).total_seconds()
+        return created + decode_duration(text)
     except InvalidText:
+        return None
+
+
+def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
+    """The share of the claim's life that is left, from 1 at its creation to 0 at its expiry."""
+    created, end = claim.metadata.creation_timestamp, expires(claim)
+    if created is None or end is None:
         return 1.0
-    return min(1.0, max(0.0, 1 - (now - created).total_seconds() / whole)) if whole else 0.0
+    whole = end - created
+    return min(1.0, max(0.0, (end - now) / whole)) if whole else 0.0
 
 
 def _eviction_cost(pod: Pod) -> float:

@@ -146,17 +146,6 @@ def backing_off(claim: NodeClaim, now: datetime) -> bool:
     return failed is not None and now - failed < RETRY
 
 
-def expires(claim: NodeClaim) -> datetime | None:
-    """When the claim expires; None if it never does."""
-    created, text = claim.metadata.creation_timestamp, claim.spec.expire_after
-    if created is None or text == NEVER:
-        return None
-    try:
-        return created + decode_duration(text)
-    except InvalidText:
-        return None
-
-
 def soonest(times: Iterable[datetime | None]) -> datetime | None:
     return min((at for at in times if at is not None), default=None)
 

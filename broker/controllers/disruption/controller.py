@@ -38,6 +38,7 @@ from broker.kube.derived import Derived
 from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.removal import remove
 from broker.placement.claims import hold_over, successor_units, taken_over
+from broker.placement.disruption_cost import expires
 from broker.reservations.instance_labels import instance_facts
 from providers.model import Instance
 
@@ -220,7 +221,7 @@ class DisruptionController:
 
 def _expiries(claims: Iterable[NodeClaim]) -> Sequence[tuple[datetime, NodeClaim]]:
     """The claims that expire, the first one first."""
-    expiries = ((conditions.expires(claim), claim) for claim in claims)
+    expiries = ((expires(claim), claim) for claim in claims)
     return sorted(((at, claim) for at, claim in expiries if at is not None), key=lambda expiry: expiry[0])
 
 
