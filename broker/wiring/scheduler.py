@@ -161,7 +161,11 @@ def _add_godel_pods(term: SchedulerTerm, rules: RoomRules) -> None:
 def _add_godel_reservations(term: SchedulerTerm, rules: RoomRules) -> None:
     pods, reads, reservations = term.pods, term.reads, term.reads.godel.cache
     controller = GodelReservationController(
-        term, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), rules=rules
+        term,
+        reservations,
+        term.nodes.cache,
+        owners=lambda uid: pods.cache.by(BY_RESERVATION, uid),
+        rules=rules,
     )
 
     def end(key: str) -> Result | None:
@@ -171,6 +175,9 @@ def _add_godel_reservations(term: SchedulerTerm, rules: RoomRules) -> None:
         uids = by_reservation(pod)
         return [item.key for item in reservations.list() if item.uid in uids] if uids else ()
 
+    def on_node(node: Node) -> Iterable[str]:
+        return [item.key for item in reservations.list() if item.spec.node_name == node.name]
+
     def kept_in(granting: Namespace | ResourceQuota) -> Iterable[str]:
         namespace = granting.namespace or granting.name
         return [item.key for item in reservations.list() if item.namespace == namespace]
@@ -179,6 +186,7 @@ def _add_godel_reservations(term: SchedulerTerm, rules: RoomRules) -> None:
         term.manager.controller("godel", end, synced=term.synced)
         .watches(reads.godel)
         .watches(pods, taken)
+        .watches(term.nodes, on_node, gone)
         .watches(term.namespaces, kept_in, differ(_granted))
         .watches(reads.resource_quotas, kept_in, differ(spec))
     )

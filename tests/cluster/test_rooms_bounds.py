@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.core import Pod, ResourceQuota
+from broker.apis.core import Node, Pod, ResourceQuota
 from broker.apis.godel import FINALIZER, INDEX, OLDER_RESERVATION, RESERVATION, TTL, GodelReservation
 from tests.cluster.rooms import Rooms, rooms
 
@@ -233,3 +233,19 @@ def test_unreadable_opt_in_keeps_nothing_and_is_reported(cluster: Rooms, text: s
     delete(cluster, "old")
     cluster.pod("stranger", cpu="4")
     cluster.until_bound("stranger")
+
+
+def test_room_on_a_node_that_is_gone_counts_no_more(cluster: Rooms) -> None:
+    cluster.grant("cpu=4")
+    running(cluster, "first", annotations={TTL: "3600"})
+    delete(cluster, "first")
+    cluster.until_kept("first")
+    cluster.client.delete(Node.KIND, "node-0")
+    cluster.until_kept()
+    gone = "the room is not kept: node node-0 is gone"
+    cluster.until(lambda: cluster.messages("first", "RoomNotKept") == [gone, gone], "events: room and pod")
+    cluster.node("node-1", room={"cpu": "4"})
+    running(cluster, "second")
+    delete(cluster, "second")
+    cluster.until_kept("second")
+    assert not cluster.messages("second", "RoomNotKept")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from broker.apis import godel
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.apis.godel import GodelReservation
 from broker.apis.meta import Json, ObjectMeta
 from broker.controllers.nodereservation.godel_reading import NOT_KEPT, GodelAnnotations
@@ -115,18 +115,20 @@ class GodelPodController:
 
 
 class GodelReservationController:
-    """Shows a reservation's phase, and deletes it once it is matched or its time is over."""
+    """Shows a reservation's phase, and deletes it once it is matched, out of time or without its node."""
 
     def __init__(
         self,
         context: ControllerContext,
         reservations: Cache[GodelReservation],
+        nodes: Cache[Node],
         *,
         owners: Callable[[str], Sequence[Pod]],
         rules: RoomRules,
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
-        self._reservations, self._owners, self._rules = reservations, owners, rules
+        self._reservations, self._nodes = reservations, nodes
+        self._owners, self._rules = owners, rules
 
     def reconcile(self, key: str) -> Result | None:
         reservation = self._reservations.find(key)
@@ -142,6 +144,10 @@ class GodelReservationController:
             return None
         if refusal := self._rules.refused(self._beside(reservation)).get(reservation.uid):
             self._refuse(reservation, refusal)
+            return None
+        node = reservation.spec.node_name
+        if node and self._nodes.lacks(node):
+            self._refuse(reservation, f"node {node} is gone")
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
         ends = created + timedelta(seconds=self._rules.bounds.seconds(reservation.spec.ttl or 0))
