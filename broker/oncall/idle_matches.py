@@ -355,9 +355,11 @@ def _of_alternative(
         allowed = f"be {', '.join(sorted(values))}, not" if values else "not be"
         text = f"{whose} {_NOUNS.get(key, key)} may {allowed} {slot.labels[key]}"
         obstacles.append(_Obstacle(text, edit if key in of_pool else "", own=of_pod and key in own))
-    required, of_slot = tenancy(alternative.requirements), slot.labels.get(names.INSTANCE_TENANCY)
+    deciding = pool if of_pod and pool is not None else alternative.requirements
+    required, of_slot = tenancy(deciding), slot.labels.get(names.INSTANCE_TENANCY)
     if of_slot == "dedicated" != required and names.INSTANCE_TENANCY not in unmet:
-        text = f"the slot's tenancy is {of_slot}, and no {names.INSTANCE_TENANCY} requires it"
+        whose = "" if pool is None else " of the NodePool"
+        text = f"the slot's tenancy is {of_slot}, and no {names.INSTANCE_TENANCY}{whose} requires it"
         obstacles.append(_Obstacle(text, edit))
     obstacles += (*_target(alternative, slot, shown), *_owner(alternative, slot, shown))
     return obstacles

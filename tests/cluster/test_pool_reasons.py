@@ -36,7 +36,7 @@ def test_dedicated_reservation_names_the_requirement_to_add(stack: Stack) -> Non
     offering = stack.until(lambda: stack.condition(NodePool, "team", OFFERING), "a condition")
     assert offering is not None and offering.status == "False"
     assert ids["A"] in offering.message and names.INSTANCE_TENANCY in offering.message
-    text = f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY} requires it"
+    text = f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY} of the NodePool requires it"
 
     def offered() -> list[tuple[str, str]]:
         """What `explain cluster` names between the pod and the slot."""

@@ -43,6 +43,7 @@ def claim(name: str = "c-0", *, group: str = names.BROKER, draws: str = "", **wa
 
 def pool(name: str = "gpus", node_class: str = "gpu", **wanted: str) -> NodePool:
     keys = {"type": names.INSTANCE_TYPE, "zone": names.ZONE, "capacity": names.CAPACITY_TYPE}
+    keys |= {"tenancy": names.INSTANCE_TENANCY}
     requirements = [{"key": keys[k], "operator": "In", "values": [v]} for k, v in wanted.items()]
     ref = {"group": names.BROKER, "kind": "EC2NodeClass", "name": node_class}
     spec = {"requirements": requirements, "nodeClassRef": ref}

@@ -190,16 +190,24 @@ def test_last_report_on_a_pod_stands_between_if_nothing_else_does() -> None:
 
 
 @pytest.mark.covers("FLT-54")
-@pytest.mark.parametrize("waits", [{"pods": [pod()], "pools": [pool()]}, {"claims": [claim()]}])
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"pods": [pod()], "pools": [pool()]},
+        {"pods": [pod(nodeSelector={names.INSTANCE_TENANCY: "dedicated"})], "pools": [pool()]},
+        {"claims": [claim()]},
+    ],
+    ids=["pod", "pod that selects it, in a NodePool of both tenancies", "claim"],
+)
 def test_dedicated_slot_is_only_for_what_requires_dedicated_tenancy(waits: dict[str, Any]) -> None:
     document = mirror().wire()
     document["status"]["tenancy"] = "dedicated"
     slots = [OnDemandCapacityReservation.decode(document)]
-    text = f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY} requires it"
     (offer,) = [row for row in do(**waits, mirrors=slots) if "could have a slot" in row[1]]
-    assert offer[0].startswith("kubectl edit nodepool") and offer[1].endswith(text)
-    dedicated = pod(nodeSelector={names.INSTANCE_TENANCY: "dedicated"})
-    (offered,) = texts(do(pods=[dedicated], pools=[pool()], mirrors=slots), "could have a slot")
+    assert offer[0].startswith("kubectl edit nodepool")
+    assert f"the slot's tenancy is dedicated, and no {names.INSTANCE_TENANCY}" in offer[1]
+    required = do(pods=[pod()], pools=[pool(tenancy="dedicated")], mirrors=slots)
+    (offered,) = texts(required, "could have a slot")
     assert offered.endswith("nothing known stands between")
 
 
