@@ -137,7 +137,9 @@ class RoomsWatch:
         self._before = rooms
 
     def _left(self, rooms: Rooms) -> None:
-        """A deleted pod leaves its room to a reservation, which ends by its time or its back pod."""
+        """A deleted pod leaves its room to a reservation, which ends by its time, its back pod or with its
+        node.
+        """
         self._kept |= {_annotation(item, PLACEHOLDER_UID) for item in rooms.left.values()}
         self._taken |= {uid for pod in rooms.pods if (uid := _annotation(pod, MATCHED_UID))}
         present = {pod["metadata"]["uid"] for pod in rooms.pods}
@@ -150,7 +152,8 @@ class RoomsWatch:
         successors = {_annotation(item, PLACEHOLDER_UID) for item in rooms.left.values()}
         names = {item["metadata"]["name"] for item in rooms.left.values()}
         for uid, item in self._before.left.items():
-            over = uid in rooms.left or uid in self._taken or rooms.over(item)
+            ended = item["spec"].get("nodename") not in rooms.nodes
+            over = uid in rooms.left or uid in self._taken or rooms.over(item) or ended
             replaced = item["metadata"]["name"] in names and successors - {_annotation(item, PLACEHOLDER_UID)}
             if not over and not replaced and not self._replacing(item, rooms):
                 raise Violation("hold kept", f"the room of {item['metadata']['name']} is gone: {item}")
