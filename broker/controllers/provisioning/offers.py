@@ -54,8 +54,8 @@ LAST_RESORT: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
     """Machine options, and the free slots of each EC2 reservation. `full`: machines of reservations without a
-    free slot, or without launches now; `refused`: those that EC2 refused lately. Pods that fit no other
-    machine have them as the reason.
+    free slot, or without launches now; `refused`: those that EC2 refused lately, and the full ones of a pool
+    with limits that offers no other. Pods that fit no other machine have them as the reason.
 
     `smaller`: machines with less room on their nodes than estimated. `empty`: why a pool offers none, by the
     pool and by what its pods draw from.
@@ -116,6 +116,7 @@ def offers(
     empty: dict[tuple[str, Drawing], str] = {}
     options: list[MachineOption] = []
     full: list[MachineOption] = []
+    alone: list[MachineOption] = []  # those of pools without any other
     refused: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
@@ -134,9 +135,10 @@ def offers(
             every = [*ways(claim, candidates, supply, reclaimed)]
             open_ways = [way for way in every if way.out is None]
             beginning = {odcr.instance_type for odcr, _ in candidates.soon}
-            taken_ways = [way for way in every if _taken(way)]
-            refusals = [(way, way.out) for way in every if way.out and not _taken(way)]
-            unusable = [*closed(claim, candidates.suitable_types, known)]
+            explained = bool(open_ways or pool.pool.spec.limits)  # a limit may be the better reason
+            taken_ways = [way for way in every if _taken(way)] if explained else []
+            refusals = [(way, way.out) for way in every if way.out and not _taken(way)] if explained else []
+            unusable = [*closed(claim, candidates.suitable_types, known)] if explained else []
             if not open_ways:
                 waits = unplaced(claim, candidates, OutbidOptions(inventory))
                 empty[pool.pool.name, drawing] = waits.message
@@ -157,16 +159,18 @@ def offers(
                     if way.lent and not way.free:  # free slots come before those that a borrower gives back
                         machine = replace(machine, cost=2 * machine.cost, waits=True)
                     options.append(machine)
-                full += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
+                unopened = full if open_ways else alone
+                unopened += (maker.machine(way.option, way.odcr_id) for way in taken_ways)
                 for way, skip in refusals:
                     machine = maker.machine(way.option, way.odcr_id)
                     refused.append(replace(machine, source=str(way.option.pool), closed=skip.message))
                 for skip in unusable:
                     if (odcr_id := skip.pool.reservation) in inventory.odcrs:
                         machine = maker.machine(Option(pool=skip.pool), odcr_id)
-                        full.append(replace(machine, closed=skip.message))
+                        unopened.append(replace(machine, closed=skip.message))
                 smaller |= maker.smaller
     full = [machine for machine in full if machine.source not in room]
+    refused += (machine for machine in alone if machine.source not in room)
     room |= {machine.source: 0 for machine in full}
     lent_pools: Counter[SlotPool] = Counter()
     for id_, count in lent.items():
