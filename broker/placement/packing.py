@@ -89,15 +89,23 @@ def pack(
     originals = {pod.key: pod for pod in pods}
     waiting = _spread_over([*originals.values()], offered, state)
     weights = sorted({option.weight for option in offered}, reverse=True) or [0]  # existing nodes may do
-    for weight in weights:
-        tier = _Tier(
+    tiers = [
+        _Tier(
             options=[option for option in offered if option.weight == weight],
             upto=[option for option in offered if option.weight >= weight],
             seconds=seconds / len(weights),
             timer=timer,
         )
+        for weight in weights
+    ]
+    for tier in tiers:
         waiting = _ready_first(waiting, tier, state)
-    if waiting and (apart := _of_units(waiting, state)):
+    apart = _of_units(waiting, state) if waiting else set()
+    if len(tiers) > 1:
+        for gang in dict.fromkeys(pod.gang for pod in waiting if pod.gang and pod.key not in apart):
+            if state.splits(gang):
+                waiting = _of_all_weights(gang, waiting, tiers, state)
+    if apart:
         # No domain has machines for all pods of a unit: so those that one has.
         others = [pod for pod in waiting if pod.key not in apart]
         again = [pod for pod in waiting if pod.key in apart]
@@ -237,6 +245,24 @@ def _attempt(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> li
             state.leave(pod.key for pod in members)
     kept = state.placed
     return [pod for pod in pods if pod.key not in kept]
+
+
+def _of_all_weights(
+    gang: str, waiting: Sequence[PendingPod], tiers: Sequence[_Tier], state: PackingState
+) -> list[PendingPod]:
+    """Gives a gang that the machines of no one weight are enough for those of all weights, the most weight
+    first. Returns the pods without a machine.
+    """
+    members = [pod for pod in waiting if pod.gang == gang]
+    before, without = {item.name for item in state.bins}, members
+    for tier in tiers:
+        without = _placed(without, tier, state) if without else []
+    if without and state.splits(gang):
+        state.broken[gang] = [BrokenGang(state.supply.copy(), without)]
+        state.close([item for item in state.bins if item.name not in before])
+        state.leave(pod.key for pod in members)
+    kept = state.placed
+    return [pod for pod in waiting if pod.key not in kept]
 
 
 def _placed(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:

@@ -155,3 +155,20 @@ def test_claim_whose_gang_needs_more_slots_than_are_free_names_the_gang(stack: S
     lacking = stack.until_waiting("c-1", "AllReservationsFull")
     assert lacking.message.endswith("gang train needs machines for its 2 claims at once")
     assert "launches whole or not at all; nothing for c-1" in stack.until_waiting("c-0").message
+
+
+@pytest.mark.covers("KRP-35")
+def test_gang_takes_the_slots_of_one_pool_and_the_machines_of_another_if_neither_has_enough(
+    stack: Stack,
+) -> None:
+    odcr = stack.aws.odcr("m5.large", count=2)
+    stack.node_class(id_=odcr)
+    pool(stack, "reserved", weight=50, template={"requirements": required(["m5.large"], [RESERVED])})
+    bought = required(["m5.large"], [ON_DEMAND])
+    pool(stack, "fallback", limits={"cpu": "2"}, template={"requirements": bought})
+    waiting = pods(stack, 3, cpu="1500m", annotations=TRAIN)
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
+    placed = {claim.name: claim.labels[names.NODEPOOL] for claim in claims(stack)}
+    assert sorted(placed.values()) == ["fallback", "reserved", "reserved"]
+    assert sorted(map(stack.reservation_of, placed)) == ["", odcr, odcr]

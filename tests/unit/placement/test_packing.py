@@ -471,3 +471,36 @@ def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> No
         assert len(members & {*placed}) in (0, len(members))
     for item in result.bins:
         assert len({(pod.gang, pod.drawing) for pod in item.pods}) == 1
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize("pods", [3, 5])
+def test_gang_gets_machines_of_pools_of_several_weights_if_no_pool_has_enough(pods: int) -> None:
+    heavy, light = option(pool="heavy", source="cr-1", weight=10), option(pool="light")
+    limits = {"light": {"cpu": 4000}}
+    gang = many(pods, "g", cpu="2", gang="g")
+    result = packed(gang, [heavy, light], room={"cr-1": 2}, limits=limits)
+    if pods == 3:
+        assert sorted(item.option.pool for item in result.bins) == ["heavy", "heavy", "light"]
+        return
+    assert not result.bins
+    (reason,) = {*result.reasons.values()}
+    assert (
+        reason.startswith(GANG.format(gang="g", count=1)) and "NodePool heavy: too few free slots" in reason
+    )
+    assert "NodePool light: its limit of cpu is 4, its nodes and claims use 0" in reason
+
+
+def test_gang_over_the_limits_of_pools_that_share_slots_names_the_limits() -> None:
+    pools = [
+        option(pool=pool, source=source, cost=cost, weight=weight)
+        for pool, weight in (("heavy", 10), ("light", 0))
+        for source, cost in (("cr-1", 0.0), ("", 1.0))
+    ]
+    limits = {"heavy": {"cpu": 4000}, "light": {"cpu": 4000}}
+    result = packed(many(5, "g", cpu="2", gang="g"), pools, room={"cr-1": 2}, limits=limits)
+    (reason,) = {*result.reasons.values()}
+    assert (
+        "NodePool heavy: its limit of cpu is 4" in reason
+        and "NodePool light: its limit of cpu is 4" in reason
+    )
