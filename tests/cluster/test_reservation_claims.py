@@ -193,3 +193,25 @@ def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
     )
     assert event
     assert not claims(stack)
+
+
+def test_gang_gets_no_machine_for_its_pod_that_has_kept_room(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=3)
+    stack.node_class(id_=odcr)
+    pool(stack, disruption={"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]})
+    start(stack)
+    reserve(stack)
+    stack.until(lambda: reservation(stack).status.phase == AVAILABLE, "the hold", step=0.5)
+    stack.until_ready(claims(stack)[0].name)
+    for name in ("g-0", "g-1"):
+        pod = objects.pod(name, labels={"app": "later"}, containers=[_container("1")])
+        pod["metadata"]["annotations"] = {names.GANG: "g", names.GANG_SIZE: "2"}
+        pod["spec"]["schedulerName"] = "koord-scheduler"
+        stack.client.create(Pod.KIND, pod)
+
+    def nodes() -> set[str]:
+        return {stack.get(Pod, name, namespace="default").spec.node_name for name in ("g-0", "g-1")}
+
+    stack.until(lambda: "" not in nodes(), "both bound", step=0.2)
+    assert {claim.status.node_name for claim in claims(stack)} == nodes()
+    assert stack.aws.free(odcr) == 1

@@ -47,7 +47,8 @@ def awaited(
 ) -> dict[str, AwaitedRoom]:
     """The room that is kept for each of these pods, by the pod's key.
 
-    A pod of a gang has none: it needs its machine together with the others.
+    For a pod of a gang only room on a node counts, and only if no rule ties the pod to others: machines are
+    chosen for the rest of its gang.
     """
     to_come, keys = _without_nodes(room, reads, now)
     placed = room.ledger
@@ -55,7 +56,9 @@ def awaited(
     any_holds, schedulers = to_come.states or placed.states, reads.schedulers()
     for item in sorted(pending, key=lambda item: (-item.priority, item.key)) if any_holds else ():
         pod = pods.get(item.key)
-        if pod is None or item.gang or pod.spec.scheduler_name not in schedulers:
+        if pod is None or pod.spec.scheduler_name not in schedulers:
+            continue
+        if item.gang and (item.info.affinity or item.info.anti_affinity or item.info.spread):
             continue
         with suppress(ValueError):  # the scheduler reports it
             request = hold_request(pod)
@@ -63,7 +66,7 @@ def awaited(
             if hold := _open(request, room, placed):
                 rooms[item.key] = AwaitedRoom("", PLACED.format(hold.name, hold.node))
                 placed = placed.assume(hold.id, owner)
-            elif id_ := _first(request, to_come):
+            elif not item.gang and (id_ := _first(request, to_come)):
                 rooms[item.key] = AwaitedRoom(keys[id_], TO_COME.format(to_come.states[id_].hold.name))
                 to_come = to_come.assume(id_, owner)
     return rooms
@@ -83,10 +86,19 @@ def decide_beside(planner: ProvisioningPlanner, rooms: Mapping[str, AwaitedRoom]
             return replace(
                 decision,
                 assigned=replace(decision.assigned, held=decision.assigned.held | rooms.keys()),
-                reasons={**decision.reasons, **{key: room.reason for key, room in rooms.items()}},
+                reasons={**decision.reasons, **_reasons(planner.pending, rooms, decision.reasons)},
             )
         rooms = served
     return planner.decide()
+
+
+def _reasons(
+    pending: Sequence[PendingPod], rooms: Mapping[str, AwaitedRoom], others: Mapping[str, str]
+) -> dict[str, str]:
+    """Why the pods of `rooms` wait; `others`: those that get no machine, and for which their gangs wait."""
+    of_gangs = {pod.gang: others[pod.key] for pod in pending if pod.gang and pod.key in others}
+    gangs = {pod.key: pod.gang for pod in pending}
+    return {key: of_gangs.get(gangs[key], room.reason) for key, room in rooms.items()}
 
 
 def _without_nodes(
