@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.blocks import ROOT
 
-# Figures of each benchmark that hold at any size.
+# Figures of each benchmark that hold at any size. One of real time is only printed: the machine may be busy.
 TOLD = {
     "launch": {"on-demand launches before the last reserved one", "mutating EC2 calls"},
     "storm": {"claims deleted and remade"},
@@ -41,6 +41,7 @@ TOLD = {
     "oncall": {"explain cluster", "overview"},
     "page": {"recording an attempt, CPU time of the caller"},
 }
+REAL_TIME = {"s", "ms", "us"}
 
 
 @pytest.mark.parametrize("module", TOLD)
@@ -55,5 +56,6 @@ def test_benchmark_prints_its_figures(module: str) -> None:
     assert done.returncode == 0, done.stderr
     rows = {row["figure"]: row for row in json.loads(done.stdout)}
     assert TOLD[module] <= rows.keys()
-    assert {rows[name]["holds"] for name in TOLD[module]} <= {"yes", ""}
+    untimed = [rows[name] for name in TOLD[module] if rows[name]["unit"] not in REAL_TIME]
+    assert {row["holds"] for row in untimed} <= {"yes", ""}
     assert any(row["baseline"] for row in rows.values())
