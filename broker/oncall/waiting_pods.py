@@ -27,6 +27,7 @@ from broker.oncall.pod_facts import (
     template_command,
     waits,
 )
+from broker.oncall.pod_reports import PodReport
 from broker.oncall.waiting_reasons import (
     GATED,
     NO_NODEPOOL,
@@ -49,6 +50,7 @@ from broker.placement.pool_choice import (
     pool_verdicts,
 )
 from broker.placement.reading import claim_requirements, pod_info
+from broker.placement.type_reasons import over_limits
 
 # With these, no free slot helps.
 _HELD: Final = frozenset({GATED, GANG_INCOMPLETE, NO_NODEPOOL})
@@ -177,7 +179,7 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         reason, message = claim_reason(claim)
     else:
         choice = choices.of(pod)
-        pool = next((verdict.pool.name for verdict in choice.verdicts if verdict.accepts), "")
+        pool = _pool_of(choice, report_on(pod, around))
         reason, message = reason_without_claim(pod, choice, around)
         remedy = remedy_of(choice) if reason == NO_NODEPOOL else ""
         held = message if reason in _HELD else held_by(pod, around)
@@ -201,6 +203,13 @@ def _row(pod: Pod, claim: NodeClaim | None, choices: _Choices, around: PodSurrou
         remedy=remedy,
         full=() if without else tuple(_full(claim, choice, reason, message, around)),
     )
+
+
+def _pool_of(choice: PoolChoice, report: PodReport) -> str:
+    """The NodePool that the pod gets a node from: one at a limit only if each that accepts the pod is."""
+    accepting = [verdict.pool.name for verdict in choice.verdicts if verdict.accepts]
+    limited = dict(over_limits(report.message))
+    return min(accepting, key=lambda name: name in limited, default="")
 
 
 def _full(

@@ -17,7 +17,7 @@ from tests.cluster.ome.test_borrowing import BORROWER, OWNER, claim, lending
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
 from tests.cluster.test_provisioning import claims, pods, pool, start
-from tests.cluster.test_waiting_pods import explained
+from tests.cluster.test_waiting_pods import by_command, explained
 
 CODE: Final = "InsufficientInstanceCapacity"
 OVER: Final = (
@@ -124,6 +124,7 @@ def test_first_pool_is_one_whose_limits_leave_a_machine_for_the_pod(stack: Stack
     order = [("first", "team"), ("no", "small")]
     assert [(row["verdict"], row["nodepool"]) for row in page["nodepools"]] == order
     assert page["nodepools"][1]["message"] == OVER
+    assert "NodePool team" in page["headline"] and [row.node_pool for row in by_command(stack)] == ["team"]
     assert full in page["next"][0] and [row["verdict"] for row in page["options"]] == ["skipped"]
 
 

@@ -96,6 +96,8 @@ class PodExplainer:
         admitting = pool_verdicts(pod_info(pod), situation.pools, situation.around.room.lack)
         verdicts = self._within_limits(admitting, pod, claim)
         free = next((verdict for verdict in verdicts if not verdict.rejection), None)
+        if claim is None and free is not None:
+            row = replace(row, node_pool=free.pool.name)
         chosen = free or next((verdict for verdict in admitting if not verdict.rejection), None)
         report = report_on(pod, situation.around)
         room = report.room if claim is None else ""
