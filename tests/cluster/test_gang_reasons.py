@@ -6,6 +6,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.capacity.reasons import OVER_LIMIT
 from broker.kube.client import Request
 from broker.oncall.pod_reports import FAILED
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -29,8 +30,9 @@ def test_gang_that_passes_a_limit_names_pool_resource_and_numbers(stack: Stack) 
     for name in ("p-0", "p-1", "p-2"):
         event = stack.until_event(name, FAILED, kind="Pod", text=f"{NEEDS}; {limit}")
         assert "(m5.large) has 2" in event.message
-    (advice,) = explained(stack, "p-0")["do"]
-    assert advice["command"] == "kubectl edit nodepool team"
+    page = explained(stack, "p-0")
+    assert [row["command"] for row in page["do"]] == ["kubectl edit nodepool team"]
+    assert {(row["verdict"], row["reason"]) for row in page["options"]} == {("unfit", OVER_LIMIT)}
 
 
 @pytest.mark.covers("FLT-30", "ONC-01")

@@ -25,7 +25,20 @@ from broker.controllers.provisioning.usage import (
 from broker.oncall.situation import Situation
 from broker.placement.model import PodInfo
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_node
+from broker.placement.type_reasons import OVER_LIMIT as POOL_LIMIT
 from broker.placement.type_reasons import limits_exceeded
+
+
+def _beyond(row: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    return {**row, "verdict": "unfit", "reason": OVER_LIMIT, "message": text}
+
+
+def all_beyond(rows: Iterable[Mapping[str, Any]], resource: str) -> list[Mapping[str, Any]]:
+    """The options of a pod whose report says that the pool's limit of the resource admits none: a gang's
+    machines together exceed a limit that each alone does not.
+    """
+    text = f"{POOL_LIMIT}{resource} has no room for the machines of the pod and its gang"
+    return [row if row["verdict"] == "unfit" else _beyond(row, text) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class PoolLimits:
         """The options of a claim that the pool would make; those beyond its limits are unfit."""
         for row in rows:
             text = self.exceeded(pool, [row["instance_type"]])
-            yield {**row, "verdict": "unfit", "reason": OVER_LIMIT, "message": text} if text else row
+            yield _beyond(row, text) if text else row
 
     def exceeded(self, pool: NodePool, types: Iterable[str]) -> str:
         """The limits that the smallest of these types exceeds; empty if none, or no type is known."""

@@ -22,7 +22,7 @@ from broker.apis.label_names import stable
 from broker.capacity.types import WELL_KNOWN
 from broker.commands.explain.claims import Forecasts, format_options
 from broker.commands.explain.explanation import Explanation, pod_waits
-from broker.commands.explain.limits import PoolLimits
+from broker.commands.explain.limits import PoolLimits, all_beyond
 from broker.commands.explain.options import ClaimForecast, any_of, none_next
 from broker.commands.explain.placed import claim_of_node, last_events, place_row, placed
 from broker.commands.explain.pod_advice import best_advice
@@ -104,7 +104,7 @@ class PodExplainer:
         options = self._options(pod, claim, chosen) if not room else None
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
-        over = {*dict(over_limits(report.message))}
+        over = dict(over_limits(report.message))
         limited = chosen is not None and (free is None or chosen.pool.name in over)
         # Such a claim could wait for a slot of its own reservation; pods leave that to kube-scheduler.
         awaited = options.waits_for if options is not None else ()
@@ -114,7 +114,9 @@ class PodExplainer:
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
         unfit = unfit and not room
         if unfit and options is not None:
-            options = replace(options, rows=[*none_next(options.rows)], waits_for=())
+            short = over.get(chosen.pool.name) if chosen is not None else None
+            left = all_beyond(options.rows, short) if short else [*none_next(options.rows)]
+            options = replace(options, rows=left, waits_for=())
         slots = [*_slots(situation, claim, chosen, options)]
         many = f" and {counted(len(alike) - 1, 'equal pod')}" if len(alike) > 1 else ""
         part = _about(situation, pod, claim, chosen, options)
