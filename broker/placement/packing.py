@@ -98,14 +98,8 @@ def pack(
         )
         for weight in weights
     ]
-    for tier in tiers:
-        waiting = _ready_first(waiting, tier, state)
-    apart = _of_units(waiting, state) if waiting else set()
-    if len(tiers) > 1:
-        for gang in dict.fromkeys(pod.gang for pod in waiting if pod.gang and pod.key not in apart):
-            if state.splits(gang):
-                waiting = _of_all_weights(gang, waiting, tiers, state)
-    if apart:
+    waiting = _by_weight(waiting, tiers, state)
+    if apart := _of_units(waiting, state) if waiting else set():
         # No domain has machines for all pods of a unit: so those that one has.
         others = [pod for pod in waiting if pod.key not in apart]
         again = [pod for pod in waiting if pod.key in apart]
@@ -153,6 +147,39 @@ def _spread_over(
         offered = {key: frozenset(labels[key] for labels in fitting if key in labels) for key in keys}
         domains |= {pod.key: offered for pod in shape.pods}
     return [replace(pod, info=counting(pod.info, domains.get(pod.key, {}))) for pod in pods]
+
+
+def _by_weight(pods: Sequence[PendingPod], tiers: Sequence[_Tier], state: PackingState) -> list[PendingPod]:
+    """Packs the pods into machines of the most weight first. Returns those without a machine.
+
+    Pods of lower priority may take the machines that a gang needs of one weight beside those of another: then
+    the gang and the pods that precede it are packed first.
+    """
+    empty = state.copy()
+    waiting = _in_tiers(pods, tiers, state)
+    outranked = {pod.priority for pod in waiting if pod.gang and state.splits(pod.gang)} - {
+        min((pod.priority for pod in pods), default=0)
+    }
+    for priority in sorted(outranked, reverse=True) if len(tiers) > 1 else ():
+        first = [pod for pod in pods if pod.priority >= priority]
+        other = empty.copy()
+        left = _in_tiers(first, tiers, other)
+        if len(left) < sum(pod.priority >= priority for pod in waiting):
+            left += _in_tiers([pod for pod in pods if pod.priority < priority], tiers, other)
+            state.adopt(other)
+            return left
+    return waiting
+
+
+def _in_tiers(pods: Sequence[PendingPod], tiers: Sequence[_Tier], state: PackingState) -> list[PendingPod]:
+    waiting = [*pods]
+    for tier in tiers:
+        waiting = _ready_first(waiting, tier, state)
+    apart = _of_units(waiting, state) if waiting and len(tiers) > 1 else set()
+    for gang in dict.fromkeys(pod.gang for pod in waiting if pod.gang and pod.key not in apart):
+        if len(tiers) > 1 and state.splits(gang):
+            waiting = _of_all_weights(gang, waiting, tiers, state)
+    return waiting
 
 
 def _ready_first(pods: Sequence[PendingPod], tier: _Tier, state: PackingState) -> list[PendingPod]:

@@ -9,6 +9,7 @@ from broker.apis.core import Pod
 from broker.capacity.reasons import OVER_LIMIT
 from broker.kube.client import Request
 from broker.oncall.pod_reports import FAILED
+from tests.cluster import objects
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_mixed_pools import required
@@ -78,18 +79,35 @@ def test_gang_that_needs_more_slots_than_are_free_names_them(stack: Stack, how: 
 
 
 @pytest.mark.covers("CUR-04")
-def test_gang_with_a_gated_pod_gets_no_machine_before_the_gate_is_gone(stack: Stack) -> None:
+@pytest.mark.parametrize("gates", [[{"name": "example.com/wait"}], []], ids=["gated", "new"])
+def test_gang_gets_no_machine_before_each_pod_has_lost_its_gates_and_was_looked_at(
+    stack: Stack, gates: list[dict[str, str]]
+) -> None:
     stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
     pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
-    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
-    (gated,) = pods(stack, 1, "gated", cpu="1500m", annotations=TRAIN, spec=gates)
     waiting = pods(stack, 2, cpu="1500m", annotations=TRAIN)
+    large = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1500m"}}}
+    late = objects.pod("late", containers=[large], schedulingGates=gates)
+    late["metadata"]["annotations"] = TRAIN
+    stack.client.create(Pod.KIND, late)
     start(stack)
     for name in waiting:
         stack.until_event(name, FAILED, kind="Pod", text="2 of 3 pods are ready to be placed")
     assert not claims(stack)
-    stack.client.patch(Pod.KIND, gated, {"spec": {"schedulingGates": []}}, namespace="default")
-    stack.until(lambda: bound(stack, [gated, *waiting]), "all run", step=0.2)
+    stack.client.patch(Pod.KIND, "late", {"spec": {"schedulingGates": []}}, namespace="default")
+    stack.until(lambda: bound(stack, ["late", *waiting]), "all run", step=0.2)
+
+
+def test_pod_that_its_scheduler_holds_back_by_itself_does_not_stop_its_gang(stack: Stack) -> None:
+    """As one that waits at Permit for the others."""
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=3))
+    pool(stack, template={"requirements": required(["m5.large"], [RESERVED])})
+    pods(stack, 2, cpu="1500m", annotations=TRAIN)
+    held = objects.pod("held", schedulerName="example.com")
+    held["metadata"]["annotations"] = TRAIN
+    stack.client.create(Pod.KIND, held)
+    start(stack)
+    stack.until(lambda: len(claims(stack)) == 2, "its others have machines", step=1.0)
 
 
 @pytest.mark.covers("CUR-04", "KRP-35")

@@ -12,7 +12,9 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.koordinator import ALLOCATED, AVAILABLE, PREALLOCATION_REQUIRED, KoordinatorReservation
 from tests.cluster import objects
+from tests.cluster.objects import RESERVED
 from tests.cluster.stack import Stack
+from tests.cluster.test_mixed_pools import required
 from tests.cluster.test_provisioning import claims, pool
 from tests.cluster.test_provisioning import start as start_broker
 
@@ -195,23 +197,26 @@ def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
     assert not claims(stack)
 
 
-def test_gang_gets_no_machine_for_its_pod_that_has_kept_room(stack: Stack) -> None:
+@pytest.mark.parametrize(("count", "size"), [(2, 2), (4, 3)])
+def test_gang_gets_no_machine_for_its_pod_that_has_kept_room(stack: Stack, count: int, size: int) -> None:
     odcr = stack.aws.odcr("m5.large", count=3)
     stack.node_class(id_=odcr)
-    pool(stack, disruption={"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]})
+    reserved = {"requirements": required(["m5.large"], [RESERVED])}
+    pool(stack, template=reserved, disruption={"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]})
     start(stack)
     reserve(stack)
     stack.until(lambda: reservation(stack).status.phase == AVAILABLE, "the hold", step=0.5)
     stack.until_ready(claims(stack)[0].name)
-    for name in ("g-0", "g-1"):
+    gang = [f"g-{number}" for number in range(count)]
+    for name in gang:
         pod = objects.pod(name, labels={"app": "later"}, containers=[_container("1")])
-        pod["metadata"]["annotations"] = {names.GANG: "g", names.GANG_SIZE: "2"}
+        pod["metadata"]["annotations"] = {names.GANG: "g", names.GANG_SIZE: str(size)}
         pod["spec"]["schedulerName"] = "koord-scheduler"
         stack.client.create(Pod.KIND, pod)
 
     def nodes() -> set[str]:
-        return {stack.get(Pod, name, namespace="default").spec.node_name for name in ("g-0", "g-1")}
+        return {stack.get(Pod, name, namespace="default").spec.node_name for name in gang} - {""}
 
-    stack.until(lambda: "" not in nodes(), "both bound", step=0.2)
+    stack.until(lambda: len(nodes()) == size, "as many as it needs are bound", step=0.2)
     assert {claim.status.node_name for claim in claims(stack)} == nodes()
-    assert stack.aws.free(odcr) == 1
+    assert stack.aws.free(odcr) == 3 - size

@@ -80,7 +80,8 @@ def decide_beside(planner: ProvisioningPlanner, rooms: Mapping[str, AwaitedRoom]
     rooms = {key: room for key, room in rooms.items() if room.reservation in {"", *may_come}}
     for _ in range(ROUNDS if rooms else 0):
         others = [pod for pod in planner.pending if pod.key not in rooms]
-        decision = replace(planner, pending=others).decide()
+        with_room = [pod for pod in planner.pending if pod.key in rooms]
+        decision = replace(planner, pending=others, with_room=with_room).decide()
         served = {key: room for key, room in rooms.items() if room.reservation not in decision.reasons}
         if served == rooms:
             return replace(

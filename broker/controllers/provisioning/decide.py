@@ -134,7 +134,7 @@ class ProvisioningPlanner:
     """`launches` is called only if it is needed, since it reads EC2's instance types.
 
     `seconds` bound the packing; `timer` returns seconds since some moment. `respect`: whether preferences of
-    pods count.
+    pods count. `with_room`: other pods, for which room is kept; their gangs need no place for them.
     """
 
     pools: Sequence[ServedPool]
@@ -146,6 +146,7 @@ class ProvisioningPlanner:
     timer: Callable[[], float]
     faults: Sequence[PoolFault] = ()
     respect: bool = True
+    with_room: Sequence[PendingPod] = ()
 
     def decide(self) -> ProvisioningDecision:
         """Raises ProviderError."""
@@ -201,7 +202,7 @@ class ProvisioningPlanner:
         """The same beside the other claims, without some preferences of pods."""
         cluster = self.cluster
         prefer = partial(self._preferring, drops)
-        assigned = assign(self._pending, known, cluster.pods, cluster.group_size, prefer)
+        assigned = assign(self._pending, known, cluster.pods, cluster.group_size, self.now, prefer)
         assigned = self._beside_launches(assigned, claims)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
@@ -258,7 +259,8 @@ class ProvisioningPlanner:
         """The number of pods of each gang that have a node or a claim."""
         without = {pod.key for pod in assigned.unassigned} | assigned.reasons.keys()
         bound = started(gangs, self.cluster.occupancy.pods, self.cluster.group_size)
-        return bound + Counter(pod.gang for pod in self.pending if pod.key not in without)
+        placed = (pod for pod in (*self.pending, *self.with_room) if pod.key not in without)
+        return bound + Counter(pod.gang for pod in placed)
 
     def _needed(self, assigned: PodAssignment) -> dict[str, int]:
         """How many pods of each gang without a node must get a machine, where that is less than all."""

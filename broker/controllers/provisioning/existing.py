@@ -229,6 +229,7 @@ def assign(
     known: ExistingNodes,
     pods: Sequence[Pod],
     group_size: GroupSizes,
+    now: datetime,
     prefer: Callable[[PendingPod], PendingPod] = lambda pod: pod,
 ) -> PodAssignment:
     """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup.
@@ -250,7 +251,7 @@ def assign(
             snapshot = snapshot.with_pod(pod.info, node)
             nominated[pod.key] = node
     rest = [pod for pod in pending if pod.key not in nominated]
-    short = incomplete(rest, pods, group_size)
+    short = incomplete(rest, pods, group_size, now)
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
     held = {pod.key for pod in rest if pod.info.devices}
     reasons |= dict.fromkeys(held, ASKS_FOR_DEVICES)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
@@ -29,6 +30,8 @@ from broker.reservations.drawing import DrawRights
 
 Draw = Callable[[str, str], Drawing]  # of a namespace and the annotation of its pod
 
+# Then a scheduler holds the pod back by itself, as one that waits for the rest of a gang at Permit.
+LOOKED_AT: Final = timedelta(seconds=30)
 _OWNERS: Final = frozenset({("apps/v1", "DaemonSet"), ("v1", "Node")})
 
 
@@ -110,19 +113,29 @@ def pending_reservations(
             yield replace(pending_pod(pod, draw, group_size, info), priority=priority(reservation))
 
 
-def incomplete(pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: GroupSizes) -> dict[str, str]:
-    """The reason of each gang that waits for objects which do not exist yet, or for pods with scheduling
-    gates, by the gang's name.
+def _is_new(pod: Pod, now: datetime) -> bool:
+    """Whether kube-scheduler is about to bind the pod, or to report that it cannot."""
+    created = pod.metadata.creation_timestamp
+    return pod.waits and pod.scheduled is None and created is not None and now - created < LOOKED_AT
+
+
+def incomplete(
+    pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: GroupSizes, now: datetime
+) -> dict[str, str]:
+    """The reason of each gang that waits for objects which do not exist yet, for pods with scheduling gates,
+    or for those that kube-scheduler has not looked at, by the gang's name.
     """
     waiting = {pod.gang for pod in pending if pod.gang}
     if not waiting:
         return {}
-    members = [(gang_of(pod, group_size), pod) for pod in pods]
-    present = Counter(gang.name for gang, pod in members if is_member(pod))
-    known = [gang for gang, pod in members if gang.name in waiting and is_member(pod)]
+    every = ((gang_of(pod, group_size), pod) for pod in pods)
+    members = [(gang, pod) for gang, pod in every if gang.name in waiting and is_member(pod)]
+    known = [gang for gang, _ in members]
+    present = Counter(gang.name for gang in known)
     gangs = {gang.name: gang for gang in known} | unread(known)
-    gated = Counter(gang.name for gang, pod in members if is_member(pod) and pod.spec.scheduling_gates)
+    unready = Counter(gang.name for gang, pod in members if pod.spec.scheduling_gates or _is_new(pod, now))
     reasons = {
-        name: waits_for_pods(gang, present[name], present[name] - gated[name]) for name, gang in gangs.items()
+        name: waits_for_pods(gang, present[name], present[name] - unready[name])
+        for name, gang in gangs.items()
     }
     return {name: reason for name, reason in reasons.items() if reason}

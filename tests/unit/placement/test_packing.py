@@ -491,6 +491,14 @@ def test_gang_gets_machines_of_pools_of_several_weights_if_no_pool_has_enough(po
     assert "NodePool light: its limit of cpu is 4, its nodes and claims use 0" in reason
 
 
+def test_pods_of_lower_priority_take_no_machine_that_a_gang_needs_beside_those_of_another_weight() -> None:
+    heavy, light = option(pool="heavy", source="cr-1", weight=10), option(pool="light")
+    pods = [*many(2, "low", cpu="2", gang="low"), *many(3, "g", cpu="2", gang="g", priority=100)]
+    result = packed(pods, [heavy, light], room={"cr-1": 2}, limits={"light": {"cpu": 4000}})
+    assert {pod.gang for item in result.bins for pod in item.pods} == {"g"}
+    assert {key.partition("-")[0].rpartition("/")[2] for key in result.reasons} == {"low"}
+
+
 def test_gang_over_the_limits_of_pools_that_share_slots_names_the_limits() -> None:
     pools = [
         option(pool=pool, source=source, cost=cost, weight=weight)

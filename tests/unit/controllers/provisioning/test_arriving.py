@@ -73,7 +73,7 @@ def assigned(
     known = existing(
         occupancy, [old, new], [], Storage(), LearnedRoom(), CREATED + timedelta(minutes=minutes)
     )
-    return assign([pending("other", cpu="600m")], known, [], unknown_sizes)
+    return assign([pending("other", cpu="600m")], known, [], unknown_sizes, CREATED)
 
 
 def test_other_pods_get_no_room_of_a_replacement_that_moving_pods_need() -> None:

@@ -98,7 +98,7 @@ def test_a_gang_has_pods_of_one_namespace(marks: dict[str, Any]) -> None:
     waiting = [pending_pod(item, lambda *_: Drawing(), lambda _: GroupSize(size=2)) for item in (theirs, own)]
     assert (
         JOBSET in marks.get("labels", {})
-        or len(incomplete(waiting, [theirs, own], lambda _: GroupSize(size=2))) == 2
+        or len(incomplete(waiting, [theirs, own], lambda _: GroupSize(size=2), NOW)) == 2
     )
 
 

@@ -22,6 +22,7 @@ from tests.unit.placement.packing import TYPE, option, pending
 
 KEY = names.RESERVATION_ID
 Json = dict[str, Any]
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def machine(source: str = "") -> MachineOption:
@@ -87,9 +88,9 @@ def in_flight(*requirements: Json, pods: str = "default/own", **more: Any) -> No
 
 def assigned(claim: NodeClaim, *pods: PendingPod) -> PodAssignment:
     known = existing(
-        NodeOccupancy(), [claim], [], Storage(), LearnedRoom(), datetime(2026, 11, 1, tzinfo=UTC)
+        NodeOccupancy(), [claim], [], Storage(), LearnedRoom(), NOW
     )
-    return assign(pods, known, [], unknown_sizes)
+    return assign(pods, known, [], unknown_sizes, NOW)
 
 
 @pytest.mark.covers("FLT-03")
