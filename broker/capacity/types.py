@@ -49,6 +49,8 @@ MEMORY: Final = "memory"
 STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 EFA: Final = "vpc.amazonaws.com/efa"
+# Their amounts follow from settings of the node class too.
+OF_CLASS: Final = frozenset({STORAGE, PODS, EFA})
 POD_ENI: Final = "vpc.amazonaws.com/pod-eni"
 
 

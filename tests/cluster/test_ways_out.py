@@ -9,6 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.commands.explain.pod import UNFIT
+from broker.commands.explain.reading import read
 from broker.oncall.pod_reports import FAILED
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.pods import gpu_pod, gpu_pool
@@ -141,3 +142,22 @@ def test_first_pool_is_that_of_the_claim(stack: Stack) -> None:
     page = explained(stack, "p-0")
     order = [("first", "own"), ("then", "rest"), ("no", "few")]
     assert [(row["verdict"], row["nodepool"]) for row in page["nodepools"]] == order
+
+
+@pytest.mark.covers("ONC-01")
+def test_next_option_is_one_within_the_limits(stack: Stack) -> None:
+    """Of a pod that the broker has not reported on yet."""
+    odcr = stack.aws.odcr("m5.xlarge")
+    stack.node_class(id_=odcr)
+    types = required(["m5.large", "m5.xlarge"], [RESERVED, ON_DEMAND])
+    pool(stack, template={"requirements": types}, limits={"cpu": "2", "pods": "1"})
+    start(stack)
+    pods(stack, 1, "large", cpu="30")
+    stack.until_event("large-0", FAILED, kind="Pod", text="30 CPU")
+    stack.until(lambda: read(stack.client, stack.clock.now()).types, "the types are published", step=1.0)
+    stack.stop()
+    pods(stack, 1)
+    page = explained(stack, "p-0")
+    verdicts = {row["instance_type"]: row["verdict"] for row in page["options"] if row["verdict"] != "then"}
+    assert verdicts == {"m5.large": "next", "m5.xlarge": "unfit"}
+    assert "m5.large" in page["next"][0] and odcr not in page["next"][0]

@@ -1,6 +1,7 @@
 """The limits of NodePools in `explain pod`: the pools and the options that they rule out now.
 
-The amounts are those of provisioning: a claim in flight counts with its largest machine.
+The amounts are those of provisioning: a claim in flight counts with its largest machine. Limits of what
+follows from settings of the class, such as `pods`, are not judged here: the pod's report names them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.units import whole
 from broker.capacity.model import ANY_CLASS
 from broker.capacity.reasons import OVER_LIMIT
-from broker.capacity.types import capacity
+from broker.capacity.types import OF_CLASS, capacity
 from broker.controllers.provisioning.usage import (
     NODES,
     LargestMachines,
@@ -64,14 +65,18 @@ class PoolLimits:
             text = self.exceeded(pool, [row["instance_type"]])
             yield _beyond(row, text) if text else row
 
+    def beyond(self, pool: NodePool) -> frozenset[str]:
+        """The instance types of which the limits leave room for none."""
+        return frozenset(name for name in self.situation.types if self.exceeded(pool, [name]))
+
     def exceeded(self, pool: NodePool, types: Iterable[str]) -> str:
         """The limits that the smallest of these types exceeds; empty if none, or no type is known."""
         known = self.situation.types
         machines = {
             name: {**whole(capacity(known[name], ANY_CLASS)), NODES: 1} for name in types if name in known
         }
-        left = self._left.get(pool.name)
-        if not machines or left is None:
+        left = {name: most for name, most in self._left.get(pool.name, {}).items() if name not in OF_CLASS}
+        if not machines or not left:
             return ""
         return "; ".join(limits_exceeded(machines, left, left, limit_amounts(pool.spec.limits)))
 

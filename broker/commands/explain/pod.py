@@ -9,7 +9,7 @@ options are left out, and the rest is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -41,7 +41,7 @@ from broker.oncall.wording import scope_name
 from broker.placement.model import NodeTerm, PodInfo
 from broker.placement.pool_choice import PoolVerdict, of_broker, pool_node, pool_verdicts
 from broker.placement.reading import pod_info
-from broker.placement.selectors import Selector, required
+from broker.placement.selectors import NOT_IN, Selector, SelectorRequirement, required
 from broker.placement.type_reasons import over_limits
 from broker.reservations.drawing import DrawRights
 from broker.reservations.spec import reserved_of
@@ -108,7 +108,7 @@ class PodExplainer:
         limited = chosen is not None and (free is None or chosen.pool.name in over)
         # Such a claim could wait for a slot of its own reservation; pods leave that to kube-scheduler.
         awaited = options.waits_for if options is not None else ()
-        taken = bool(awaited) or any(row["verdict"] == "next" for row in rows)
+        taken = bool(awaited) or _has_next(rows)
         reported = limited or (taken and bool(report.message))
         held = bool(row.held) and row.reason != GATED
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
@@ -155,12 +155,28 @@ class PodExplainer:
         classes = {item.name for item in self.situation.classes}
         if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
             return None
-        planned = probes(pod, chosen.pool, self.situation.rights)
-        options = any_of([self.forecaster.among(item, [*self.situation.claims, item]) for item in planned])
-        return replace(options, rows=[*self._limits.options(chosen.pool, options.rows)])
+        options = self._planned(pod, chosen.pool)
+        rows = [*self._limits.options(chosen.pool, options.rows)]
+        if _has_next(options.rows) and not _has_next(rows):
+            # The claim would list only types within the limits, so another option is the next one.
+            beyond = self._limits.beyond(chosen.pool)
+            options = self._planned(pod, chosen.pool, but=beyond)
+            within = [row for row in options.rows if row["instance_type"] not in beyond]
+            rows = [*within, *(row for row in rows if row["instance_type"] in beyond)]
+        return replace(options, rows=rows)
+
+    def _planned(self, pod: Pod, pool: NodePool, *, but: Collection[str] = ()) -> ClaimForecast:
+        """The options of the claim that the pool would make for the pod, without these instance types."""
+        claims = self.situation.claims
+        planned = probes(pod, pool, self.situation.rights, but=but)
+        return any_of([self.forecaster.among(item, [*claims, item]) for item in planned])
 
 
 # ---- a pod that waits
+
+
+def _has_next(rows: Iterable[Mapping[str, Any]]) -> bool:
+    return any(row["verdict"] == "next" for row in rows)
 
 
 def _state(row: WaitingPod, now: datetime) -> str:
@@ -279,14 +295,17 @@ def _about(
     )
 
 
-def probes(pod: Pod, pool: NodePool, rights: DrawRights) -> list[NodeClaim]:
+def probes(pod: Pod, pool: NodePool, rights: DrawRights, *, but: Collection[str] = ()) -> list[NodeClaim]:
     """The claims of the pool for the pod alone, as the broker would launch one of them: one for each term of
     the pod's node affinity that a node of the pool can satisfy. They are planned as those that exist, and
-    never written. The room for DaemonSets and for other pods on the same node is left out.
+    never written. The room for DaemonSets and for other pods on the same node is left out. `but`: instance
+    types that they do not list.
     """
     info, node = pod_info(pod), pool_node(pool)
     terms = [term for term in info.node_terms or () if node.accepts(replace(info, node_terms=(term,)))]
-    return [_probe(pod, info, pool, rights, term.expressions) for term in terms or [NodeTerm()]]
+    excluded = (SelectorRequirement(names.INSTANCE_TYPE, NOT_IN, frozenset(but)),) if but else ()
+    selectors = ((*term.expressions, *excluded) for term in terms or [NodeTerm()])
+    return [_probe(pod, info, pool, rights, selector) for selector in selectors]
 
 
 def _probe(pod: Pod, info: PodInfo, pool: NodePool, rights: DrawRights, affinity: Selector) -> NodeClaim:

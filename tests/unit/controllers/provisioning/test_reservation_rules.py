@@ -87,9 +87,7 @@ def in_flight(*requirements: Json, pods: str = "default/own", **more: Any) -> No
 
 
 def assigned(claim: NodeClaim, *pods: PendingPod) -> PodAssignment:
-    known = existing(
-        NodeOccupancy(), [claim], [], Storage(), LearnedRoom(), NOW
-    )
+    known = existing(NodeOccupancy(), [claim], [], Storage(), LearnedRoom(), NOW)
     return assign(pods, known, [], unknown_sizes, NOW)
 
 
