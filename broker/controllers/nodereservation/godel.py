@@ -142,12 +142,11 @@ class GodelReservationController:
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
             remove(self._client, reservation)
             return None
+        if self._lacks_node(reservation):
+            self._refuse(reservation, f"node {reservation.spec.node_name} is gone")
+            return None
         if refusal := self._rules.refused(self._beside(reservation)).get(reservation.uid):
             self._refuse(reservation, refusal)
-            return None
-        node = reservation.spec.node_name
-        if node and self._nodes.lacks(node):
-            self._refuse(reservation, f"node {node} is gone")
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
         ends = created + timedelta(seconds=self._rules.bounds.seconds(reservation.spec.ttl or 0))
@@ -161,7 +160,14 @@ class GodelReservationController:
 
     def _beside(self, reservation: GodelReservation) -> list[GodelReservation]:
         """The reservations that share the namespace's limits, this one too."""
-        return [item for item in self._reservations.list() if item.namespace == reservation.namespace]
+        return [
+            item
+            for item in self._reservations.list()
+            if item.namespace == reservation.namespace and not self._lacks_node(item)
+        ]
+
+    def _lacks_node(self, reservation: GodelReservation) -> bool:
+        return bool(reservation.spec.node_name) and self._nodes.lacks(reservation.spec.node_name)
 
     def _refuse(self, reservation: GodelReservation, refusal: str) -> None:
         """Reports it on the pod that had the room too: its owner looks there."""
