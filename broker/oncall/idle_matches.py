@@ -328,7 +328,8 @@ def _obstacles(waiter: Waiter, slot: IdleSlots, shown: Shown) -> tuple[_Obstacle
     easiest = min(by_alternative, key=lambda items: (any(item.own for item in items), len(items)))
     held = [_Obstacle(waiter.held)] if waiter.held else []
     unsold = [_Obstacle(f"{slot.type} has too little {resource}") for resource in short]
-    known = (*held, *easiest, *unsold, *_gang(waiter, slot))
+    shut = [_Obstacle(text) for zone, text in waiter.shut if zone == slot.zone]
+    known = (*held, *easiest, *shut, *unsold, *_gang(waiter, slot))
     if waiter.report and not known:
         return (_Obstacle(f"its last report is: {waiter.report}"),)
     return known

@@ -6,10 +6,10 @@ command reads the objects from Kubernetes, and a leading broker has them in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Final
 
 from broker.apis import names
@@ -38,6 +38,9 @@ from broker.oncall.waiting_reasons import PodSurroundings, advised_classes
 from broker.placement.node_prices import Price
 from broker.placement.pool_choice import OFFERING, SERVED, of_broker
 from broker.placement.pool_room import TypeRoom
+from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
+from broker.placement.shut_zones import about_others, shut_zones
+from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
@@ -109,7 +112,23 @@ class Situation:
     def pod_waiters(self) -> list[Waiter]:
         if self.whole is not None:
             return [waiter for waiter in self.whole.pod_waiters if waiter.name in self.about]
-        return [*pod_waiters(self.waiting_pods, self._unplaced, self.rights, self.pools)]
+        zones = {mirror.status.zone for mirror in self.mirrors}
+        shut = partial(self.shut_zones, zones=zones)
+        return [*pod_waiters(self.waiting_pods, self._unplaced, self.rights, self.pools, shut)]
+
+    def shut_zones(self, pod: Pod, zones: Collection[str]) -> Mapping[str, str]:
+        """The zones of these in which the pod's rules about other pods admit no new node, with the rule."""
+        info = pod_info(pod)
+        return shut_zones(info, self._placement, zones) if about_others(info) else {}
+
+    @cached_property
+    def _placement(self) -> PlacementSnapshot:
+        """The nodes with their pods, also of a part."""
+        if self.whole is not None:
+            return self.whole._placement
+        bound = (pod_info(pod) for pod in self.pods if takes_room(pod))
+        spaces = namespace_labels(self.namespaces)
+        return PlacementSnapshot.of(map(node_info, self.nodes), bound, namespaces=spaces)
 
     @cached_property
     def waiting_pods(self) -> list[WaitingPod]:

@@ -64,7 +64,8 @@ class Waiter:
 
     `alternatives`: any one of these serves it; none do if only a named node does, or its class is gone.
     `gang`: its gang, of which `together` wait. `held`, `report`: as in `WaitingPod`. `claim`: a pod's claim,
-    which has its instance. `edit`: the command with which a person changes a pod's template.
+    which has its instance. `edit`: the command with which a person changes a pod's template. `shut`: zones
+    in which its rules about other pods admit no new node, with the rule.
     """
 
     kind: str
@@ -82,12 +83,13 @@ class Waiter:
     report: str = ""
     claim: str = ""
     edit: str = ""
+    shut: tuple[tuple[str, str], ...] = ()
 
     @property
     def shape(self) -> object:
         """Equal for waiters that fit the same slots for the same reasons."""
         amounts_ = tuple(sorted(self.requests.items()))
-        reasons = self.held, self.report, self.claim
+        reasons = self.held, self.report, self.claim, self.shut
         return self.kind, self.alternatives, amounts_, self.gang, *reasons
 
     def draws(self, owner: ReservationKey) -> bool:
@@ -131,7 +133,11 @@ def claim_waiters(
 
 
 def pod_waiters(
-    rows: Iterable[WaitingPod], pods: Iterable[Pod], rights: DrawRights, pools: Iterable[NodePool]
+    rows: Iterable[WaitingPod],
+    pods: Iterable[Pod],
+    rights: DrawRights,
+    pools: Iterable[NodePool],
+    shut: Callable[[Pod], Mapping[str, str]],
 ) -> Iterator[Waiter]:
     """The pods of these rows. A claim that waits stands for its pods itself."""
     templates = [*_templates(pools)]
@@ -164,6 +170,7 @@ def pod_waiters(
             report=row.report,
             claim=row.claim,
             edit=row.edit,
+            shut=tuple(shut(pod).items()),
         )
 
 

@@ -102,6 +102,9 @@ class PodExplainer:
         report = report_on(pod, situation.around)
         room = report.room if claim is None else ""
         options = self._options(pod, claim, chosen) if not room else None
+        shut = self._shut(pod, options) if claim is None else {}
+        if options is not None and shut:
+            options = _in_open_zones(self._options(pod, claim, chosen, shut), shut)
         rows = options.rows if options is not None else ()
         # Options are those of a claim. What else the pod needs, such as a volume, only provisioning knows.
         over = dict(over_limits(report.message))
@@ -112,7 +115,7 @@ class PodExplainer:
         reported = limited or (taken and bool(report.message))
         held = bool(row.held) and row.reason != GATED
         unfit = (claim is None and reported) or (held and (chosen is None or of_broker(chosen.pool)))
-        unfit = unfit and not room
+        unfit = (unfit or bool(shut and all(row["zone"] in shut for row in rows))) and not room
         if unfit and options is not None:
             short = over.get(chosen.pool.name) if chosen is not None else None
             left = all_beyond(options.rows, short) if short else [*none_next(options.rows)]
@@ -148,28 +151,42 @@ class PodExplainer:
     def _limits(self) -> PoolLimits:
         return PoolLimits(self.situation)
 
-    def _options(self, pod: Pod, claim: NodeClaim | None, chosen: PoolVerdict | None) -> ClaimForecast | None:
-        """The options of the pod's claim while it waits, else of the claim that the NodePool would make."""
+    def _options(
+        self,
+        pod: Pod,
+        claim: NodeClaim | None,
+        chosen: PoolVerdict | None,
+        shut: Collection[str] = (),
+    ) -> ClaimForecast | None:
+        """The options of the pod's claim while it waits, else of the claim that the NodePool would make, in
+        none of the zones `shut`.
+        """
         if claim is not None:
             return self.forecaster.of(claim)
         classes = {item.name for item in self.situation.classes}
         if chosen is None or pod.spec.scheduling_gates or chosen.node_class not in classes:
             return None
-        options = self._planned(pod, chosen.pool)
+        zones = _none_of(names.ZONE, shut)
+        options = self._planned(pod, chosen.pool, zones)
         rows = [*self._limits.options(chosen.pool, options.rows)]
         if _has_next(options.rows) and not _has_next(rows):
             # The claim would list only types within the limits, so another option is the next one.
             beyond = self._limits.beyond(chosen.pool)
-            options = self._planned(pod, chosen.pool, but=beyond)
+            options = self._planned(pod, chosen.pool, (*zones, *_none_of(names.INSTANCE_TYPE, beyond)))
             within = [row for row in options.rows if row["instance_type"] not in beyond]
             rows = [*within, *(row for row in rows if row["instance_type"] in beyond)]
         return replace(options, rows=rows)
 
-    def _planned(self, pod: Pod, pool: NodePool, *, but: Collection[str] = ()) -> ClaimForecast:
-        """The options of the claim that the pool would make for the pod, without these instance types."""
+    def _planned(self, pod: Pod, pool: NodePool, also: Selector) -> ClaimForecast:
+        """The options of the claim that the pool would make for the pod, with these requirements too."""
         claims = self.situation.claims
-        planned = probes(pod, pool, self.situation.rights, but=but)
+        planned = probes(pod, pool, self.situation.rights, also)
         return any_of([self.forecaster.among(item, [*claims, item]) for item in planned])
+
+    def _shut(self, pod: Pod, options: ClaimForecast | None) -> Mapping[str, str]:
+        """The zones of the options in which no new node may have the pod, with the reason."""
+        zones = {row["zone"] for row in options.rows} if options is not None else ()
+        return self.situation.shut_zones(pod, zones)
 
 
 # ---- a pod that waits
@@ -263,6 +280,14 @@ def _next(
         yield f"{short} is tried again at {format_time(first.next_try)}"
 
 
+def _in_open_zones(options: ClaimForecast | None, shut: Mapping[str, str]) -> ClaimForecast | None:
+    """The options, with the reason of those in zones that are shut to the pod."""
+    if options is None:
+        return None
+    rows = [{**row, "message": shut.get(row["zone"], row["message"])} for row in options.rows]
+    return replace(options, rows=rows)
+
+
 def _of_claim(claim: NodeClaim) -> str:
     launched = "has its instance" if claim.status.provider_id else "waits for its instance"
     if not is_brokers(claim):
@@ -295,17 +320,19 @@ def _about(
     )
 
 
-def probes(pod: Pod, pool: NodePool, rights: DrawRights, *, but: Collection[str] = ()) -> list[NodeClaim]:
+def probes(pod: Pod, pool: NodePool, rights: DrawRights, also: Selector = ()) -> list[NodeClaim]:
     """The claims of the pool for the pod alone, as the broker would launch one of them: one for each term of
     the pod's node affinity that a node of the pool can satisfy. They are planned as those that exist, and
-    never written. The room for DaemonSets and for other pods on the same node is left out. `but`: instance
-    types that they do not list.
+    never written. The room for DaemonSets and for other pods on the same node is left out. `also`: more
+    requirements of theirs.
     """
     info, node = pod_info(pod), pool_node(pool)
     terms = [term for term in info.node_terms or () if node.accepts(replace(info, node_terms=(term,)))]
-    excluded = (SelectorRequirement(names.INSTANCE_TYPE, NOT_IN, frozenset(but)),) if but else ()
-    selectors = ((*term.expressions, *excluded) for term in terms or [NodeTerm()])
-    return [_probe(pod, info, pool, rights, selector) for selector in selectors]
+    return [_probe(pod, info, pool, rights, (*term.expressions, *also)) for term in terms or [NodeTerm()]]
+
+
+def _none_of(key: str, values: Collection[str]) -> Selector:
+    return (SelectorRequirement(key, NOT_IN, frozenset(values)),) if values else ()
 
 
 def _probe(pod: Pod, info: PodInfo, pool: NodePool, rights: DrawRights, affinity: Selector) -> NodeClaim:
