@@ -176,7 +176,9 @@ class Rooms:
         max: Mapping[str, str | int] | None = None,  # noqa: A002
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """An ElasticQuota, or with namespaces a composite, with its namespaces."""
+        """An ElasticQuota, or with namespaces a composite, with its namespaces. A scheduler that runs knows it
+        then: a pod that comes next could be placed without it.
+        """
         for name_ in {namespace, *namespaces}:
             with suppress(AlreadyExists):
                 self.client.create(Namespace.KIND, {"metadata": {"name": name_}})
@@ -184,6 +186,10 @@ class Rooms:
         kind = CompositeElasticQuota.KIND if namespaces else ElasticQuota.KIND
         spec |= {"namespaces": [*namespaces]} if namespaces else {}
         self.client.create(kind, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
+        if self.scheduler is not None:
+            reads = self.scheduler.reads
+            known = (reads.composites if namespaces else reads.quotas).cache
+            self.until(lambda: not known.lacks(f"{namespace}/{name}"), "the scheduler knows of the quota")
 
     def define(self, kind: Kind, version: str = "") -> None:
         """A kind of pods' groups, as an API server of this version has it."""
