@@ -176,8 +176,9 @@ class Rooms:
         max: Mapping[str, str | int] | None = None,  # noqa: A002
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """An ElasticQuota, or with namespaces a composite, with its namespaces. A scheduler that runs knows it
-        then: a pod that comes next could be placed without it.
+        """An ElasticQuota, or with namespaces a composite, with its namespaces.
+
+        A scheduler that runs knows it then: a pod that comes next could be placed without it.
         """
         for name_ in {namespace, *namespaces}:
             with suppress(AlreadyExists):
