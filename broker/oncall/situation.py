@@ -39,7 +39,7 @@ from broker.placement.node_prices import Price
 from broker.placement.pool_choice import OFFERING, SERVED, of_broker
 from broker.placement.pool_room import TypeRoom
 from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
-from broker.placement.shut_zones import about_others, shut_zones
+from broker.placement.shut_zones import shut_zones
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.usage import ReservationKey
 from broker.reservations.drawing import DrawRights
@@ -118,8 +118,9 @@ class Situation:
 
     def shut_zones(self, pod: Pod, zones: Collection[str]) -> Mapping[str, str]:
         """The zones of these in which the pod's rules about other pods admit no new node, with the rule."""
-        info = pod_info(pod)
-        return shut_zones(info, self._placement, zones) if about_others(info) else {}
+        if not (pod.spec.affinity or pod.spec.topology_spread_constraints):
+            return {}
+        return shut_zones(pod_info(pod), self._placement, zones)
 
     @cached_property
     def _placement(self) -> PlacementSnapshot:

@@ -24,11 +24,6 @@ _RULES: Final = {
 }
 
 
-def about_others(pod: PodInfo) -> bool:
-    """Whether the pod has such rules itself."""
-    return bool(pod.affinity or pod.anti_affinity or pod.spread)
-
-
 def shut_zones(pod: PodInfo, snapshot: PlacementSnapshot, zones: Collection[str]) -> dict[str, str]:
     """The zones of these that are shut to the pod, with the reason."""
     ruled = replace(
